@@ -5,18 +5,21 @@ import statistics
 from typing import NamedTuple, Optional
 
 from . import verdict, words
-from .intervals import NO_INTERVAL, OF_MEAN, RANGE, ratio_interval
+from .intervals import NO_INTERVAL, OF_MEAN, RANGE, ratio_interval, without_outliers
 from .quantities import KINDS, Quantity, quantities, shared_keys
-from .records import NotComparable, machines_of
+from .records import NotComparable, UsageError, machines_of
+from .summary import Summary
 from .tables import FRACTION, Column, Table, points, signed
 
 MANY = 40  # rows: of more, only those beyond the threshold are shown
+MOST_NODES = 16  # that are named
 MOST_CHANCE = 0.05  # that one row of all is so slow by chance
 
 
 class Change(NamedTuple):
-    old: Quantity
+    old: Quantity  # their rates without outliers
     new: Quantity
+    outliers: tuple  # (of OLD, of NEW): rates of single runs
     ratio: float  # new / old, of the medians
     low: Optional[float]  # of the ratio
     high: Optional[float]
@@ -46,11 +49,17 @@ class Comparison:
         return {(q.what, "" if self.two_machines else q.machine, q.nodes): q for q in several}
 
     def change(self, old, new, rows):
-        ratio = new.rate.median / old.rate.median
-        low, high = ratio_interval(old.rate, new.rate)
-        return Change(old, new, ratio, low, high, *verdict.of_change(
+        (was, far_old), (now, far_new) = without_outliers(old.rate), without_outliers(new.rate)
+        ratio = now.median / was.median
+        low, high = ratio_interval(was, now)
+        outcome, said = verdict.of_change(
             ratio, low, high, self.threshold, self.two_machines,
-            self.kind == "collectives" and by_chance(old.rate, new.rate, rows) > MOST_CHANCE))
+            self.kind == "collectives" and by_chance(was, now, rows) > MOST_CHANCE)
+        if outcome == verdict.PASS and any(
+                value < was.median * (1 - self.threshold / 100) for value in far_new):
+            outcome, said = verdict.INCONCLUSIVE, verdict.UNEVEN
+        return Change(old._replace(rate=was), new._replace(rate=now), (far_old, far_new), ratio, low, high,
+                      outcome, said)
 
     def outcomes(self):
         return {change.outcome for change in self.changes} | (
@@ -70,6 +79,7 @@ def difference(was, now):
 
 def compared(old, new, threshold, everything=False):
     """([Table], exit code). Raises NotComparable where nothing is in common."""
+    old, again = without_runs_of(old, new)
     before, after = quantities(old), quantities(new)
     machines = [sorted({q.machine for several in side.values() for q in several})
                 for side in (before, after)]
@@ -81,12 +91,33 @@ def compared(old, new, threshold, everything=False):
         raise NotComparable("--against: OLD and NEW have no configuration, collective or link in "
                             "common")
     outcomes = set().union(*(one.outcomes() for one in found))
-    if crashed(new):  # what it did not get to might be slower
+    if verdict.of_runs(new):  # what failed, or what a crashed run did not get to, might be slower
         outcomes.add(verdict.INCONCLUSIVE)
     outcome = verdict.worst(outcomes)
     tables = [table_of(one, old, new, everything) for one in found]
-    tables[-1].notes += [*about("OLD", old), *about("NEW", new), f"Verdict: {outcome}"]
+    elsewhere = nodes_of(old) != nodes_of(new)
+    tables[-1].notes += [*about("OLD", old, elsewhere), *about("NEW", new, elsewhere)]
+    if elsewhere:
+        tables[-1].notes.append("OLD and NEW are of different nodes: a difference may be that of the nodes")
+    if again:
+        tables[-1].notes.append(f"left out of OLD: {words.count(again, 'run')} that NEW has too")
+    tables[-1].notes.append(f"Verdict: {outcome}")
     return tables, verdict.EXIT_CODES[outcome]
+
+
+def without_runs_of(old, new):
+    """(OLD without the runs that NEW has too, how many they are)."""
+    known = {run.identity for run in new.runs}
+    kept = [run for run in old.runs if run.identity not in known]
+    if not kept:
+        raise UsageError("--against: OLD and NEW are the same runs")
+    again = len(old.runs) - len(kept)
+    return (Summary(kept) if again else old), again
+
+
+def nodes_of(summary):
+    return sorted({host for run in summary.runs
+                   for host in run.header.get("hosts") or [run.header.get("host", "unknown")]})
 
 
 def table_of(found, old, new, everything):
@@ -159,6 +190,9 @@ def rules(found):
     if verdict.UNSURE in said:
         yield (f"{verdict.UNSURE}: slower by more than the threshold, but not distinguishable from "
                "noise: inconclusive; repeat the runs")
+    if verdict.UNEVEN in said:
+        yield (f"{verdict.UNEVEN}: single runs of NEW are slower by more than the threshold: inconclusive; "
+               "repeat the runs")
     if verdict.FEW in said:
         yield (f"{verdict.FEW}: among this many rows, chance alone makes one this slow in more than "
                f"{words.percent(MOST_CHANCE, 0)} of comparisons: inconclusive; take more samples")
@@ -167,6 +201,13 @@ def rules(found):
 
 
 def left_out(found):
+    unit = KINDS[found.kind]
+    for change in found.changes:
+        for side, far, rate in zip(("OLD", "NEW"), change.outliers, (change.old.rate, change.new.rate)):
+            if far:
+                yield (f"{side} of {change.new.name(found.shared) or found.kind}: left out "
+                       f"{words.listed(f'{value:,.4g}' for value in far)} {unit}, far from the median of "
+                       f"{words.count(rate.samples + len(far), 'run')}, {rate.median:,.4g}")
     for quantity in found.incomparable:
         others = words.listed(q.place for q in found.old if q.what == quantity.what)
         yield (f"not comparable, inconclusive: {quantity.name(found.shared)}: OLD on {others}, "
@@ -179,13 +220,13 @@ def left_out(found):
             yield f"only in {side}: {len(only) - MANY // 4} more"
 
 
-def crashed(summary):
-    return [run for run in summary.runs if run.end is None]
-
-
-def about(name, summary):
-    failed = [run for run in summary.runs if run.end and run.end.get("exit_code")]
+def about(name, summary, with_nodes):
+    crashed = sum(run.end is None for run in summary.runs)
+    failed = sum(one.run.end is not None for one in verdict.of_runs(summary))
+    nodes = nodes_of(summary)
+    more = f" and {len(nodes) - MOST_NODES} more" if len(nodes) > MOST_NODES else ""
     yield (f"{name}: {words.listed(machines_of(summary.runs))}, "
            f"{words.count(len(summary.runs), 'run')}" +
-           (f", {len(crashed(summary))} crashed (no end record)" if crashed(summary) else "") +
-           (f", {len(failed)} failed (see its report)" if failed else ""))
+           (f" on {', '.join(nodes[:MOST_NODES])}{more}" if with_nodes else "") +
+           (f", {crashed} crashed (no end record)" if crashed else "") +
+           (f", {failed} failed or incomplete (see its report)" if failed else ""))

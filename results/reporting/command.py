@@ -72,12 +72,20 @@ def machine_lines(runs):
         hosts = sorted({host for run in of for host in
                         run.header.get("hosts") or [run.header.get("host", "host unknown")]})
         hosts = ", ".join(hosts[:4]) + (f" and {len(hosts) - 4} more" if len(hosts) > 4 else "")
-        lines.append(f"{machine}, on {hosts}")
+        lines.append(f"{gpus_of(of)}{machine}, on {hosts}")
     if started:
         lines.append(f"measured {started[0]}" +
                      (f" to {started[-1]}" if started[-1] != started[0] else ""))
     versions = version_words(runs)
     return lines + ([versions] if versions else [])
+
+
+def gpus_of(runs):
+    """How many GPUs the runs used; empty where no UUIDs were recorded."""
+    counts = sorted({len(set(run.header.get("gpu_uuids") or []) - {""}) for run in runs} - {0})
+    if not counts:
+        return ""
+    return f"{counts[0]} x " if len(counts) == 1 else f"{counts[0]} to {counts[-1]} x "
 
 
 def version_words(runs):
@@ -102,7 +110,9 @@ class Content(NamedTuple):
     title: str
     machines: list
     outcome: str
+    reason: str
     sentences: list  # [(what, sentence)]
+    configurations: list  # [(letter, what it stands for)]
     front: list  # tables
     sections: list  # as findings.sections
     tables: list
@@ -110,10 +120,12 @@ class Content(NamedTuple):
 
 def content_of(summary):
     machines = machine_lines(summary.runs)
-    if len(summary.groups()) > 1 and summary.shared:
+    if len(summary.groups) > 1 and summary.shared:
         machines.append(f"throughout: {shared_setting(summary)}")
-    outcome, sentences = headline(summary)
-    return Content(TITLE, machines, outcome, sentences,
+    outcome, reason, sentences = headline(summary)
+    return Content(TITLE, machines, outcome, reason, sentences,
+                   [(letter, summary.name(conditions))
+                    for conditions, letter in summary.letters.items()],
                    [*tables.front(summary), *machine_tables.tables(summary)],
                    findings.sections(summary),
                    [*tables.throughputs(summary), *communication_tables.tables(summary),
@@ -165,7 +177,7 @@ def drop_output():
 
 
 def write(path, content):
-    path.write_text(content, encoding="utf-8")
+    path.write_text(content, encoding="utf-8", errors="backslashreplace")
     return path
 
 
@@ -187,9 +199,10 @@ def write_report(runs, folder, options):
         lacks("jinja2", error)
     for run in runs:
         if run.end is None:
-            print(f"results/report: {run.name} crashed: it has no end record", file=sys.stderr)
+            print(f"results/report: {run.title} crashed: it has no end record", file=sys.stderr)
+    page, appendix = text.report_text(content, text.terminal_width())
     say(page + ("\n" + appendix if options.verbose and appendix else "") +
-        f"\nwritten to {folder}")
+        f"\nwritten to {words.printable(folder)}")
 
 
 def default_folder():
@@ -199,14 +212,15 @@ def default_folder():
 
 def show(found, options, name):
     """Prints tables; writes them to --output."""
-    shown = "\n\n".join(map(text.table_text, found))
+    def shown(width):
+        return "\n\n".join(text.table_text(table, width) for table in found)
     if options.output or options.csv:
         folder = options.output or default_folder()
         folder.mkdir(parents=True, exist_ok=True)
-        write(folder / f"{name}.txt", shown + "\n")
+        write(folder / f"{name}.txt", shown(None) + "\n")
         if options.csv:
             exports.write_tables(found, folder)
-    say(shown)
+    say(shown(text.terminal_width()))
 
 
 def run(options):
@@ -231,6 +245,9 @@ def run(options):
 
 def main(usage, arguments):
     options = None
+    for stream in (sys.stdout, sys.stderr):  # a path's bytes need not be UTF-8
+        if hasattr(stream, "reconfigure"):
+            stream.reconfigure(errors="backslashreplace")
     try:
         options = parse(usage, arguments)
         return run(options)
@@ -244,7 +261,7 @@ def main(usage, arguments):
             where = STANDARD_OUTPUT
             drop_output()
         else:
-            where = f"--output {error.filename or options.output or default_folder()}"
+            where = f"--output {words.printable(error.filename or options.output or default_folder())}"
         print(f"results/report: {where}: {error.strerror}", file=sys.stderr)
         return INCONCLUSIVE if error.errno in DISK_FULL else USAGE
     except Exception:  # Python would end with 1, which means a regression

@@ -7,7 +7,7 @@ from .exchanges import total
 from .summary import median_of
 from .tables import Column, Table, by_conditions, figure, ms, share, signed
 
-ROUNDS = ("total, hidden, exposed and alone: of the round of the step breakdown, where it has them; all "
+ROUNDS = ("exposed = total - hidden + waits; total, hidden, exposed and alone: of the round of the step breakdown, where it has them; all "
           "else: of medians over the rounds")
 
 
@@ -37,6 +37,7 @@ def communications(summary):
             Column("hidden", known("hidden"), ms),
             Column("hidden %", hidden_share, share),
             Column("exposed", known("exposed"), ms),
+            Column("of it waits", waits, ms),
             Column("push", known("push"), ms),
             Column("pull", known("pull"), ms),
             Column("alone", lambda m: m.term("comm_alone_ms"), ms),
@@ -46,6 +47,14 @@ def communications(summary):
         ], rows, [ROUNDS] if any(m.breakdowns for m in rows) else [])
     return by_conditions(summary, lambda m: m.strategy != "none" and (
         m.communication or m.exchanges or beyond(m) is not None), make)
+
+
+def waits(measured):
+    """What of the exposed time no exchange is in flight: the ranks wait for one another."""
+    known = measured.communication
+    if not {"total", "hidden", "exposed"} <= set(known):
+        return None
+    return max(0, known["exposed"] - (known["total"] - known["hidden"]))
 
 
 def hidden_share(measured):

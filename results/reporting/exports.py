@@ -77,7 +77,7 @@ def write_exports(summary, folder):
 
 
 def write_rows(path, heads, rows):
-    with path.open("w", newline="", encoding="utf-8") as file:
+    with path.open("w", newline="", encoding="utf-8", errors="backslashreplace") as file:
         csv.writer(file).writerows([heads, *rows])
 
 

@@ -8,6 +8,7 @@ from . import verdict, words
 from .intervals import accuracy_margin, distinct
 from .records import configuration_of, number
 from .summary import TERMS, ranked
+from .trainings import restarts_of
 
 CLOSE = 0.01  # below which a difference needs enough repetitions to be believed
 LESS_MEMORY = 0.95  # of the fastest's: what counts as a reason to choose another
@@ -30,7 +31,7 @@ def sections(summary):
                          ("When to choose which", choice), ("Runs", runs)):
         blocks = {}
         for conditions, sentence in topic(summary):
-            heading = summary.name(conditions) if conditions and len(summary.groups()) > 1 else ""
+            heading = summary.heading(conditions) if conditions and len(summary.groups) > 1 else ""
             blocks.setdefault(heading, []).append(sentence)
         if blocks:
             said.append((title, list(blocks.items())))
@@ -39,7 +40,7 @@ def sections(summary):
 
 def why(summary):
     """Why the second is slower than the fastest, and what the figures do not show."""
-    for conditions, group in summary.groups():
+    for conditions, group in summary.groups:
         order = ranked(group)
         for slow in order[1:2]:
             yield from ((conditions, text) for text in reasons(order[0], slow))
@@ -83,7 +84,7 @@ def doubts(summary, measured):
 
 def convergence(summary):
     """All pairs, best epochs, within what the number of validation images leaves open."""
-    for conditions, group in summary.groups():
+    for conditions, group in summary.groups:
         best = []
         for measured in group:
             epochs = sorted(measured.best_epochs, key=lambda epoch: epoch["val_top1"])
@@ -121,7 +122,7 @@ def points(difference):
 
 def choice(summary):
     """Recommends strategies by throughput, memory and accuracy, as measured here."""
-    for conditions, group in summary.groups():
+    for conditions, group in summary.groups:
         order = ranked(group)
         if conditions.world_size < 2 or len(order) < 2:
             continue
@@ -180,7 +181,11 @@ def by_accuracy(fit):
 
 def runs(summary):
     """What the reader must know of the runs: all that did not pass, and what is left out."""
-    yield from ((None, f"{text}.") for text in verdict.merged(verdict.of_runs(summary)))
+    yield from ((None, f"{text}.") for text in verdict.merged(
+        verdict.of_summary(summary), lambda run: run.name))
+    for restarted in restarts_of(summary.runs):
+        yield None, (f"{restarted.run.name} completes what signals stopped: "
+                     f"{words.listed(run.name for run in restarted.stopped)}.")
     for run in summary.runs:
         if run.end is not None and run.cut_at:
             yield None, f"Left out: line {run.cut_at} of {run.name}, which is cut off."
@@ -208,7 +213,7 @@ def mixed_options(summary):
         for key in sorted(set().union(*found) - IRRELEVANT - IDENTITY):
             values = sorted({str(settings[key]) for settings in found if key in settings})
             if len(values) > 1:
-                name = f"{strategy} ({words.setting(conditions, summary.shared)})"
+                name = ", ".join(filter(None, (strategy, summary.label(conditions))))
                 differing.setdefault((key, ", ".join(values)), []).append(name)
     for (key, values), names in differing.items():
         more = f" and {len(names) - 1} more configurations" if len(names) > 2 else \

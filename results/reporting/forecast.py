@@ -2,10 +2,12 @@
 The model is in training/predict; nothing is modelled here."""
 
 import statistics
+from typing import NamedTuple
 
 from . import words
+from .intervals import distinct
 from .records import Configuration, configuration_of, number, numbers
-from .summary import median_of
+from .summary import median_of, ranked
 from .tables import FRACTION, Column, Table, ms, share, signed
 
 KINDS = ("prediction", "advice", "winner")
@@ -189,21 +191,48 @@ def advice(model, suffix):
         Column("extrapolated", lambda one: "yes" if one[3] else None)], shown)
 
 
-class WinnerMap:
-    """The fastest strategy of each batch and bandwidth."""
+class Winner(NamedTuple):
+    strategy: str
+    margin: float  # by how much it is faster than the second
+    text: str  # what is known of the margin
 
-    def __init__(self, model):
+
+class WinnerMap:
+    """The fastest strategy of each batch and bandwidth: as measured where these runs measured several
+    strategies at the links' own bandwidth, else as predicted."""
+
+    def __init__(self, summary, model):
         rings = [link for link in model.links if link.get("path") == "ring"]
         self.ring_gbs = sorted(set(numbers(rings, "bandwidth_gbs")))
-        self.cells = {}  # {(batch, GB/s): (strategy, margin)}, of several runs the last
+        self.error = model.error(summary)
+        self.cells = {}  # {(batch, GB/s): Winner}, of several runs the last
+        predicted = {strategy for (_, strategy), _ in model.predictions + model.winners}
+        left_out = {}
         for (conditions, strategy), record in model.winners:
             gbs, margin = number(record, "bandwidth_gbs"), number(record, "margin")
-            if None not in (gbs, margin):
-                # What several runs measured differs a little, and is one column.
-                column = self.ring_gbs[-1] if gbs in self.ring_gbs else gbs
-                self.cells[conditions.batch, column] = strategy, margin
+            if None in (gbs, margin):
+                continue
+            # What several runs measured differs a little, and is one column.
+            column = self.ring_gbs[-1] if gbs in self.ring_gbs else gbs
+            order = ranked(dict(summary.groups).get(conditions, [])) if gbs in self.ring_gbs else []
+            self.cells[conditions.batch, column] = self.measured(order) if len(order) > 1 else Winner(
+                strategy, margin, self.predicted(margin))
+            left_out.update({m.strategy: None for m in ranked(dict(summary.groups).get(conditions, []))
+                             if m.strategy not in predicted})
+        self.left_out = list(left_out)
         self.batches = sorted({batch for batch, _ in self.cells})
         self.bandwidths = sorted({gbs for _, gbs in self.cells})
+
+    @staticmethod
+    def measured(order):
+        first, second = (m.rate for m in order[:2])
+        margin = first.median / second.median - 1
+        return Winner(order[0].strategy, margin, "within noise" if distinct(first, second) is False else
+                      f"{100 * margin:+.1f} % measured")
+
+    def predicted(self, margin):
+        return "within model error" if self.error is not None and margin <= self.error else \
+            f"{100 * margin:+.1f} %"
 
     def bandwidth_name(self, gbs):
         if gbs not in self.ring_gbs:
@@ -212,16 +241,21 @@ class WinnerMap:
         return f"{' to '.join(ends)} GB/s (measured)"
 
     def parts(self, batch, gbs):
-        """(strategy, by how much it is faster, as text); None where nothing was predicted."""
-        if (batch, gbs) not in self.cells:
-            return None
-        strategy, margin = self.cells[batch, gbs]
-        return strategy, f"{100 * margin:+.1f} %"
+        """(strategy, by how much it is faster, as text); None where nothing is known."""
+        found = self.cells.get((batch, gbs))
+        return found and (found.strategy, found.text)
+
+    def notes(self):
+        said = ["%: by how much it is faster than the second; within model error: by less than the model's "
+                "largest error, so that another strategy may be the fastest"]
+        if self.left_out:
+            said.append(f"measured here, but not in the model: {words.listed(self.left_out)}")
+        return said
 
 
 def winners(summary, model, suffix):
     """A row for each bandwidth, a column for each batch."""
-    grid = WinnerMap(model)
+    grid = WinnerMap(summary, model)
 
     def cell(batch):
         return lambda gbs: " ".join(grid.parts(batch, gbs) or ()) or None
@@ -229,5 +263,4 @@ def winners(summary, model, suffix):
                  f"fastest strategy predicted by the step model, by link bandwidth{suffix}",
                  [Column("bandwidth", grid.bandwidth_name),
                   *(Column(f"batch {batch}", cell(batch)) for batch in grid.batches)],
-                 grid.bandwidths,
-                 ["%: by how much it is faster than the second", *model.doubt(summary)])
+                 grid.bandwidths, [*grid.notes(), *model.doubt(summary)])

@@ -1,9 +1,10 @@
-"""Page one: the verdict, and five sentences: what is fastest, where the time goes, what would help
-most, what is noise, what failed."""
+"""Page one: the verdict with its reason, and four sentences: what is fastest, where the time goes, what
+would help most, what is noise."""
 
 from . import forecast, machine_tables, verdict, words
 from .communication_tables import hidden_share
 from .intervals import distinct
+from .records import number
 from .summary import TERMS, ranked
 
 MOST = 3  # sets of conditions, failures or names that a sentence lists
@@ -12,24 +13,25 @@ UNACCOUNTED = 0.5  # of a step: more says that something else ran
 
 
 def headline(summary):
-    """(outcome, [(what, sentence)])."""
-    found = verdict.of_runs(summary)
+    """(outcome, its reason, [(what, sentence)])."""
+    found = verdict.of_summary(summary)
+    outcome = verdict.worst({one.outcome for one in found})
+    reason = some(verdict.merged(found, without=outcome)) if found else verdict.passed(summary)
     sentences = [("Fastest", fastest(summary)), ("Where the time goes", time_goes(summary)),
-                 ("What would help most", helps(summary)), ("Noise", noise(summary)),
-                 ("Failed", failed(summary, found))]
-    return verdict.worst({one.outcome for one in found}), [(what, text) for what, text in sentences
-                                                           if text]
+                 ("What would help most", helps(summary)), ("Noise", noise(summary))]
+    return outcome, f"{reason}.", [
+        (what, text) for what, text in sentences if text]
 
 
 def compared(summary):
     """[(conditions, strategies that exchange, fastest first)] where there are several."""
-    found = [(conditions, ranked(group)) for conditions, group in summary.groups()]
+    found = [(conditions, ranked(group)) for conditions, group in summary.groups]
     return [(conditions, order) for conditions, order in found
             if conditions.world_size > 1 and len(order) > 1]
 
 
 def at(summary, conditions):
-    name = summary.name(conditions)
+    name = summary.label(conditions)
     return f" at {name}" if name else ""
 
 
@@ -53,12 +55,13 @@ def fastest(summary):
              for m in summary.measured.values() if m.rate]
     if rates:
         return some(rates) + "; nothing to compare."
+    rows = [record for record in summary.records("collective")
+            if number(record, "busbw_gbs") is not None]
+    if rows:
+        best = machine_tables.highest_busbw(rows)
+        return (f"{best.get('operation')} with a busbw of {best['busbw_gbs']:.4g} GB/s at "
+                f"{words.size(number(best, 'bytes') or 0)}.")
     tables = {table.name: table for table in machine_tables.tables(summary)}
-    if "collectives" in tables:
-        table = tables["collectives"]
-        busbw = table.columns.index("busbw GB/s")
-        best = max(table.values, key=lambda row: row[busbw])
-        return f"{best[0]} with a busbw of {best[busbw]:.4g} GB/s."
     if "links" in tables:
         return sentence(f"{row[0]} {row[2]:.4g} GB/s (median)" for row in tables["links"].values)
     return ""
@@ -66,14 +69,14 @@ def fastest(summary):
 
 def leader(summary, conditions, order):
     first, second = order[0], order[1]
-    text = f"{first.strategy}{at(summary, conditions)} ({words.rate(first.rate.median)} images/s"
+    named = f"{first.strategy}{at(summary, conditions)} ({words.rate(first.rate.median)} images/s"
     equal = [m.strategy for m in order[1:] if distinct(first.rate, m.rate) is False]
     if equal:
-        return f"{text}, not distinguishable from {words.listed(equal)})"
-    text += f", {words.percent(first.rate.median / second.rate.median - 1)} faster than " \
-            f"{second.strategy}"
-    return text + (")" if distinct(first.rate, second.rate) else
-                   "; too few runs to exclude chance)")
+        return f"no single one: {named}) is not distinguishable from {words.listed(equal)}"
+    named += f", {words.percent(first.rate.median / second.rate.median - 1)} faster than " \
+             f"{second.strategy}"
+    return named + (")" if distinct(first.rate, second.rate) else
+                    "; too few runs to exclude chance)")
 
 
 def broken_down(summary):
@@ -103,7 +106,7 @@ def time_goes(summary):
 def step_of(summary, measured):
     if not is_accounted(measured):
         step = measured.term("step_ms")
-        return f"{measured.strategy}{at(summary, measured.conditions)}: unknown: a step took " \
+        return f"{measured.strategy}{at(summary, measured.conditions)}: unknown: a traced step took " \
                f"{words.ms(step)} and its parts {words.ms(step - measured.term('residual_ms'))}"
     text = f"{measured.strategy}{at(summary, measured.conditions)}: " + ", ".join(
         f"{name} {words.percent(part, 0)}" for part, name in shares_of(measured)
@@ -111,7 +114,8 @@ def step_of(summary, measured):
     hidden = hidden_share(measured)
     if hidden:
         text += f"; {words.percent(hidden, 0)} of its communication is hidden"
-    return f"{text} (step {words.ms(measured.term('step_ms'))})"
+    timed = f"; timed {words.ms(measured.step_ms)}" if measured.step_ms else ""
+    return f"{text} (traced step {words.ms(measured.term('step_ms'))}{timed})"
 
 
 def helps(summary):
@@ -153,8 +157,8 @@ def noise(summary):
         few += sum(differs is None for _, _, differs in compared_pairs)
         equal += [f"{b.strategy} from {a.strategy}{at(summary, conditions)}"
                   for a, b, differs in compared_pairs if differs is False]
-    widths = [(m.rate.high - m.rate.low) / 2 / m.rate.median for m in summary.measured.values()
-              if m.rate and m.rate.low is not None]
+    widths = [width for m in summary.measured.values()
+              if (width := verdict.noise_of(m.rate)) is not None]
     text = ""
     if widths:
         text = f"half the widest interval or range is {words.percent(max(widths))} of its median"
@@ -165,11 +169,3 @@ def noise(summary):
     if few:
         text += f"; too few runs (four each suffice) for {words.count(few, 'pair')} of neighbours"
     return text and text + "."
-
-
-def failed(summary, found):
-    if found:
-        return sentence(verdict.merged(found))
-    passed = sum(measured.certified is True for measured in summary.measured.values())
-    return f"nothing: {words.count(len(summary.runs), 'run')} ended with exit code 0" + (
-        f", {words.count(passed, 'certificate')} passed." if passed else ".")

@@ -1,5 +1,6 @@
 """The statistics of the report."""
 
+import functools
 import math
 import statistics
 from typing import NamedTuple, Optional
@@ -20,6 +21,23 @@ class Rate(NamedTuple):
     high: Optional[float]
     kind: str  # what low and high are: RANGE, OF_MEDIAN, OF_MEAN, or empty
     samples: int
+    values: tuple = ()  # of repetitions
+
+
+OUTLIER = 8  # times the median distance from the median: of normal errors one value in ten million
+LEAST_SPREAD = 0.001  # of the median: what that distance is at least
+
+
+def without_outliers(rate):
+    """(rate of the repetitions that agree, the others). One of three that is far from two others does
+    not widen the interval by which the three are compared with another run."""
+    if len(rate.values) < 3:
+        return rate, []
+    def far(value):
+        return abs(value - rate.median) > OUTLIER * max(spread, LEAST_SPREAD * rate.median)
+    spread = statistics.median(abs(value - rate.median) for value in rate.values)
+    agreeing = [value for value in rate.values if not far(value)]
+    return rate_of(agreeing), [value for value in rate.values if far(value)]
 
 
 def median_interval(samples):
@@ -34,11 +52,22 @@ def median_interval(samples):
         return None, None, ""
     if n < 6:
         return ordered[0], ordered[-1], RANGE
-    below, k = 0, 0
-    while 1 - 2 * (below + math.comb(n, k)) / 2 ** n >= 0.95:
-        below += math.comb(n, k)
-        k += 1
+    k = order_of(n)
     return ordered[k - 1], ordered[n - k], OF_MEDIAN
+
+
+@functools.lru_cache(maxsize=None)
+def order_of(n):
+    """The k of median_interval. What is more than ten standard deviations below n/2 has a
+    probability below 1e-22 and is left out of the sum."""
+    k = max(0, int(n / 2 - 5 * math.sqrt(n)))
+    below = 0.0
+    while True:
+        below += math.exp(math.lgamma(n + 1) - math.lgamma(k + 1) - math.lgamma(n - k + 1) -
+                          n * math.log(2))
+        if 1 - 2 * below < 0.95:
+            return k
+        k += 1
 
 
 def recorded_interval(step):
@@ -53,7 +82,7 @@ def recorded_interval(step):
 def rate_of(rates, interval=None):
     """Rate of repetitions, with the interval of their median if no other is given."""
     return Rate(statistics.fmean(rates), statistics.median(rates),
-                *(interval or median_interval(rates)), len(rates))
+                *(interval or median_interval(rates)), len(rates), tuple(rates))
 
 
 def rate_of_steps(steps):
@@ -82,8 +111,9 @@ def distinct(first, second):
         return None
     if first.low <= second.high and second.low <= first.high:
         return False
-    by_chance = 2 / math.comb(first.samples + second.samples, first.samples)
-    return None if RANGE in (first.kind, second.kind) and by_chance > 0.05 else True
+    if RANGE not in (first.kind, second.kind):
+        return True
+    return True if 2 / math.comb(first.samples + second.samples, first.samples) <= 0.05 else None
 
 
 def ratio_interval(old, new):

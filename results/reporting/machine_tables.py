@@ -4,8 +4,8 @@ import statistics
 
 from . import words
 from .records import number, numbers
-from .summary import highest, median_of
-from .tables import FRACTION, Column, Table, by_conditions, figure, share
+from .summary import median_of
+from .tables import FRACTION, Column, Table, by_conditions, figure, reasons_of, share
 
 
 def grouped(summary, kind, wanted, key):
@@ -20,33 +20,62 @@ def grouped(summary, kind, wanted, key):
 
 def collectives(summary):
     """Latency at the smallest size that moves anything and the highest busbw, of each operation
-    and mode."""
+    and mode. Modes of one operation are compared up to the largest size that all of them have."""
     found = grouped(summary, "collective", "busbw_gbs",
-                    lambda run, record: (mode_of(run, record), record.get("world_size", 0)))
+                    lambda run, record: (mode_of(run, record), number(record, "world_size") or 0))
+    if not found:
+        return []
+    shared = shared_parts([mode for mode, _ in found])
+    common = common_sizes(found)
 
     def smallest(records):
         least = min((r["bytes"] for r in records if number(r, "bytes")), default=None)
         latency = median_of([r for r in records if r.get("bytes") == least], "time_us_p50")
         return None if None in (least, latency) else f"{latency:.2f} at {words.size(least)}"
 
-    def fastest(records):
-        return max(records, key=lambda record: record["busbw_gbs"])
+    def fastest(item):
+        """Of the sizes that the operation's other modes have too."""
+        sizes = common[of_operation(item[0])]
+        return highest_busbw([r for r in item[1] if number(r, "bytes") in sizes] or item[1])
+
+    def beyond(item):
+        best = highest_busbw(item[1])
+        return None if best["busbw_gbs"] <= fastest(item)["busbw_gbs"] else \
+            f"{best['busbw_gbs']:.4g} at {words.size(number(best, 'bytes') or 0)}"
 
     def wrong(records):
         known = numbers(records, "wrong_elements")
         return f"{sum(known):.0f}" if known else "not checked"
-    shared = shared_parts([mode for mode, _ in found])
-    if not found:
-        return []
     return [Table("collectives", ", ".join(["collectives", *shared]), [
         Column("operation", lambda item: ", ".join(
             part for part in item[0][0] if part not in shared)),
         Column("ranks", lambda item: item[0][1]),
         Column("smallest, us", lambda item: smallest(item[1])),
-        Column("busbw GB/s", lambda item: fastest(item[1])["busbw_gbs"], "{:.4g}".format),
-        Column("at", lambda item: number(fastest(item[1]), "bytes") or 0, words.size),
+        Column("busbw GB/s", lambda item: fastest(item)["busbw_gbs"], "{:.4g}".format),
+        Column("at", lambda item: number(fastest(item), "bytes") or 0, words.size),
+        Column("at other sizes", beyond),
         Column("wrong", lambda item: wrong(item[1])),
-    ], sorted(found.items(), key=lambda item: str(item[0])), ["busbw: the highest over the sizes"])]
+    ], sorted(found.items(), key=lambda item: str(item[0])), [
+        "busbw: the highest over the sizes that all modes of an operation have; at other sizes: what is "
+        "higher there"])]
+
+
+def highest_busbw(records):
+    return max(records, key=lambda record: record["busbw_gbs"])
+
+
+def of_operation(key):
+    (operation, *_), ranks = key
+    return operation, ranks
+
+
+def common_sizes(found):
+    """{(operation, ranks): the sizes that all its modes have}."""
+    sizes = {}
+    for key, records in found.items():
+        of = {number(record, "bytes") for record in records}
+        sizes[of_operation(key)] = sizes.get(of_operation(key), of) & of
+    return sizes
 
 
 def shared_parts(several):
@@ -127,34 +156,23 @@ def samples(summary):
 
 
 def reduced_by(records, key):
-    """Throttle reasons, which are texts with blanks between them, empty where there were none, or
-    lists of such: all that are in the records, and that some are unknown where a key is absent or
-    null."""
-    values = []
-    for record in records:
-        value = record.get(key)
-        values += value if isinstance(value, list) else [value]
-    named = sorted({reason for value in values for reason in (value or "").split()})
-    return ", ".join(named + ["unknown"] * (None in values)) or "nothing"
+    return ", ".join(reasons_of(records, key)) or "nothing"
 
 
 def timed_windows(summary):
     """What the GPUs did in the timed windows of the throughput runs, the worst rank."""
-    def top(key):
-        def value(measured):
-            tops = [highest(step, key) for step in measured.steps]
-            return max((t for t in tops if t is not None), default=None)
-        return value
-
     def make(title, rows, name):
         return Table("timed_windows", f"GPUs in the timed windows, the worst rank: {title}", [
-            name, Column("C", top("temperature_c"), figure(0)),
-            Column("W", top("power_w"), figure(0)),
+            name, Column("C", lambda m: m.highest("temperature_c"), figure(0)),
+            Column("W", lambda m: m.highest("power_w"), figure(0)),
+            Column("lowest SM MHz", lambda m: m.lowest("sm_clock_mhz"), figure(0)),
+            Column("images/s per rank", lambda m: m.rate and m.rate.median / m.ranks_computing, words.rate),
+            Column("TFLOP/s per rank", lambda m: median_of(m.steps, "tflops_per_rank"), figure(1)),
             Column("J/image", lambda m: median_of(m.steps, "joules_per_image"), "{:.3g}".format),
             Column("clocks reduced by", lambda m: reduced_by(m.steps, "throttle_reasons")),
         ], rows)
-    return by_conditions(summary, lambda m: top("temperature_c")(m) is not None or
-                         top("power_w")(m) is not None, make)
+    return by_conditions(summary, lambda m: m.highest("temperature_c") is not None or
+                         m.highest("power_w") is not None, make)
 
 
 def tables(summary):

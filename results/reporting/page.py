@@ -9,13 +9,14 @@ from .summary import TERMS
 from .tables import fastest_first
 
 TEMPLATE = "page.html.j2"
+BACK = "url(#back)"  # the pattern of a term below zero
 
 
 def bars(summary):
     """Page one's charts: [(title, bars of throughput, bars of the breakdown)] for each set of
     conditions, drawn by the browser, so that they fit any width. Lengths are in percent."""
-    groups = [(summary.name(conditions) or words.setting(conditions), group)
-              for conditions, group in summary.groups()]
+    groups = [(summary.heading(conditions), group)
+              for conditions, group in summary.groups]
     return [chart for chart in ((title, rates(group), steps(group)) for title, group in groups)
             if len(chart[1]) > 1 or len(chart[2]) > 1 or len(groups) == 1 and any(chart[1:])]
 
@@ -31,20 +32,26 @@ def rates(group):
 
 
 def steps(group):
-    """[(strategy, [(start, length, colour, term)], text)]."""
+    """[(strategy, [(start, length, colour, term)], end of the step, text)]. The terms of a step add up to
+    it: a residual below zero reaches back from the end of the others to the end of the step."""
     known = [m for m in fastest_first(group) if m.term("step_ms")]
-    longest = max((m.term("step_ms") for m in known), default=1)
+    longest = max((max(m.term("step_ms"), sum(ms for ms in terms_of(m).values() if ms > 0))
+                   for m in known), default=1)
     rows = []
     for measured in known:
-        parts, start = [], 0
-        for (key, name), colour in zip(TERMS.items(), colours.TERMS):
-            ms = measured.term(key) or 0  # a residual may be below zero: it is in the table
-            if ms > 0:
-                parts.append((100 * start / longest, 100 * ms / longest, colour,
-                              f"{name} {words.ms(ms)}"))
-                start += ms
-        rows.append((measured.strategy, parts, f"{measured.term('step_ms'):.2f}"))
+        parts, end = [], 0
+        for (key, ms), colour in zip(terms_of(measured).items(), colours.TERMS):
+            if ms:
+                start, end = end, end + ms
+                parts.append((100 * min(start, end) / longest, 100 * abs(ms) / longest,
+                              colour if ms > 0 else BACK, f"{TERMS[key]} {words.ms(ms)}"))
+        step = measured.term("step_ms")
+        rows.append((measured.strategy, parts, 100 * step / longest, f"{step:.2f}"))
     return rows
+
+
+def terms_of(measured):
+    return {key: measured.term(key) or 0 for key in TERMS}
 
 
 def render_page(summary, content, plots):
@@ -54,7 +61,8 @@ def render_page(summary, content, plots):
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(pathlib.Path(__file__).parent), autoescape=True,
         undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True)
+    environment.filters["glued"] = words.glued
     images = [(caption, base64.b64encode(path.read_bytes()).decode()) for caption, path in plots]
     return environment.get_template(TEMPLATE).render(
         content=content, charts=bars(summary), images=images,
-        legend=list(zip(TERMS.values(), colours.TERMS)))
+        back=BACK, legend=list(zip(TERMS.values(), colours.TERMS)))

@@ -4,11 +4,13 @@ import json
 import pathlib
 import re
 
-from .records import Run, UsageError, number
+from . import words
+from .records import Run, UsageError, distinguish, number
 from .shape import fault_of
 
 USABLE = ("step", "epoch", "certificate", "breakdown", "bucket", "prediction", "collective",
           "link", "split", "health", "verdict")
+LARGEST = 1e100  # sums and squares of a record's numbers are finite
 
 
 def files_of(paths):
@@ -19,7 +21,7 @@ def files_of(paths):
         if path.is_dir():
             found = sorted(path.rglob("*.jsonl"))
             if not found:
-                raise UsageError(f"{path}: no .jsonl files in this folder")
+                raise UsageError(f"{words.printable(path)}: no .jsonl files in this folder")
         files.update({file.resolve(): file for file in found})
     return list(files.values())
 
@@ -28,13 +30,30 @@ def text_of(path):
     try:
         return path.read_text(encoding="utf-8")
     except OSError as error:
-        raise UsageError(f"{path}: {error.strerror}") from None
+        raise UsageError(f"{words.printable(path)}: {error.strerror}") from None
     except UnicodeDecodeError:
-        raise UsageError(f"{path}: not text") from None
+        raise UsageError(f"{words.printable(path)}: not text") from None
 
 
 def not_json(word):
     raise ValueError(f"{word} is not JSON")  # Python's json would take NaN
+
+
+def measured(word):
+    """A number of a record. What is beyond all that can be measured, as 1e400, is null, as records
+    write what is not finite."""
+    value = float(word)
+    if abs(value) > LARGEST:
+        return None
+    return value if "." in word or "e" in word.lower() else int(word)
+
+
+def decoded(line):
+    """The JSON of a line; halves of characters, which JSON allows and no file takes, are replaced."""
+    found = json.loads(line, parse_constant=not_json, parse_int=measured, parse_float=measured)
+    if "\\ud" in line.lower():
+        found = json.loads(json.dumps(found, ensure_ascii=False).encode("utf-8", "replace"))
+    return found
 
 
 def is_cut(line):
@@ -80,28 +99,30 @@ def read_file(path):
         if not line.strip():
             continue
         try:
-            record = json.loads(line, parse_constant=not_json)
-        except ValueError:
+            record = decoded(line)
+        except (ValueError, RecursionError):
             if not is_cut(line):
-                raise UsageError(f"{path}: not JSON at line {at}") from None
+                raise UsageError(f"{words.printable(path)}: not JSON at line {at}") from None
             runs.add_cut(line, at)
             continue
         fault = fault_of(record)
         if fault:
-            raise UsageError(f"{path}: line {at} is not a record: {fault}")
+            raise UsageError(f"{words.printable(path)}: line {at} is not a record: {fault}")
         runs.add(record)
     return runs.found
 
 
 def read_runs(paths):
     runs = [run for path in files_of(paths) for run in read_file(path)]
-    if not any(record["kind"] in USABLE for run in runs for record in run.records):
-        raise UsageError(f"no usable records in {', '.join(map(str, paths))}: "
-                         f"expected {', '.join(USABLE)}")
+    if not any(run.header or any(record["kind"] in USABLE for record in run.records)
+               for run in runs):
+        raise UsageError(f"no usable records in {', '.join(map(words.printable, paths))}: "
+                         f"expected run, {', '.join(USABLE)}")
     caps = {}
     for record in (record for run in runs for record in run.records):
         caps.setdefault(record.get("strategy"), set()).add(number(record, "bucket_cap_mb"))
     several = {strategy for strategy, found in caps.items() if len(found - {None}) > 1}
     for run in runs:
         run.several_caps = several
+    distinguish(runs)
     return runs

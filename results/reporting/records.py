@@ -2,6 +2,16 @@
 
 from typing import NamedTuple
 
+from . import words
+
+# Options that are named where runs of one configuration differ in them, and then are of different
+# configurations: how a strategy exchanges gradients, how a rank computes, and reads its images.
+OF_EXCHANGE = ("bucket_order", "small_bucket_mb", "bucket_copy", "no_overlap", "comm_priority", "comm_ctas")
+OF_COMPUTE = ("fusion", "recompute", "graph", "invariant")
+OF_INPUT = ("decoder", "decoder_share", "workers", "prefetch", "cache", "scaled_decode")
+SELF_EXPLAINING = {"bucket_order"}  # the value names the option
+RENAMED = {("bucket_order", "ddp"): "small-first"}  # in 0.1
+
 
 class UsageError(Exception):
     """Something the user must change: names the option or file."""
@@ -22,6 +32,7 @@ class Run:
         self.end = None
         self.cut_at = None  # the line that was left unfinished
         self.several_caps = set()  # strategies of which the runs read with it have several
+        self.distinguished = {}  # {configuration: the same, with the options in which others differ}
 
     def of(self, kind):
         return [record for record in self.records if record.get("kind") == kind]
@@ -41,11 +52,20 @@ class Run:
         return bool(self.header.get("options.path"))
 
     @property
+    def title(self):
+        """Name on the page: program and file."""
+        return f"{self.header.get('program', 'a run without a run record')} ({words.printable(self.path)})"
+
+    @property
     def name(self):
-        """Name in sentences: program, id (0.1: start) and file."""
-        words = [self.header.get("program", "a run without a run record"),
-                 self.run_id or self.header.get("started", ""), f"({self.path})"]
-        return " ".join(word for word in words if word)
+        """Name in the appendix: program, id (0.1: start) and file."""
+        told = self.run_id or self.header.get("started", "")
+        return self.title.replace(" (", f" {told} (", 1) if told else self.title
+
+    @property
+    def identity(self):
+        """What is the same for the same run, wherever it was read."""
+        return self.run_id or (self.path.resolve(), self.header.get("started"))
 
 
 def machines_of(runs):
@@ -83,6 +103,7 @@ class Conditions(NamedTuple):
     throttle_gbs: float = 0  # 0: the exchange was not slowed down
     setting: str = ""  # of bin/compare --settings, else empty
     deterministic: bool = False
+    options: str = ""  # of OF_COMPUTE and OF_INPUT, where others differ in them
 
 
 class Configuration(NamedTuple):
@@ -103,6 +124,12 @@ def plain(strategy):
 
 
 def configuration_of(run, record):
+    plain_ = described(run, record)
+    return run.distinguished.get(plain_, plain_)
+
+
+def described(run, record):
+    """The configuration, without options that distinguish it from those of other runs."""
     header = run.header
     global_batch = number(header, "options.global_batch")
     return Configuration(
@@ -125,3 +152,45 @@ def configuration_of(run, record):
             setting=record.get("setting", ""),
             deterministic=bool(header.get("options.deterministic"))),
         strategy_of(run, record))
+
+
+def distinguish(runs):
+    """Names the options in which runs of one configuration differ (Run.distinguished)."""
+    found = {}  # {configuration: [run]}
+    for run in runs:
+        for configuration in {described(run, record) for record in run.records
+                              if record["kind"] in ("step", "epoch")}:
+            found.setdefault(configuration, []).append(run)
+    for configuration, of in found.items():
+        exchanges = configuration.strategy != "none" and configuration.conditions.world_size > 1
+        reads = configuration.conditions.data != "synthetic"
+        named = differing(OF_EXCHANGE, of) if exchanges else []
+        conditional = differing(OF_COMPUTE + OF_INPUT * reads, of)
+        for run in of if named or conditional else []:
+            run.distinguished[configuration] = Configuration(
+                configuration.conditions._replace(options=options_of(run, conditional)),
+                with_words(configuration.strategy, options_of(run, named)))
+
+
+def differing(keys, runs):
+    return [key for key in keys if len({option(run, key) for run in runs} - {None}) > 1]
+
+
+def option(run, key):
+    value = run.header.get(f"options.{key}")
+    return None if value is None else RENAMED.get((key, value), str(value))
+
+
+def options_of(run, keys):
+    """In words; a switch that is off is left out."""
+    said = {key: option(run, key) for key in keys}
+    return ", ".join(value if key in SELF_EXPLAINING else
+                     f"--{key.replace('_', '-')}" + (f" {value}" if value != "True" else "")
+                     for key, value in said.items() if value not in (None, "False"))
+
+
+def with_words(strategy, text):
+    """A strategy's name, with what follows it in brackets."""
+    if not text:
+        return strategy
+    return f"{strategy[:-1]}, {text})" if strategy.endswith(")") else f"{strategy} ({text})"

@@ -6,7 +6,9 @@ does not know is not looked at: records of other versions are read too.
 
 import functools
 import json
+import math
 import pathlib
+from typing import NamedTuple, Optional
 
 DEFINITIONS = json.loads(
     (pathlib.Path(__file__).parents[1] / "schema.json").read_text(encoding="utf-8"))["$defs"]
@@ -23,13 +25,6 @@ def type_of(value):
     return {str: "string", list: "array", dict: "object"}.get(type(value), "number")
 
 
-def resolved(schema):
-    """The schema merged with its $ref."""
-    if "$ref" not in schema:
-        return schema
-    return {**DEFINITIONS[schema["$ref"].split("/")[-1]], **schema}
-
-
 @functools.lru_cache(maxsize=None)
 def properties(kind):
     """{key: schema} of a kind of record, or of a definition that kinds share."""
@@ -41,32 +36,52 @@ def properties(kind):
     return {**found, **definition.get("properties", {})}
 
 
-def types(schema):
+class Shape(NamedTuple):
+    """What the schema says of a value, resolved."""
+    types: frozenset
+    items: "Optional[Shape]"  # of a list
+    minimum: float
+    above: float
+
+    @property
+    def wanted(self):
+        return " or ".join(NAMES[name] for name in sorted(self.types - {"null"}))
+
+
+def shape_of(schema):
+    if "$ref" in schema:
+        schema = {**DEFINITIONS[schema["$ref"].split("/")[-1]], **schema}
     values = schema.get("enum", [schema["const"]] if "const" in schema else [])
     named = schema.get("type", [])
     named = [named] if isinstance(named, str) else named
-    return {type_of(value) for value in values} | \
-        {"number" if name == "integer" else name for name in named}
+    types = {type_of(value) for value in values} | {
+        "number" if name == "integer" else name for name in named}
+    return Shape(frozenset(types), shape_of(schema["items"]) if "items" in schema else None,
+                 schema.get("minimum", -math.inf), schema.get("exclusiveMinimum", -math.inf))
 
 
-def fault(value, schema):
+@functools.lru_cache(maxsize=None)
+def shapes(kind):
+    """{key: Shape} of a kind of record."""
+    return {key: shape_of(schema) for key, schema in properties(kind).items()}
+
+
+def fault(value, shape):
     """What a value must be and is not, or None."""
-    schema = resolved(schema)
-    allowed = types(schema)
-    wanted = " or ".join(NAMES[name] for name in sorted(allowed - {"null"}))
     if value is None:
-        return wanted if allowed == {"string"} else None
-    if type_of(value) not in allowed:
-        return wanted
-    if type_of(value) == "array" and "items" in schema:
-        of = next(filter(None, (fault(item, schema["items"]) for item in value
+        return shape.wanted if shape.types == {"string"} else None
+    kind = type_of(value)
+    if kind not in shape.types:
+        return shape.wanted
+    if kind == "array" and shape.items:
+        of = next(filter(None, (fault(item, shape.items) for item in value
                                 if item is not None)), None)
         return of and f"a list of which each is {of}"
-    if type_of(value) == "number":
-        if value < schema.get("minimum", value):
-            return f"{schema['minimum']:g} or more"
-        if value <= schema.get("exclusiveMinimum", value - 1):
-            return f"more than {schema['exclusiveMinimum']:g}"
+    if kind == "number":
+        if value < shape.minimum:
+            return f"{shape.minimum:g} or more"
+        if value <= shape.above:
+            return f"more than {shape.above:g}"
     return None
 
 
@@ -74,7 +89,7 @@ def fault_of(record):
     """What is wrong with a record, or None."""
     if not isinstance(record, dict) or not isinstance(record.get("kind"), str):
         return "it has no kind"
-    known = properties(record["kind"])
+    known = shapes(record["kind"])
     for key, value in record.items():
         wanted = fault(value, known[key]) if key in known else None
         if wanted:

@@ -1,6 +1,8 @@
-"""The runs' records by configuration, and the groups that may be compared."""
+"""The runs' records by configuration, and the groups that may be compared. What is derived of them is
+cached: all records are read before anything is asked."""
 
 import statistics
+from functools import cached_property
 
 from . import intervals, words
 from .exchanges import over_rounds, rounds_of
@@ -8,6 +10,7 @@ from .records import configuration_of, number, numbers
 from .trainings import trainings_of
 
 SERVED = ("parameter-server", "parameter-server-async")  # rank 0 serves, the others compute
+LONG = 40  # characters of a name: longer ones have a letter
 TERMS = {  # of a step's time, in the order in which they add up (`breakdown` records)
     "compute_ms": "compute",
     "exposed_comm_ms": "exposed communication",
@@ -24,11 +27,11 @@ def median_of(records, key):
     return statistics.median(values) if values else None
 
 
-def highest(record, key):
+def highest(record, key, of=max):
     """The highest of one value per rank; None where there is none."""
     values = record.get(key)
     values = [v for v in values if isinstance(v, (int, float))] if isinstance(values, list) else []
-    return max(values, default=None)
+    return of(values, default=None)
 
 
 class Measured:
@@ -42,12 +45,12 @@ class Measured:
         self.breakdowns = []
         self.rounds = []  # of each round of each run its exchanges (`bucket` records), by index
 
-    @property
+    @cached_property
     def histories(self):
         """Of each training its epochs, those of the runs that continued it included."""
         return trainings_of(self.trained)
 
-    @property
+    @cached_property
     def rate(self):
         """Throughput: of the throughput runs, else of the training's epochs; None if neither."""
         if self.steps:
@@ -65,7 +68,7 @@ class Measured:
         times = numbers([epoch for history in self.histories for epoch in history], "epoch_s")
         return statistics.fmean(times) if times else median_of(self.steps, "epoch_s")
 
-    @property
+    @cached_property
     def best_epochs(self):
         """The epoch with the best validation accuracy of each training."""
         scored = [[epoch for epoch in history if number(epoch, "val_top1") is not None]
@@ -85,12 +88,21 @@ class Measured:
         ranks = median_of(self.steps, "ranks_computing")
         return int(ranks) if ranks else self.conditions.world_size - (self.strategy in SERVED)
 
-    @property
+    @cached_property
     def peak_memory(self):
         """Bytes allocated on the rank that needs most."""
         epochs = [epoch for history in self.histories for epoch in history]
         peaks = [highest(record, "peak_memory_bytes") for record in [*self.steps, *epochs]]
         return max((peak for peak in peaks if peak is not None), default=None)
+
+    def highest(self, key):
+        """The highest value of any rank in the timed windows; None where there is none."""
+        return max((value for step in self.steps
+                    if (value := highest(step, key)) is not None), default=None)
+
+    def lowest(self, key):
+        return min((value for step in self.steps
+                    if (value := highest(step, key, min)) is not None), default=None)
 
     @property
     def certified(self):
@@ -114,7 +126,7 @@ class Measured:
             places.append("the timed steps")
         return places
 
-    @property
+    @cached_property
     def account(self):
         """The `breakdown` record that stands for all, of one round, so that its terms add up: of those
         with most terms the one whose step, and whose step without an exchange, are nearest to their
@@ -142,7 +154,7 @@ class Measured:
         pairs = [(number(record, longer), number(record, shorter)) for record in self.breakdowns]
         return [a - b for a, b in pairs if None not in (a, b)]
 
-    @property
+    @cached_property
     def exchanges(self):
         """A step's exchanges: medians over the rounds."""
         return over_rounds(self.rounds)
@@ -195,6 +207,7 @@ class Summary:
     def records(self, kind):
         return [record for run in self.runs for record in run.of(kind)]
 
+    @cached_property
     def groups(self):
         """[(conditions, [Measured])]: what may be compared with one another, in a fixed order."""
         groups = {}
@@ -205,7 +218,7 @@ class Summary:
 
         return [(conditions, groups[conditions]) for conditions in sorted(groups, key=order)]
 
-    @property
+    @cached_property
     def shared(self):
         """The parts of the conditions (words.parts) that are the same in everything measured: said
         once, at the top."""
@@ -214,6 +227,26 @@ class Summary:
     def name(self, conditions, without=()):
         """Conditions in words, without what is the same in everything measured."""
         return words.setting(conditions, {*self.shared, *without})
+
+    @cached_property
+    def letters(self):
+        """{conditions: a letter}, which stands for them where their names are long."""
+        compared = sorted(self.groups, key=lambda group: len(group[1]) < 2)
+        several = [conditions for conditions, _ in compared]
+        if len(several) < 2 or max(len(self.name(conditions)) for conditions in several) <= LONG:
+            return {}
+        return {conditions: chr(ord("A") + at % 26) + (str(at // 26) if at >= 26 else "")
+                for at, conditions in enumerate(several)}
+
+    def label(self, conditions):
+        """Letter of the conditions, else their name."""
+        return self.letters.get(conditions) or self.name(conditions)
+
+    def heading(self, conditions):
+        """Letter and name, or all words where nothing else was measured."""
+        named = self.name(conditions) or words.setting(conditions)
+        letter = self.letters.get(conditions)
+        return f"{letter}: {named}" if letter else named
 
     def same(self, measured, strategy):
         """Another strategy under the same conditions."""

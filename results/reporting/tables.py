@@ -81,18 +81,18 @@ def by_conditions(summary, wanted, make):
     """[Table]: one for each set of conditions under which there is something to compare, one for
     all configurations that stand alone. `make(title, configurations, name column)`."""
     groups = [(conditions, [m for m in group if wanted(m)])
-              for conditions, group in summary.groups()]
+              for conditions, group in summary.groups]
     tables, alone = [], []
     for conditions, rows in groups:
         if len(rows) > 1 or rows and len(groups) == 1:
-            tables.append(make(summary.name(conditions) or words.setting(conditions), rows,
+            tables.append(make(summary.heading(conditions), rows,
                                Column("strategy", lambda m: m.strategy)))
         else:
             alone += rows
     if alone:
         tables.append(make("other configurations", alone, Column(
             "strategy", lambda m: ", ".join(filter(None, (m.strategy,
-                                                          summary.name(m.conditions)))))))
+                                                          summary.label(m.conditions)))))))
     return tables
 
 
@@ -106,23 +106,72 @@ def strategies(summary):
         rows = fastest_first(rows)
         return Table("strategies", title, [
             name,
-            Column("ranks", ranks_of),
             Column("images/s", lambda m: m.rate and m.rate.median, words.rate),
             Column("low-high", interval_of, words.ends),
             Column("step ms", lambda m: m.step_ms, ms),
             Column("% none", summary.efficiency_vs_none, lambda ratio: f"{100 * ratio:.1f}", FRACTION),
             Column("exposed", lambda m: m.communication.get("exposed"), ms),
-            Column("hidden", lambda m: m.communication.get("hidden"), ms),
             Column("GiB", lambda m: m.peak_memory and m.peak_memory / 2 ** 30, figure(2)),
-            Column("certificate", lambda m: m.verdict_of_weights),
-        ], rows, rate_notes(rows))
-    return by_conditions(summary, lambda m: m.rate and not m.conditions.setting, make)
+            Column("MHz", lambda m: m.lowest("sm_clock_mhz"), figure(0)),
+            Column("W", lambda m: m.highest("power_w"), figure(0)),
+            Column("limit", limited_by),
+            Column("weights", lambda m: m.verdict_of_weights),
+        ], rows, [*rate_notes(rows), *server_notes(rows), *ratio_notes(summary, rows)])
+    tables = by_conditions(summary, lambda m: m.rate and not m.conditions.setting, make)
+    if tables and any("MHz" in table.columns or "W" in table.columns for table in tables):
+        tables[0].notes.append(
+            "MHz, W: lowest SM clock and highest power of a rank; limit: what reduced the clocks")
+    return tables
+
+
+LIMITS = {"sw_power_cap": "power", "hw_power_brake": "power", "sw_thermal_slowdown": "heat",
+          "hw_thermal_slowdown": "heat"}
+
+
+def limited_by(measured):
+    """What reduced the clocks in the timed windows; None where no clocks were recorded."""
+    if not any("sm_clock_mhz" in step or "throttle_reasons" in step for step in measured.steps):
+        return None
+    names = reasons_of(measured.steps, "throttle_reasons")
+    return ", ".join(dict.fromkeys(LIMITS.get(name, name) for name in names)) or "-"
+
+
+def reasons_of(records, key):
+    """Throttle reasons, which are texts with blanks between them, empty where there were none, or
+    lists of such: all that are in the records, and that some are unknown where a key is absent or
+    null."""
+    values = []
+    for record in records:
+        value = record.get(key)
+        values += value if isinstance(value, list) else [value]
+    named = sorted({reason for value in values for reason in (value or "").split()})
+    return named + ["unknown"] * (None in values)
+
+
+def server_notes(rows):
+    found = {}
+    for m in rows:
+        if m.ranks_computing < m.conditions.world_size:
+            found.setdefault((m.ranks_computing, m.conditions.world_size), {})[m.strategy] = None
+    for (computing, held), strategies_ in found.items():
+        yield f"{', '.join(strategies_)}: {computing} of {held} ranks compute"
+
+
+def ratio_notes(summary, rows):
+    """Where "% none" is not the ratio of the medians in the table."""
+    for m in rows:
+        recorded, bound = summary.efficiency_vs_none(m), summary.bound(m)
+        if bound and m.rate and recorded is not None and \
+                abs(recorded - m.rate.median / bound.median) >= 0.0005:
+            yield ("% none: median of the ratios within each round, in which both were measured; not the "
+                   "ratio of the two medians")
+            return
 
 
 def settings(summary):
     """bin/compare --settings: what each changes in plain ddp, a table for each set of conditions."""
     found = {}
-    for conditions, group in summary.groups():
+    for conditions, group in summary.groups:
         if conditions.setting:
             found.setdefault(conditions._replace(setting=""), []).extend(
                 measured for measured in group if measured.rate)
@@ -136,12 +185,6 @@ def settings(summary):
         Column("hidden", lambda m: m.communication.get("hidden"), ms),
         Column("certificate", lambda m: m.verdict_of_weights),
     ], fastest_first(rows)) for conditions, rows in found.items()]
-
-
-def ranks_of(measured):
-    """Those that compute, where a server does not."""
-    held, computing = measured.conditions.world_size, measured.ranks_computing
-    return str(held) if computing >= held else f"{computing}/{held}"
 
 
 def interval_of(measured):
@@ -206,18 +249,27 @@ SHORT = {"exposed_comm_ms": "exposed"}  # of summary.TERMS
 def breakdowns(summary):
     """Where the time of a step goes, ms."""
     def make(title, rows, name):
-        terms = {**{key: SHORT.get(key, term) for key, term in TERMS.items()}, "step_ms": "step",
+        terms = {**{key: SHORT.get(key, term) for key, term in TERMS.items()}, "step_ms": "traced step",
                  "hidden_comm_ms": "hidden"}
         return Table("breakdown", f"step breakdown, ms: {title}", [
             name, *(Column(head, lambda m, key=key: term_of(m, key), ms)
-                    for key, head in terms.items())], rows, zeros=False)
+                    for key, head in terms.items())], rows, tracing(rows), zeros=False)
     tables = by_conditions(summary, lambda m: m.breakdowns, make)
     if tables:
         tables[-1].notes.append(
             "the round with the median step. exposed: the compute stream exchanges or waits; "
-            "interference: slower compute during an exchange; residual: unexplained; hidden: "
-            "exchanges during compute")
+            "interference: slower compute during an exchange; residual: unexplained, below 0 where the "
+            "terms add up to more than the step; hidden: exchanges during compute")
     return tables
+
+
+def tracing(rows):
+    """How much longer the traced steps are than the timed ones."""
+    longer = [m.term("step_ms") / m.step_ms - 1 for m in rows if m.term("step_ms") and m.step_ms]
+    if longer:
+        ends = list(dict.fromkeys(f"{100 * end:+.1f}" for end in (min(longer), max(longer))))
+        yield (f"traced step: of the rounds that record the time line; {' to '.join(ends)} % compared with "
+               "the timed step (step ms)")
 
 
 OF_EXCHANGES = ("hidden_comm_ms", "none_step_ms", "comm_alone_ms", "serial_step_ms")
@@ -257,7 +309,7 @@ def samples(measured):
 
 def fastest_rate(summary, measured):
     """Rate of the fastest strategy under the same conditions; None for itself, and for none."""
-    order = ranked(dict(summary.groups())[measured.conditions])
+    order = ranked(dict(summary.groups)[measured.conditions])
     return order[0].rate if measured in order[1:] else None
 
 

@@ -1,9 +1,12 @@
 """The one place that judges: outcomes, their exit codes, and what the runs themselves concluded."""
 
-from typing import NamedTuple
+from typing import NamedTuple, Optional
 
 from . import words
-from .records import number
+from .intervals import distinct
+from .records import Run, number
+from .summary import ranked
+from .trainings import STOPPED, exit_code, restarts_of
 
 PASS, FAIL, INCONCLUSIVE = "PASS", "FAIL", "INCONCLUSIVE"
 MOST_NAMES = 4  # that failed by one cause
@@ -18,11 +21,10 @@ class Verdict(NamedTuple):
     cause: str
     fault: str = ""  # class: HARDWARE, CONFIG, SOFTWARE, ENVIRONMENT, INFRASTRUCTURE
     action: str = ""
+    run: Optional[Run] = None  # where it was found
 
-    def __str__(self):
-        fault = f" ({self.fault})" if self.fault else ""
-        return f"{self.scope} {self.name}: {self.cause}{fault}" + (
-            f"; {self.action}" if self.action else "")
+
+NOISY = 0.1  # half an interval or range over the median: more, and no fastest strategy is named
 
 
 def worst(outcomes):
@@ -35,6 +37,7 @@ def worst(outcomes):
 REGRESSION, FASTER, SAME = "REGRESSION", "faster", "within"
 UNSURE, PERHAPS_FASTER = "slower, intervals overlap", "faster, intervals overlap"
 FEW, ELSEWHERE = "slower, too few samples", "slower, other machine"
+UNEVEN = "single runs slower"
 
 
 def of_change(ratio, low, high, threshold, two_machines=False, by_chance=False):
@@ -53,10 +56,24 @@ def of_change(ratio, low, high, threshold, two_machines=False, by_chance=False):
     return PASS, f"{SAME} {threshold:g} %"
 
 
+def of_summary(summary):
+    """[Verdict] of all that did not pass, FAIL first: what the runs concluded, and what all of them
+    together leave open."""
+    found = of_runs(summary)
+    for measured in summary.measured.values():
+        found += of_learning(summary, measured)
+    for conditions, group in summary.groups:
+        found += of_noise(summary, conditions, group)
+    if not found and not any(run.records for run in summary.runs):
+        found.append(Verdict(INCONCLUSIVE, "job", "", "nothing was measured"))
+    return sorted(found, key=lambda one: one.outcome != FAIL)
+
+
 def of_runs(summary):
-    """[Verdict] of all that did not pass: what the programs recorded, and what their records show
+    """[Verdict] of runs that did not pass: what the programs recorded, and what their records show
     whatever they say."""
     found = []
+    completed = {id(run) for restarted in restarts_of(summary.runs) for run in restarted.stopped}
     for run in summary.runs:
         found += recorded(run)
         for kind in ("collective", "link", "split"):
@@ -64,47 +81,95 @@ def of_runs(summary):
             if wrong:
                 elements = sum(record["wrong_elements"] for record in wrong)
                 found.append(Verdict(
-                    FAIL, "job", run.name, f"wrong data: {words.count(int(elements), 'wrong element')} in "
-                    f"{words.count(len(wrong), f'{kind} record')}"))
+                    FAIL, "job", "", f"wrong data: {words.count(int(elements), 'wrong element')} in "
+                    f"{words.count(len(wrong), f'{kind} record')}", run=run))
         if run.end is None:
             cut = f"; its last line, {run.cut_at}, is cut off" if run.cut_at else ""
             found.append(Verdict(
-                INCONCLUSIVE, "job", run.name, f"crashed: no end record{cut}; what it recorded before "
-                f"({words.count(len(run.records), 'record')}) is used"))
-        elif run.end.get("exit_code") != 0:
-            code = run.end.get("exit_code")
-            found.append(Verdict(FAIL if code == 1 else INCONCLUSIVE, "job", run.name,
-                                 f"ended with exit code {code}"))
-    for measured in summary.measured.values():
-        found += of_learning(summary, measured)
+                INCONCLUSIVE, "job", "", f"crashed: no end record{cut}; what it recorded before "
+                f"({words.count(len(run.records), 'record')}) is used", run=run))
+        elif exit_code(run) != 0 and id(run) not in completed:
+            found.append(ended(run))
     return found
 
 
-def merged(found):
-    """Text of verdicts; those of one cause share a line."""
-    names = {}
+def ended(run):
+    """Verdict on a run that ended with another exit code than 0."""
+    code, elapsed = exit_code(run), number(run.end, "elapsed_s")
+    cause = f"ended with exit code {code}"
+    if code == STOPPED:
+        cause = "stopped by a signal" + (
+            f" after {words.seconds(elapsed)} s" if elapsed is not None else "") + \
+            f", not complete (exit code {code})"
+    return Verdict(FAIL if code == 1 else INCONCLUSIVE, "job", "", cause, run=run)
+
+
+def of_noise(summary, conditions, group):
+    """Whether noise leaves open which strategy is the fastest, or what the rate of the only one is."""
+    rated = ranked(group) or [measured for measured in group if measured.rate]
+    timed = [measured for measured in rated if measured.steps]
+    unsteady = [measured for measured in timed[:2] if (noise_of(measured.rate) or 0) > NOISY]
+    if not unsteady or len(timed) > 1 and distinct(timed[0].rate, timed[1].rate) is not False:
+        return
+    wide = words.listed(f"{m.strategy} \u00b1{words.percent(noise_of(m.rate), 0)}" for m in unsteady)
+    yield Verdict(INCONCLUSIVE, "rates", f"at {summary.label(conditions)}",
+                  f"too uneven to {'name the fastest strategy' if len(timed) > 1 else 'be one figure'}: "
+                  f"{wide} of the median", action="repeat on a machine that runs nothing else")
+
+
+def noise_of(rate):
+    """Half the interval or range, over the median; None where there is no interval."""
+    return None if rate is None or rate.low is None else (rate.high - rate.low) / 2 / rate.median
+
+
+def merged(found, name_of=lambda run: run.title, without=""):
+    """Text of verdicts; those of one cause share a line. `name_of` names a run; the outcome `without`
+    is left out."""
+    alike = {}
     for one in found:
-        names.setdefault(one._replace(name=""), {})[one.name] = None
-    for one, named in names.items():
-        more = f" and {len(named) - MOST_NAMES} more" if len(named) > MOST_NAMES else ""
-        yield f"{one.outcome}: {one._replace(name=', '.join(list(named)[:MOST_NAMES]) + more)}"
+        name = one.name or (name_of(one.run) if one.run else "")
+        where = f" ({name_of(one.run)})" if one.run and one.name else ""
+        alike.setdefault((one._replace(name="", run=None), where), []).append(name)
+    for (one, where), several in alike.items():
+        names = [f"{name}, {several.count(name)} times" if several.count(name) > 1 else name
+                 for name in dict.fromkeys(several) if name]
+        more = f" and {len(names) - MOST_NAMES} more" if len(names) > MOST_NAMES else ""
+        subject = " ".join(filter(None, (one.scope, ", ".join(names[:MOST_NAMES]) + more)))
+        fault = f" ({one.fault})" if one.fault else ""
+        action = f"; {one.action}" if one.action else ""
+        outcome = "" if one.outcome == without else f"{one.outcome}: "
+        yield f"{outcome}{subject}: {one.cause}{where}{fault}{action}"
+
+
+def passed(summary):
+    """What a pass is made of, and what it does not say."""
+    good = [run for run in summary.runs if exit_code(run) == 0]
+    certified = sum(measured.certified is True for measured in summary.measured.values())
+    said = [f"{words.count(len(good), 'run')} ended with exit code 0"]
+    said += [f"{restarted.run.title} is complete after "
+             f"{words.count(len(restarted.stopped), 'restart')}, "
+             f"{words.seconds(restarted.lost_s)} s lost" for restarted in restarts_of(summary.runs)]
+    said += [f"{words.count(certified, 'certificate')} passed"] if certified else []
+    if any(measured.rate for measured in summary.measured.values()):
+        said.append("rates are not compared with a reference")
+    return "; ".join(said)
 
 
 def recorded(run):
     """Neither a warning nor, where the program passed, what a part of it left unknown is a reason
     against what the program concluded."""
-    passed = {record.get("verdict") for record in run.of("verdict")
-              if record.get("scope") == "job"} == {PASS}
-    dropped = {PASS, INCONCLUSIVE} if passed else {PASS}
-    return [Verdict(record.get("verdict"), record.get("scope"), record.get("name"),
-                    f"{record.get('cause')} ({run.name})", record.get("class") or "",
-                    record.get("action") or "")
+    concluded = exit_code(run) == 0 and {record.get("verdict") for record in run.of("verdict")
+                                         if record.get("scope") == "job"} == {PASS}
+    dropped = {PASS, INCONCLUSIVE} if concluded else {PASS}
+    return [Verdict(record.get("verdict"), record.get("scope") or "job",
+                    record.get("name") or "without a name", record.get("cause") or "no cause recorded",
+                    record.get("class") or "", record.get("action") or "", run)
             for record in run.of("verdict")
             if record.get("verdict") not in dropped and record.get("severity") != "WARN"]
 
 
 def of_learning(summary, measured):
-    name = ", ".join(filter(None, (measured.strategy, summary.name(measured.conditions))))
+    name = ", ".join(filter(None, (measured.strategy, summary.label(measured.conditions))))
     if measured.diverged:
         yield Verdict(FAIL, "strategy", name,
                       f"diverged: its loss is not finite in {measured.diverged[0]}")

@@ -1,6 +1,12 @@
 """Figures as text, everywhere alike."""
 
+import os
 import re
+
+
+def printable(path):
+    """A path as text; bytes of it that are not UTF-8 as \\xNN."""
+    return os.fsencode(path).decode("utf-8", "backslashreplace")
 
 
 def rate(value):
@@ -75,6 +81,7 @@ def parts(conditions):
                         if conditions.throttle_gbs else "",
         "setting": conditions.setting,
         "deterministic": "--deterministic" if conditions.deterministic else "",
+        "options": conditions.options,
         "machine": f"{conditions.machine} ({conditions.backend}" +
                    (f", {conditions.transport})" if conditions.transport else ")"),
     }

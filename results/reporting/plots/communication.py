@@ -7,6 +7,8 @@ from ..summary import TERMS, ranked
 from . import style
 
 TERM_COLOURS = dict(zip(TERMS, colours.TERMS))
+BACK = {"facecolor": "none", "edgecolor": "black", "hatch": "////"}  # a term below zero
+SEEN = 0.005  # of the step
 PARTS = {  # of a bar: colour, hatch, label
     "push": ("#D55E00", None, "push of gradients"),
     "pull": ("#F0B48A", None, "pull of weights"),
@@ -67,27 +69,28 @@ def overhead(summary):
 def breakdown(summary):
     def broken_down(group):
         found = [measured for measured in group if measured.breakdowns]
-        return found if len(found) > 1 or len(summary.groups()) == 1 else []
+        return found if len(found) > 1 or len(summary.groups) == 1 else []
 
     figure, found = style.grouped_panels(summary, broken_down, height=3)
     for axes, measured in found:
-        longest = 0
+        longest, negative = 0, False
         for row, one in enumerate(measured):
-            left = 0
-            for key, name in TERMS.items():
-                value = one.term(key)
-                if value is None or value <= 0:  # a residual may be below zero: it is in the table
-                    continue
-                axes.barh(row, value, left=left, color=TERM_COLOURS[key], height=0.65,
-                          edgecolor="white", linewidth=0.5)
+            left = furthest = 0
+            for key in TERMS:
+                value = one.term(key) or 0
+                look = {"color": TERM_COLOURS[key], "edgecolor": "white"} if value > 0 else BACK
+                axes.barh(row, abs(value), left=left + min(value, 0), height=0.65, linewidth=0.5, **look)
                 left += value
-            longest = max(longest, left, one.term("step_ms") or 0)
+                furthest = max(furthest, left)
+                negative = negative or value < -SEEN * (one.term("step_ms") or 0)
+            longest = max(longest, furthest, one.term("step_ms") or 0)
             if one.term("step_ms"):
                 axes.plot([one.term("step_ms")] * 2, [row - 0.4, row + 0.4], color="black")
-                axes.annotate(words.ms(one.term("step_ms")), (max(left, one.term("step_ms")), row),
+                axes.annotate(words.ms(one.term("step_ms")), (max(furthest, one.term("step_ms")), row),
                               xytext=(5, 0), textcoords="offset points", va="center", fontsize=9)
         style.label_rows(axes, [one.strategy for one in measured],
                          "ms per step; line: measured step", longest)
-        axes.legend([Patch(color=c) for c in TERM_COLOURS.values()], TERMS.values(), fontsize=8,
+        axes.legend([Patch(color=c) for c in TERM_COLOURS.values()] + [Patch(**BACK)] * negative,
+                    [*TERMS.values(), "residual below 0"][:len(TERMS) + negative], fontsize=8,
                     frameon=False, loc="upper center", bbox_to_anchor=(0.5, -0.2), ncols=2)
     return figure

@@ -1,6 +1,6 @@
 """curves.png: one training over its epochs."""
 
-from .. import colours
+from .. import colours, words
 from . import style
 
 PANELS = [
@@ -27,5 +27,5 @@ def draw(lists, folder):
         if len(axes.lines) > 1:
             axes.legend(fontsize=8, frameon=False)
     epochs = len(lists["epoch"])
-    return style.finish(figure, "Training", f"{folder}, {epochs} epoch{'s' if epochs != 1 else ''}",
+    return style.finish(figure, "Training", f"{words.printable(folder)}, {epochs} epoch{'s' if epochs != 1 else ''}",
                         folder / "curves.png")

@@ -7,13 +7,11 @@ from .. import words
 from ..forecast import WinnerMap, models
 from . import style
 
-CLEAR = 0.01  # a margin from here on has a strong colour
-
 
 def strategy_map(summary):
-    """A cell a batch and bandwidth, in the colour of its strategy, paler where it wins by little;
+    """A cell a batch and bandwidth, in the colour of its strategy, paler where that is within the error;
     a panel for each set of links."""
-    found = [(model, WinnerMap(model)) for model in models(summary) if model.is_trusted()]
+    found = [(model, WinnerMap(summary, model)) for model in models(summary) if model.is_trusted()]
     found = [(model, grid) for model, grid in found if grid.cells]
     if not found:
         return None
@@ -25,10 +23,11 @@ def strategy_map(summary):
     panels = figure.subplots(len(found), 1, squeeze=False, gridspec_kw={
         "height_ratios": [len(grid.batches) for _, grid in found]})
     figure.shared = words.setting(every[0], set(words.parts(every[0])) - same)
-    figure.note = "%: images/s compared with the second fastest; pale: less than 1 %"
+    figure.note = "%: images/s compared with the second fastest; pale: within the model's error, or noise"
     for axes, (model, grid) in zip(panels.flat, found):
         title = [words.setting(model.conditions, same) or "links as they are"] * (len(found) > 1)
-        style.prepare(axes, "; ".join([*title, *model.doubt(summary)]), 110)
+        missing = [f"not in the model: {words.listed(grid.left_out)}"] if grid.left_out else []
+        style.prepare(axes, "; ".join([*title, *model.doubt(summary), *missing]), 110)
         draw(axes, grid, widest)
     return figure
 
@@ -39,11 +38,13 @@ def draw(axes, grid, widest):
             parts = grid.parts(batch, gbs)
             if parts is None:
                 continue
-            strategy, margin = grid.cells[batch, gbs]
-            strength = 0.4 if margin < CLEAR else 0.8
+            strategy, text = parts
+            strength = 0.4 if text.startswith("within") else 0.8
             axes.add_patch(Rectangle((column, row), 1, 1, facecolor=style.colour(strategy),
                                      alpha=strength, edgecolor="white"))
-            axes.text(column + 0.5, row + 0.5, "\n".join(parts), ha="center", va="center",
+            lines = [strategy, *text.replace("within ", "within\n").split("\n")]
+            axes.text(column + 0.5, row + 0.5, "\n".join(lines),
+                      ha="center", va="center",
                       fontsize=9, color="white" if strength > 0.5 else "black")
     axes.set_xlim(0, widest)
     axes.set_ylim(0, len(grid.batches))

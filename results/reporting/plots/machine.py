@@ -41,7 +41,7 @@ def collective_bandwidth(summary):
             axes.plot(*zip(*medians), marker=".", color=colours.LINES[i % len(colours.LINES)],
                       linestyle="-" if i < len(colours.LINES) else "--", label=operation)
         axes.set_xscale("log", base=2)
-        axes.set_yscale("log")
+        axes.set_ylim(0)
         axes.xaxis.set_major_formatter(lambda value, _: words.size(value))
         axes.tick_params(axis="x", labelrotation=30)
         axes.set_xlabel("size")

@@ -45,7 +45,7 @@ def prepare(axes, title, wide):
 def grouped_panels(summary, wanted, **sizes):
     """Panels for the groups in which `wanted` finds something; (figure, [(axes, found)]), or
     (None, []). What all panels share stands in the figure's heading only."""
-    found = [(conditions, wanted(group)) for conditions, group in summary.groups()]
+    found = [(conditions, wanted(group)) for conditions, group in summary.groups]
     found = [(conditions, things) for conditions, things in found if things]
     if not found:
         return None, []
@@ -65,7 +65,7 @@ def comparison_panels(summary, wanted, **sizes):
                                    **sizes)
     if figure:
         return figure, [(axes, [m.strategy for m in things], things) for axes, things in found]
-    alone = [measured for _, group in summary.groups() for measured in wanted(group)]
+    alone = [measured for _, group in summary.groups for measured in wanted(group)]
     if not alone:
         return None, []
     figure, (axes,) = panels([""], height=1 + 0.45 * len(alone), width=9)

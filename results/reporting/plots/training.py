@@ -28,6 +28,8 @@ def training_time(summary):
     def timed(group):
         return sorted((m for m in group if m.histories and m.epoch_s), key=lambda m: m.epoch_s)
 
+    if sum(len(timed(group)) for _, group in summary.groups) < 2:
+        return None  # a single figure is in the table
     figure, found = style.comparison_panels(summary, timed, height=2.4)
     for axes, names, measured in found:
         style.bars(axes, names, [m.strategy for m in measured], [m.epoch_s for m in measured],
