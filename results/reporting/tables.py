@@ -130,7 +130,8 @@ LIMITS = {"sw_power_cap": "power", "hw_power_brake": "power", "sw_thermal_slowdo
 
 def limited_by(measured):
     """What reduced the clocks in the timed windows; None where no clocks were recorded."""
-    if not any("sm_clock_mhz" in step or "throttle_reasons" in step for step in measured.steps):
+    if not any(key in step for step in measured.steps
+               for key in ("sm_clock_mhz", "power_w", "throttle_reasons")):
         return None
     names = reasons_of(measured.steps, "throttle_reasons")
     return ", ".join(dict.fromkeys(LIMITS.get(name, name) for name in names)) or "-"

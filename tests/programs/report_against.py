@@ -4,13 +4,13 @@ import csv
 import shutil
 
 from report_records import collective, header, link, step, training
-from report_support import Report, unfolded
+from report_support import Report
 
 
 class Against(Report):
     def against(self, old, new, *arguments, code):
         files = self.write("old.jsonl", *old), self.write("new.jsonl", *new)
-        return unfolded(self.report("--against", *files, *arguments, code=code).stdout)
+        return self.report("--against", *files, *arguments, code=code).stdout
 
     def test_a_regression_fails_and_its_reverse_passes(self):
         fast, slow = [step("ddp", 1000, 0.005)], [step("ddp", 900, 0.005)]
@@ -59,7 +59,7 @@ class Against(Report):
         shown = self.report("--against", *sides, code=code).stdout
         shutil.rmtree(sides[0])
         shutil.rmtree(sides[1])
-        return unfolded(shown)
+        return shown
 
     def test_machines_of_a_folder_are_not_mixed_up(self):
         both, one = {("H200", 1): 10000, ("H100", 1): 6000}, {("H200", 1): 10010}
@@ -96,16 +96,16 @@ class Against(Report):
         shown = self.against(training("ddp", [0.9]), training("ddp", [0.85]), code=0)
         self.assertIn("-5.0 points", shown)
 
-    def test_a_failed_run_is_named(self):
+    def test_a_failed_run_is_named_and_no_pass(self):
         old, new = self.write("old.jsonl", step("ddp", 1000)), self.folder / "new.jsonl"
-        new.write_text(old.read_text().replace('"exit_code": 0', '"exit_code": 1'))
-        self.assertRegex(self.report("--against", old, new).stdout,
-                         r"NEW: .*1 run, 1 failed")
+        for code in (1, 5):
+            new.write_text(old.read_text().replace('"exit_code": 0', f'"exit_code": {code}'))
+            self.assertRegex(self.report("--against", old, new, code=3).stdout, r"NEW: .*1 run, 1 failed")
 
     def test_a_new_run_that_crashed_is_no_pass(self):
         old = self.write("old.jsonl", step("ddp", 1000))
         new = self.write("new.jsonl", step("ddp", 1000), ended=False)
-        shown = unfolded(self.report("--against", old, new, code=3).stdout)
+        shown = self.report("--against", old, new, code=3).stdout
         self.assertIn("1 run, 1 crashed (no end record)", shown)
         self.assertIn("Verdict: INCONCLUSIVE", shown)
         self.assertIn("Verdict: PASS", self.report("--against", new, old, code=0).stdout)
@@ -135,8 +135,7 @@ class Against(Report):
         self.assertIn("in common", result.stderr)
         a, b = (self.write(f"{gpu}{n}.jsonl", *old, head=header(gpu=gpu, hosts=hosts))
                 for n, gpu, hosts in ((1, "H200", ["a"] * 4), (2, "H200", ["a", "a", "b", "b"])))
-        self.assertIn("not comparable, inconclusive", unfolded(
-            self.report("--against", a, b, code=3).stdout))
+        self.assertIn("not comparable, inconclusive", self.report("--against", a, b, code=3).stdout)
 
     def test_of_many_collectives_few_samples_do_not_make_a_regression(self):
         def row(size, times):
@@ -207,13 +206,13 @@ class SideBySide(Report):
         self.assertRegex(shown, r" n1 +n2 +ratio\n-+\nddp +500 +800 +1\.60\n"
                                 r"ddp, --deterministic +300 +300 +1\.00\n")
         self.assertRegex(shown, r"(?m)^all_reduce +78\.64 +78\.64 +1\.00\n")
-        shown = unfolded(self.report("--against", *folders).stdout)
+        shown = self.report("--against", *folders).stdout
         self.assertIn("OLD: NVIDIA H200, 6 runs", shown)
-        shown = unfolded(self.report("--against", *reversed(folders), code=1).stdout)
+        shown = self.report("--against", *reversed(folders), code=1).stdout
         self.assertRegex(shown, r"ddp +800 +500 +-37\.5 % .* REGRESSION")
         text = self.report(folders[0], "--output", self.out, "--verbose").stdout
         self.assertIn("\nNVIDIA H200, on n1\nmeasured", text)
-        self.assertRegex(text, r"ddp, --deterministic +4 +300\n")
+        self.assertRegex(text, r"ddp, --deterministic +300\n")
         self.assertRegex(text, r"all_reduce, --path +4 +2000\.00 at 1 MiB")
         self.assertRegex(text, r"all_reduce +4 +20\.00 at 1 MiB")
 
@@ -230,3 +229,45 @@ class SideBySide(Report):
             self.write(f"two/{gpu}.jsonl", step("ddp", 1), head=header(gpu=gpu))
         self.assertIn("runs of several machines (H100, H200)",
                       self.report("--side-by-side", a, self.folder / "two", code=2).stderr)
+
+
+class Watch(Report):
+    """Nights compared with those before."""
+
+    def nights(self, folder, rates, hosts=("n1",)):
+        (self.folder / folder).mkdir()
+        for at, rate in enumerate(rates):
+            self.write(f"{folder}/{at}.jsonl", step("ddp", rate, 0.01), head=header(hosts=list(hosts) * 4))
+        return self.folder / folder
+
+    def judged(self, old, new, code):
+        shown = self.report("--against", self.nights("old", old), self.nights("new", new), code=code).stdout
+        for folder in ("old", "new"):
+            shutil.rmtree(self.folder / folder)
+        return shown
+
+    def test_one_bad_night_of_few_hides_no_loss(self):
+        for good in ([100, 101], [100, 101, 99, 100, 102], [100] * 7):
+            shown = self.judged([*good, 2], [2], 1)
+            self.assertIn("REGRESSION", shown)
+            self.assertRegex(shown, rf"OLD of ddp: left out 2 images/s, far from the median of {len(good) + 1} runs")
+        self.judged([100, 2], [2], 3)  # which of the two is bad is not known
+        self.assertNotIn("left out", self.judged([100, 90, 110], [100], 0))
+
+    def test_one_bad_night_of_new_does_not_pass(self):
+        self.assertIn("single runs slower", self.judged([100, 101, 99], [100, 101, 2], 3))
+        self.judged([100, 101, 99], [100, 101, 400], 0)
+
+    def test_runs_that_are_in_both_are_left_out_of_old(self):
+        old = self.nights("old", [100, 101, 2])
+        shown = self.report("--against", old, old / "2.jsonl", code=1).stdout
+        self.assertIn("left out of OLD: 1 run that NEW has too", shown)
+        self.assertIn("the same runs", self.report("--against", old, old, code=2).stderr)
+
+    def test_other_nodes_are_named(self):
+        old, new = self.nights("old", [100], ("n1",)), self.nights("new", [100], ("n7",))
+        shown = self.report("--against", old, new).stdout
+        self.assertRegex(shown, r"OLD: .* on n1\b(.|\n)*NEW: .* on n7\b")
+        self.assertIn("OLD and NEW are of different nodes", shown)
+        shutil.rmtree(new)
+        self.assertNotIn(" on n1", self.report("--against", old, self.nights("new", [100])).stdout)

@@ -1,13 +1,16 @@
 """How results/report takes records, options and folders; run by report_test.py."""
 
 import json
+import math
 import os
 import re
 import subprocess
+import time
 from unittest import mock
 
-from report_records import header, step
+from report_records import header, step, training
 from report_support import REPORT, Report, row, table
+from reporting import intervals, shape
 
 
 def said(text):
@@ -68,6 +71,30 @@ class Reading(Report):
         self.assertRegex(text, r"Left out: line 9 of train a1 \(.*\), which is cut off")
 
 
+    def test_a_number_may_be_as_large_as_it_comes(self):
+        """No key has a bound that depends on the value; what is beyond all measure is as null."""
+        for kind in shape.DEFINITIONS:
+            for key, wanted in shape.shapes(kind).items():
+                if "number" in wanted.types:
+                    self.assertIsNone(shape.fault(1e21, wanted), (kind, key))
+        path = self.folder / "r.jsonl"
+        for loss, outcome in (("1.5894413656134483e+21", "PASS"), ("1e400", "FAIL"), ("9" * 500, "FAIL"),
+                              ("null", "FAIL")):
+            self.write("r.jsonl", *training("ddp", [0.5]))
+            path.write_text(path.read_text().replace('"train_loss": 2.0', f'"train_loss": {loss}'))
+            self.assertEqual(self.content_of([path]).outcome, outcome, loss)
+
+    def test_the_interval_of_a_median_is_exact_and_does_not_take_minutes(self):
+        for n in range(6, 80):
+            inside = [1 - 2 * sum(math.comb(n, i) for i in range(k + 1)) / 2 ** n for k in range(n // 2)]
+            self.assertEqual(intervals.order_of(n), sum(share >= 0.95 for share in inside), n)
+        began = time.process_time()
+        low, high, _ = intervals.median_interval(range(1_000_000))
+        self.assertEqual((low + high, round(high - low, -1)), (999_999, 1960))
+        intervals.distinct(*2 * [intervals.rate_of(list(range(100_000)))])
+        self.assertLess(time.process_time() - began, 20)
+
+
 class Usage(Report):
     def refused(self, *arguments):
         return self.report(*arguments, "--output", self.out, code=2).stderr
@@ -100,8 +127,10 @@ class Usage(Report):
                           self.refused(bad))
         bad.write_bytes(b"\xff\xfe\x00")
         self.assertIn("bad.jsonl: not text", self.refused(bad))
-        bad.write_text(json.dumps(header()) + "\n")
+        bad.write_text('{"kind":"launch"}\n')
         self.assertIn("no usable records in", self.refused(bad))
+        bad.write_text('[' * 100_000)
+        self.assertIn("bad.jsonl: not JSON at line 1", self.refused(bad))
         (self.folder / "empty").mkdir()
         self.assertIn("empty: no .jsonl files", self.refused(self.folder / "empty"))
         self.assertFalse(self.out.exists())

@@ -15,7 +15,7 @@ class Sentences(Report):
                 self.assertRegex(text, rf"- Fastest: {fast} .*\(1,000 images/s, 11\.1 % faster than "
                                        rf"{slow}\)\.")
                 self.assertRegex(text, rf"- Where the time goes: {fast} .*: compute 95 %, exposed "
-                                       r"communication 3 %, residual 2 % \(step 31\.50 ms\)")
+                                       r"communication 3 %, residual 2 % \(traced step 31\.50 ms\)")
                 self.assertRegex(text, "- What would help most: less exposed communication, 3 % of "
                                        f"the step of {fast}")
                 more = row(table(text, "throughput:"), slow)
@@ -28,8 +28,8 @@ class Sentences(Report):
                 self.assertNotIn("ranks compute", text)  # all do
 
     def test_a_negative_residual_is_as_large_as_a_positive_one(self):
-        for residual, shown in ((-4.0, "compute 111 %, residual -15 %, exposed communication 4 % (step 27"),
-                                (4.0, "compute 86 %, residual 11 %, exposed communication 3 % (step 35")):
+        for residual, shown in ((-4.0, "compute 111 %, residual -15 %, exposed communication 4 % (traced step 27"),
+                                (4.0, "compute 86 %, residual 11 %, exposed communication 3 % (traced step 35")):
             text = self.text_of(step("ddp", 1000), breakdown(
                 "ddp", compute_ms=30.0, exposed_comm_ms=1.0, residual_ms=residual))
             self.assertIn(f": {shown}", text)
@@ -39,14 +39,14 @@ class Sentences(Report):
     def test_parts_that_are_far_from_the_step_say_nothing_of_it(self):
         text = self.text_of(step("ddp", 1000), breakdown(
             "ddp", compute_ms=300.0, exposed_comm_ms=5.0, residual_ms=-290.0))
-        self.assertIn("unknown: a step took 15.00 ms and its parts 305 ms", text)
+        self.assertIn("unknown: a traced step took 15.00 ms and its parts 305 ms", text)
         self.assertNotIn("What would help", text)
 
     def test_what_noise_hides_is_not_claimed(self):
         text = self.text_of(step("ddp", 1000, 0.03), step("all-reduce", 990, 0.03))
         more = row(table(text, "throughput:"), "all-reduce")
         self.assertEqual((more["slower by"], more["distinct"]), ("1.0 %", "no"))
-        self.assertIn("1,000 images/s, not distinguishable from all-reduce)", text)
+        self.assertIn("(1,000 images/s) is not distinguishable from all-reduce", text)
         self.assertIn("not distinguishable: all-reduce from ddp", text)
         self.assertIn("For throughput ddp (1,000 images/s), or all-reduce, which these runs do not "
                       "distinguish from it", text)
@@ -128,7 +128,7 @@ class Sentences(Report):
         self.assertRegex(text, "FAIL: strategy ddp.*: certificate failed: its weights are not those "
                          "of all-reduce after a step, they differ by 0.5 where 0.001 is allowed")
         self.assertIn("Verdict: FAIL\n", text)
-        self.assertEqual([row(text, name)["certificate"] for name in ("ddp", "all-reduce")],
+        self.assertEqual([row(text, name)["weights"] for name in ("ddp", "all-reduce")],
                          ["FAIL", "pass"])
         self.assertIn("Not ddp, whose certificate failed", text)
         self.assertIn("For throughput all-reduce (900", text)
@@ -136,7 +136,7 @@ class Sentences(Report):
         epochs[1]["train_loss"] = None
         text = self.text_of(*epochs, *training("all-reduce", [0.6, 0.9], 500))
         self.assertRegex(text, "FAIL: strategy ddp.*: diverged: its loss is not finite in epoch 2")
-        self.assertEqual(row(text, "ddp")["certificate"], "diverged")
+        self.assertEqual(row(text, "ddp")["weights"], "diverged")
         self.assertIn("For throughput all-reduce", text)
 
     def test_the_parameter_server(self):
@@ -147,7 +147,7 @@ class Sentences(Report):
                     step("parameter-server", last, world_size=8, ranks_computing=7,
                          push_ms=6.0, pull_ms=4.0, comm_ms=10.0),
                     step("all-reduce", 4000, world_size=8, comm_ms=5.0))
-                self.assertEqual(row(text, "parameter-server")["ranks"], "7/8")
+                self.assertIn("\nparameter-server: 7 of 8 ranks compute\n", text)
                 scaled = row(table(text, "images/s over ranks"), "parameter-server")
                 self.assertEqual(scaled, {"2 ranks": "500", "8 ranks": f"{last:,}",
                                           "per computing rank": change})

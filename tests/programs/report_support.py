@@ -18,6 +18,8 @@ from support import TREE, run_bare
 REPORT = TREE / "results/report"
 sys.path.insert(0, str(REPORT.parent))
 from reporting import command  # noqa: E402
+from reporting.reading import read_runs  # noqa: E402
+from reporting.summary import Summary  # noqa: E402
 from reporting.interpreter import prefer_one_with_libraries  # noqa: E402, F401
 
 
@@ -59,8 +61,21 @@ class Report(unittest.TestCase):
         return self.expect(code, run_bare(REPORT, *arguments, env=env))
 
     def text(self):
-        return unfolded("\n".join((self.out / name).read_text()
-                                  for name in ("performance_report.txt", "appendix.txt")))
+        return "\n".join((self.out / name).read_text()
+                         for name in ("performance_report.txt", "appendix.txt"))
+
+    def content(self, *records, **options):
+        """What text and page show of these records."""
+        return self.content_of([self.write("r.jsonl", *records, **options)])
+
+    @staticmethod
+    def content_of(paths):
+        return command.content_of(Summary(read_runs(paths)))
+
+    def sentences(self, *records, **options):
+        """{what: sentence} of page one."""
+        content = self.content(*records, **options)
+        return {"Verdict": content.outcome, "Reason": content.reason, **dict(content.sentences)}
 
     def text_of(self, *records, **options):
         """The report on these records."""
@@ -80,11 +95,6 @@ class Report(unittest.TestCase):
         if "is missing" in result.stderr:
             self.skipTest(result.stderr.strip())
         return result
-
-
-def unfolded(text):
-    """Sentences on one line each."""
-    return re.sub(r"\n  (?=\S)", " ", text)
 
 
 def row(text, method):
