@@ -13,6 +13,7 @@ import pathlib
 import re
 import shutil
 import subprocess
+import sys
 import tempfile
 import unittest
 
@@ -24,6 +25,9 @@ from report_sentences import Sentences  # noqa: F401, are run
 from report_verdicts import Paths, Shown, Verdicts  # noqa: F401, are run
 from report_support import Report, called, prefer_one_with_libraries, row, table
 from support import BIN, TREE, make_image_folder, run
+
+sys.path.insert(0, str(TREE / "docs"))
+import picture  # noqa: E402
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
 
@@ -174,6 +178,17 @@ class Page(Report):
         if os.environ.get("UPDATE_GOLDEN"):
             GOLDEN.write_text(page)
         self.assertEqual(page, GOLDEN.read_text())
+
+    def test_the_picture_of_readme_has_the_figures_of_its_record(self):
+        """Not its pixels, nor its words. After a change that is meant: docs/picture.py."""
+        self.report(TREE / picture.RECORD, "--output", self.out)
+        page = self.out / "comparison_report.html"
+        if not page.exists():
+            self.skipTest("no page: apt-get install python3-jinja2")
+        figures = [re.findall(r"\d[\d,.]*\d|\d", text) for text in (
+            picture.text_of(picture.PICTURE), picture.shown(page.read_text(encoding="utf-8")))]
+        self.assertGreater(len(figures[0]), 60)
+        self.assertEqual(*figures)
 
     def test_a_page_is_short_and_fits_a_terminal(self):
         for name in ("strategies-2gpu", "strategies-4gpu", "settings-2gpu", "large-buckets-4gpu", "collectives-2gpu",
