@@ -2,11 +2,12 @@
 
 interpreter               which Python runs it
 records, reading, shape   files to runs; whether a record is as results/schema.json describes it
+options                   options in which runs of one configuration differ
 summary, exchanges, trainings   runs to what was measured of each configuration
 intervals                 the statistics
 verdict                   the one place that judges
 words, colours            figures as text, strategies as colours
-headline                  page one: the verdict and five sentences
+headline                  page one: the verdict, its reason and four sentences
 tables, communication_tables, machine_tables   what is shown as a table, in text, HTML and CSV alike
 forecast                  what the step model recorded
 findings                  the sentences of the appendix

@@ -5,7 +5,8 @@ import pathlib
 import re
 
 from . import words
-from .records import Run, UsageError, distinguish, number
+from .options import distinguish
+from .records import Run, UsageError, number, text
 from .shape import fault_of
 
 USABLE = ("step", "epoch", "certificate", "breakdown", "bucket", "prediction", "collective",
@@ -120,7 +121,7 @@ def read_runs(paths):
                          f"expected run, {', '.join(USABLE)}")
     caps = {}
     for record in (record for run in runs for record in run.records):
-        caps.setdefault(record.get("strategy"), set()).add(number(record, "bucket_cap_mb"))
+        caps.setdefault(text(record, "strategy"), set()).add(number(record, "bucket_cap_mb"))
     several = {strategy for strategy, found in caps.items() if len(found - {None}) > 1}
     for run in runs:
         run.several_caps = several

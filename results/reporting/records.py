@@ -4,14 +4,6 @@ from typing import NamedTuple
 
 from . import words
 
-# Options that are named where runs of one configuration differ in them, and then are of different
-# configurations: how a strategy exchanges gradients, how a rank computes, and reads its images.
-OF_EXCHANGE = ("bucket_order", "small_bucket_mb", "bucket_copy", "no_overlap", "comm_priority", "comm_ctas")
-OF_COMPUTE = ("fusion", "recompute", "graph", "invariant")
-OF_INPUT = ("decoder", "decoder_share", "workers", "prefetch", "cache", "scaled_decode")
-SELF_EXPLAINING = {"bucket_order"}  # the value names the option
-RENAMED = {("bucket_order", "ddp"): "small-first"}  # in 0.1
-
 
 class UsageError(Exception):
     """Something the user must change: names the option or file."""
@@ -59,8 +51,8 @@ class Run:
     @property
     def name(self):
         """Name in the appendix: program, id (0.1: start) and file."""
-        told = self.run_id or self.header.get("started", "")
-        return self.title.replace(" (", f" {told} (", 1) if told else self.title
+        known = self.run_id or self.header.get("started", "")
+        return self.title.replace(" (", f" {known} (", 1) if known else self.title
 
     @property
     def identity(self):
@@ -77,6 +69,12 @@ def number(record, key):
     """A key's value where it is a number, else None: absent and null both mean not measured."""
     value = record.get(key)
     return value if isinstance(value, (int, float)) and not isinstance(value, bool) else None
+
+
+def text(record, key):
+    """A key's value where it is text, else empty."""
+    value = record.get(key)
+    return value if isinstance(value, str) else ""
 
 
 def numbers(records, key):
@@ -103,7 +101,7 @@ class Conditions(NamedTuple):
     throttle_gbs: float = 0  # 0: the exchange was not slowed down
     setting: str = ""  # of bin/compare --settings, else empty
     deterministic: bool = False
-    options: str = ""  # of OF_COMPUTE and OF_INPUT, where others differ in them
+    options: str = ""  # in which other runs of the configuration differ (options.py)
 
 
 class Configuration(NamedTuple):
@@ -113,7 +111,7 @@ class Configuration(NamedTuple):
 
 def strategy_of(run, record):
     """Name of the strategy, with the cap of its buckets if the runs have several caps."""
-    strategy, cap = record.get("strategy", ""), number(record, "bucket_cap_mb")
+    strategy, cap = text(record, "strategy"), number(record, "bucket_cap_mb")
     several = cap is not None and strategy in run.several_caps
     return f"{strategy} ({cap:g} MiB)" if several else strategy
 
@@ -136,61 +134,19 @@ def described(run, record):
         Conditions(
             machine=run.machine,
             nodes=len(set(header.get("hosts") or [])) or 1,
-            transport=header.get("transport", ""),
-            backend=record.get("backend", header.get("backend", "")),
-            model=record.get("model", ""),
+            transport=text(header, "transport"),
+            backend=text(record, "backend") or text(header, "backend"),
+            model=text(record, "model"),
             image_size=number(record, "image_size") or 0,
             classes=number(record, "classes") or 0,
-            precision=record.get("precision", ""),
+            precision=text(record, "precision"),
             batch=global_batch or number(record, "batch_size") or 0,
             batch_is_global=bool(global_batch),
             accumulate=number(record, "accumulate") or 1,
             world_size=number(record, "world_size") or number(header, "world_size") or 0,
-            optimizer=record.get("optimizer", ""),
-            data=record.get("data", ""),
+            optimizer=text(record, "optimizer"),
+            data=text(record, "data"),
             throttle_gbs=number(record, "throttle_gbs") or 0,
-            setting=record.get("setting", ""),
+            setting=text(record, "setting"),
             deterministic=bool(header.get("options.deterministic"))),
         strategy_of(run, record))
-
-
-def distinguish(runs):
-    """Names the options in which runs of one configuration differ (Run.distinguished)."""
-    found = {}  # {configuration: [run]}
-    for run in runs:
-        for configuration in {described(run, record) for record in run.records
-                              if record["kind"] in ("step", "epoch")}:
-            found.setdefault(configuration, []).append(run)
-    for configuration, of in found.items():
-        exchanges = configuration.strategy != "none" and configuration.conditions.world_size > 1
-        reads = configuration.conditions.data != "synthetic"
-        named = differing(OF_EXCHANGE, of) if exchanges else []
-        conditional = differing(OF_COMPUTE + OF_INPUT * reads, of)
-        for run in of if named or conditional else []:
-            run.distinguished[configuration] = Configuration(
-                configuration.conditions._replace(options=options_of(run, conditional)),
-                with_words(configuration.strategy, options_of(run, named)))
-
-
-def differing(keys, runs):
-    return [key for key in keys if len({option(run, key) for run in runs} - {None}) > 1]
-
-
-def option(run, key):
-    value = run.header.get(f"options.{key}")
-    return None if value is None else RENAMED.get((key, value), str(value))
-
-
-def options_of(run, keys):
-    """In words; a switch that is off is left out."""
-    said = {key: option(run, key) for key in keys}
-    return ", ".join(value if key in SELF_EXPLAINING else
-                     f"--{key.replace('_', '-')}" + (f" {value}" if value != "True" else "")
-                     for key, value in said.items() if value not in (None, "False"))
-
-
-def with_words(strategy, text):
-    """A strategy's name, with what follows it in brackets."""
-    if not text:
-        return strategy
-    return f"{strategy[:-1]}, {text})" if strategy.endswith(")") else f"{strategy} ({text})"

@@ -183,10 +183,24 @@ class Shown(Report):
         self.assertEqual(strategies("bucket_order", "small-first", "small-last"), {
             ("ddp (small-first)", ""): 1, ("ddp (small-last)", ""): 1, ("none", ""): 2})
         self.assertEqual(strategies("bucket_order", "ddp", "small-first"), {("ddp", ""): 2, ("none", ""): 2})
+        self.assertEqual(set(strategies("comm_ctas", 0, 32)), {
+            ("ddp (--comm-ctas 0)", ""), ("ddp (--comm-ctas 32)", ""), ("none", "")})
         self.assertEqual(strategies("recompute", True, False), {
             (name, option): 1 for name in ("ddp", "none") for option in ("--recompute", "")})
         self.assertEqual(strategies("workers", 4, 8), {("ddp", ""): 2, ("none", ""): 2})
         self.assertEqual(len(strategies("workers", 4, 8, data="photos")), 4)
+
+
+    def test_a_training_that_goes_on_with_other_options_is_one(self):
+        epochs = training("ddp", [0.1, 0.2, 0.3, 0.4])
+        paths = []
+        for at, (workers, several) in enumerate(((4, epochs[:2]), (8, epochs[2:]), (8, epochs[:1]))):
+            lines = part(5 if at == 0 else 0, at, several, **{"options.workers": workers})
+            lines[0]["options.checkpoint_dir"] = "other" if at == 2 else "ck"
+            paths.append(self.write(f"{at}.jsonl", *lines[1:], head=lines[0], ended=False))
+        found = {m.conditions.options: [len(history) for history in m.histories]
+                 for m in Summary(read_runs(paths)).measured.values()}
+        self.assertEqual(found, {"--workers 4": [4], "--workers 8": [1]})
 
 
 class Paths(Report):
@@ -195,8 +209,8 @@ class Paths(Report):
         subprocess.run(["mkdir", folder], check=True)
         path = self.write("r.jsonl", step("ddp", 1000), ended=False)
         path.rename(folder.decode("utf-8", "surrogateescape") + "/r.jsonl")
-        told = {"kind": "verdict", "scope": "node", "name": "n\udcfc", "verdict": "FAIL", "cause": "\ud800"}
-        other = self.write("other.jsonl", step("ddp", 1000), told)
+        found = {"kind": "verdict", "scope": "node", "name": "n\udcfc", "verdict": "FAIL", "cause": "\ud800"}
+        other = self.write("other.jsonl", step("ddp", 1000), found)
         for words in ([folder, other], ["--against", other, folder]):
             ended = subprocess.run([REPORT, *words, "--csv", "--output", folder + b"/out"], timeout=120,
                                    capture_output=True, check=False)
