@@ -20,6 +20,7 @@ from .summary import Summary
 
 TITLE = "Shakedown: performance report"
 PASS, USAGE, INCONCLUSIVE, INTERNAL = 0, 2, 3, 4
+LETTERS = 12  # configurations on page one, if no more are compared
 STANDARD_OUTPUT = "standard output"
 DISK_FULL = (errno.ENOSPC, errno.EDQUOT)
 PACKAGES = {"matplotlib": ("plots", "python3-matplotlib"),
@@ -112,7 +113,8 @@ class Content(NamedTuple):
     outcome: str
     reason: str
     sentences: list  # [(what, sentence)]
-    configurations: list  # [(letter, what it stands for)]
+    configurations: list  # [(letter, what it stands for)]; those for which there is room on page one
+    more_configurations: list  # the others
     front: list  # tables
     sections: list  # as findings.sections
     tables: list
@@ -123,9 +125,9 @@ def content_of(summary):
     if len(summary.groups) > 1 and summary.shared:
         machines.append(f"throughout: {shared_setting(summary)}")
     outcome, reason, sentences = headline(summary)
-    return Content(TITLE, machines, outcome, reason, sentences,
-                   [(letter, summary.name(conditions))
-                    for conditions, letter in summary.letters.items()],
+    letters = [(letter, summary.name(conditions)) for conditions, letter in summary.letters.items()]
+    room = max(LETTERS, sum(len(group) > 1 for _, group in summary.groups))
+    return Content(TITLE, machines, outcome, reason, sentences, letters[:room], letters[room:],
                    [*tables.front(summary), *machine_tables.tables(summary)],
                    findings.sections(summary),
                    [*tables.throughputs(summary), *communication_tables.tables(summary),

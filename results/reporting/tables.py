@@ -118,8 +118,8 @@ def strategies(summary):
             Column("weights", lambda m: m.verdict_of_weights),
         ], rows, [*rate_notes(rows), *server_notes(rows), *ratio_notes(summary, rows)])
     tables = by_conditions(summary, lambda m: m.rate and not m.conditions.setting, make)
-    if tables and any("MHz" in table.columns or "W" in table.columns for table in tables):
-        tables[0].notes.append(
+    for table in [table for table in tables if {"MHz", "W"} & set(table.columns)][:1]:
+        table.notes.append(
             "MHz, W: lowest SM clock and highest power of a rank; limit: what reduced the clocks")
     return tables
 

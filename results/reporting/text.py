@@ -56,10 +56,12 @@ def first_parts(content, width):
              "\n".join(folded(line, width=width) for line in content.machines),
              "\n".join([f"Verdict: {content.outcome}", *(
                  folded(f"{what}: {sentence}", "- ", width) for what, sentence in said)])]
-    if content.configurations:
-        parts.append("\n".join(folded(f"{letter}: {name}", width=width)
-                               for letter, name in content.configurations))
-    return parts
+    return parts + letters_text(content.configurations, width)
+
+
+def letters_text(configurations, width):
+    lines = [folded(f"{letter}: {name}", width=width) for letter, name in configurations]
+    return ["\n".join(lines)] if lines else []
 
 
 def report_text(content, width=None):
@@ -75,7 +77,7 @@ def report_text(content, width=None):
         room -= 1
         on_page += 1
     tables = [table_text(table, width) for table in [*content.front, *content.tables]]
-    appendix = [*tables[on_page:len(content.front)],
+    appendix = [*letters_text(content.more_configurations, width), *tables[on_page:len(content.front)],
                 *(section_text(section, width) for section in content.sections),
                 *tables[len(content.front):]]
     parts = first_parts(content, width) + tables[:on_page]

@@ -128,10 +128,10 @@ def merged(found, name_of=lambda run: run.title, without=""):
     alike = {}
     for one in found:
         name = one.name or (name_of(one.run) if one.run else "")
-        where = f" ({name_of(one.run)})" if one.run and one.name else ""
+        where = f", in {name_of(one.run)}" if one.run and one.name else ""
         alike.setdefault((one._replace(name="", run=None), where), []).append(name)
     for (one, where), several in alike.items():
-        names = [f"{name}, {several.count(name)} times" if several.count(name) > 1 else name
+        names = [f"{name} ({several.count(name)} times)" if several.count(name) > 1 else name
                  for name in dict.fromkeys(several) if name]
         more = f" and {len(names) - MOST_NAMES} more" if len(names) > MOST_NAMES else ""
         subject = " ".join(filter(None, (one.scope, ", ".join(names[:MOST_NAMES]) + more)))

@@ -16,6 +16,7 @@ import subprocess
 import sys
 import tempfile
 import unittest
+from unittest import mock
 
 from report_against import Against, SideBySide, Watch  # noqa: F401, are run
 from report_compare import BucketCaps, Exchanges, Forecast, Terms, Throttled  # noqa: F401, are run
@@ -28,6 +29,8 @@ from support import BIN, TREE, make_image_folder, run
 
 sys.path.insert(0, str(TREE / "docs"))
 import picture  # noqa: E402
+
+from reporting import text as text_module  # noqa: E402
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
 
@@ -200,6 +203,19 @@ class Page(Report):
             self.assertLessEqual(max(map(len, of_tables.splitlines()), default=0), 125, name)
             self.assertRegex(page, r"\nVerdict: (PASS|FAIL|INCONCLUSIVE)\n- ")
             self.assertIn((self.out / "appendix.txt").read_text(), shown.stdout)
+
+    def test_sentences_are_folded_for_a_terminal_only(self):
+        content = self.content_of([COMMITTED / "strategies-8gpu.jsonl"])
+        for part, as_written, folded in zip(("page", "appendix"), text_module.report_text(content),
+                                            text_module.report_text(content, 80)):
+            in_lines = [line for line in as_written.splitlines() if line.startswith("- ")]
+            self.assertGreater(max(map(len, in_lines)), 120, part)
+            self.assertLessEqual(max(len(line) for line in folded.splitlines() if line.startswith("- ")), 80)
+            self.assertEqual(as_written.split(), folded.split())
+        with mock.patch("sys.stdout.isatty", return_value=True, create=True), \
+                mock.patch.dict(os.environ, {"COLUMNS": "90"}):
+            self.assertEqual(text_module.terminal_width(), 90)
+        self.assertIsNone(text_module.terminal_width())
 
     def test_csv_has_the_figures_unrounded_with_their_units(self):
         path = self.write("r.jsonl", step("ddp", 1000.25, 0.01), step("all-reduce", 750.1875), step("none", 1100),
