@@ -116,8 +116,7 @@ def without_runs_of(old, new):
 
 
 def nodes_of(summary):
-    return sorted({host for run in summary.runs
-                   for host in run.header.get("hosts") or [run.header.get("host", "unknown")]})
+    return sorted({host for run in summary.runs for host in run.hosts})
 
 
 def table_of(found, old, new, everything):

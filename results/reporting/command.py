@@ -14,7 +14,7 @@ from . import (against, communication_tables, exports, findings, forecast, histo
 from .headline import headline
 from .page import render_page
 from .reading import read_runs
-from .records import NotComparable, UsageError, machines_of
+from .records import NotComparable, UsageError, machines_of, texts
 from .side_by_side import side_by_side
 from .summary import Summary
 
@@ -70,8 +70,7 @@ def machine_lines(runs):
     lines = []
     for machine in machines_of(runs):
         of = [run for run in runs if run.machine == machine]
-        hosts = sorted({host for run in of for host in
-                        run.header.get("hosts") or [run.header.get("host", "host unknown")]})
+        hosts = sorted({host for run in of for host in run.hosts})
         hosts = ", ".join(hosts[:4]) + (f" and {len(hosts) - 4} more" if len(hosts) > 4 else "")
         lines.append(f"{gpus_of(of)}{machine}, on {hosts}")
     if started:
@@ -83,7 +82,7 @@ def machine_lines(runs):
 
 def gpus_of(runs):
     """How many GPUs the runs used; empty where no UUIDs were recorded."""
-    counts = sorted({len(set(run.header.get("gpu_uuids") or []) - {""}) for run in runs} - {0})
+    counts = sorted({len(set(texts(run.header, "gpu_uuids"))) for run in runs} - {0})
     if not counts:
         return ""
     return f"{counts[0]} x " if len(counts) == 1 else f"{counts[0]} to {counts[-1]} x "

@@ -6,7 +6,7 @@ from itertools import combinations
 
 from . import verdict, words
 from .intervals import accuracy_margin, distinct
-from .records import configuration_of, number
+from .records import configuration_of, number, texts
 from .summary import TERMS, ranked
 from .trainings import restarts_of
 
@@ -184,7 +184,7 @@ def runs(summary):
     yield from ((None, f"{text}.") for text in verdict.merged(
         verdict.of_summary(summary), lambda run: run.name))
     for restarted in restarts_of(summary.runs):
-        yield None, (f"{restarted.run.name} completes what signals stopped: "
+        yield None, (f"{restarted.run.name} continues what signals stopped: "
                      f"{words.listed(run.name for run in restarted.stopped)}.")
     for run in summary.runs:
         if run.end is not None and run.cut_at:
@@ -193,7 +193,7 @@ def runs(summary):
         if lacking:
             yield None, (f"Left out: {words.count(len(lacking), 'step record')} of {run.name} "
                          f"without images_per_s.")
-        differing = dict.fromkeys(run.header.get("versions_by_rank") or [])
+        differing = dict.fromkeys(texts(run.header, "versions_by_rank"))
         if differing:
             yield None, f"Versions differ between the ranks of {run.name}: {'; '.join(differing)}."
     yield from ((None, text) for text in mixed_options(summary))

@@ -1,6 +1,7 @@
 """comparison_report.html: one file, its images inlined."""
 
 import base64
+import functools
 import pathlib
 
 from . import colours, words
@@ -54,15 +55,21 @@ def terms_of(measured):
     return {key: measured.term(key) or 0 for key in TERMS}
 
 
-def render_page(summary, content, plots):
-    """`plots`: [(caption, path of a PNG)]. Raises ImportError without Jinja2."""
+@functools.lru_cache(maxsize=None)
+def template():
+    """Compiled once."""
     import jinja2
 
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(pathlib.Path(__file__).parent), autoescape=True,
         undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True)
     environment.filters["glued"] = words.glued
+    return environment.get_template(TEMPLATE)
+
+
+def render_page(summary, content, plots):
+    """`plots`: [(caption, path of a PNG)]. Raises ImportError without Jinja2."""
     images = [(caption, base64.b64encode(path.read_bytes()).decode()) for caption, path in plots]
-    return environment.get_template(TEMPLATE).render(
-        content=content, charts=bars(summary), images=images,
-        back=BACK, legend=list(zip(TERMS.values(), colours.TERMS)))
+    return template().render(
+        content=content, charts=bars(summary), images=images, back=BACK,
+        legend=list(zip(TERMS.values(), colours.TERMS)))

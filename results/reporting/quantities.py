@@ -49,7 +49,7 @@ def of_records(runs, kind, what_of, rate_of):
     """Records that are of the same are repetitions."""
     found = {}
     for run in runs:
-        hosts = len(set(run.header.get("hosts") or [])) or 1
+        hosts = len(run.hosts)
         for record in run.of(kind):
             key = tuple(what_of(record)), run.machine, number(record, "nodes") or hosts
             found.setdefault(key, []).append(record)

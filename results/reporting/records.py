@@ -39,6 +39,10 @@ class Run:
         return self.device or self.header.get("host") or "machine unknown"
 
     @property
+    def hosts(self):
+        return sorted(set(texts(self.header, "hosts"))) or [text(self.header, "host") or "host unknown"]
+
+    @property
     def logs_path(self):
         """collective_perf --path: the times include NCCL's logging."""
         return bool(self.header.get("options.path"))
@@ -75,6 +79,12 @@ def text(record, key):
     """A key's value where it is text, else empty."""
     value = record.get(key)
     return value if isinstance(value, str) else ""
+
+
+def texts(record, key):
+    """The texts of a list; null is one that is not known."""
+    values = record.get(key)
+    return [value for value in values if value and isinstance(value, str)] if isinstance(values, list) else []
 
 
 def numbers(records, key):
@@ -133,7 +143,7 @@ def described(run, record):
     return Configuration(
         Conditions(
             machine=run.machine,
-            nodes=len(set(header.get("hosts") or [])) or 1,
+            nodes=len(run.hosts),
             transport=text(header, "transport"),
             backend=text(record, "backend") or text(header, "backend"),
             model=text(record, "model"),

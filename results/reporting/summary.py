@@ -121,7 +121,8 @@ class Measured:
     def diverged(self):
         """Epochs, or "the timed steps", whose loss was not finite, which records write as null."""
         places = [f"epoch {epoch['epoch']}" for history in self.histories for epoch in history
-                  if epoch["epoch"] > 0 and epoch.get("train_loss", 0) is None]
+                  if epoch["epoch"] > 0 and
+                  None in (epoch.get("train_loss", 0), epoch.get("val_loss", 0))]
         if any(step.get("loss_last", 0) is None for step in self.steps):
             places.append("the timed steps")
         return places

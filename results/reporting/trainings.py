@@ -38,9 +38,13 @@ def starts_from(run, earlier):
 
 
 class Restarted(NamedTuple):
-    """A run that ended with 0, and those before it, which signals stopped and which it completes."""
+    """A run, and those before it, which signals stopped and which it continues."""
     run: object
     stopped: list
+
+    @property
+    def is_complete(self):
+        return exit_code(self.run) == 0
 
     @property
     def lost_s(self):
@@ -66,7 +70,7 @@ def restarts_of(runs):
         for earlier in reversed(ordered[:at]):
             if exit_code(earlier) == STOPPED and goes_on(chain[0], earlier):
                 chain.insert(0, earlier)
-        if exit_code(run) == 0 and len(chain) > 1:
+        if len(chain) > 1:
             found.append(Restarted(run, chain[:-1]))
     return found
 

@@ -73,7 +73,7 @@ def of_runs(summary):
     """[Verdict] of runs that did not pass: what the programs recorded, and what their records show
     whatever they say."""
     found = []
-    completed = {id(run) for restarted in restarts_of(summary.runs) for run in restarted.stopped}
+    continued = {id(run) for restarted in restarts_of(summary.runs) for run in restarted.stopped}
     for run in summary.runs:
         found += recorded(run)
         for kind in ("collective", "link", "split"):
@@ -88,7 +88,7 @@ def of_runs(summary):
             found.append(Verdict(
                 INCONCLUSIVE, "job", "", f"crashed: no end record{cut}; what it recorded before "
                 f"({words.count(len(run.records), 'record')}) is used", run=run))
-        elif exit_code(run) != 0 and id(run) not in completed:
+        elif exit_code(run) != 0 and id(run) not in continued:
             found.append(ended(run))
     return found
 
@@ -98,9 +98,10 @@ def ended(run):
     code, elapsed = exit_code(run), number(run.end, "elapsed_s")
     cause = f"ended with exit code {code}"
     if code == STOPPED:
-        cause = "stopped by a signal" + (
-            f" after {words.seconds(elapsed)} s" if elapsed is not None else "") + \
-            f", not complete (exit code {code})"
+        minutes = number(run.header, "options.minutes")
+        planned = f" of {words.seconds(60 * minutes)}" if minutes else ""
+        after = "" if elapsed is None else f" after {words.seconds(elapsed)}{planned} s"
+        cause = f"stopped by a signal{after}, not complete (exit code {code})"
     return Verdict(FAIL if code == 1 else INCONCLUSIVE, "job", "", cause, run=run)
 
 
@@ -138,7 +139,7 @@ def merged(found, name_of=lambda run: run.title, without=""):
         fault = f" ({one.fault})" if one.fault else ""
         action = f"; {one.action}" if one.action else ""
         outcome = "" if one.outcome == without else f"{one.outcome}: "
-        yield f"{outcome}{subject}: {one.cause}{where}{fault}{action}"
+        yield f"{outcome}{subject}: {one.cause}{fault}{where}{action}"
 
 
 def passed(summary):
@@ -148,7 +149,8 @@ def passed(summary):
     said = [f"{words.count(len(good), 'run')} ended with exit code 0"]
     said += [f"{restarted.run.title} is complete after "
              f"{words.count(len(restarted.stopped), 'restart')}, "
-             f"{words.seconds(restarted.lost_s)} s lost" for restarted in restarts_of(summary.runs)]
+             f"{words.seconds(restarted.lost_s)} s lost" for restarted in restarts_of(summary.runs)
+             if restarted.is_complete]
     said += [f"{words.count(certified, 'certificate')} passed"] if certified else []
     if any(measured.rate for measured in summary.measured.values()):
         said.append("rates are not compared with a reference")

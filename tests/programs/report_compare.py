@@ -273,6 +273,18 @@ class Forecast(Report):
                       wrong)
         self.assertNotIn("fastest strategy predicted by the step model", wrong)
 
+    def test_the_map_shows_what_was_measured_and_what_the_model_leaves_out(self):
+        steps = [step("ddp", 1000, 0.001, step_ms_p50=8), step("zero1", 980, 0.001), step("peer", 1010, 0.001)]
+        model = [link_cost(), prediction("ddp", 8.1, step_ms_measured=8), prediction("zero1", 8.2),
+                 winner("zero1", 100, 0.006), winner("ddp", 10, 0.05)]
+        found = table(self.text_of(*steps, *model), "fastest strategy predicted by the step model")
+        self.assertEqual(row(found, "100 GB/s (measured)"), {"batch 64": "peer +1.0 % measured"})
+        self.assertEqual(row(found, "10 GB/s"), {"batch 64": "ddp +5.0 %"})
+        self.assertIn("measured here, but not in the model: peer\n", found)
+        alike = table(self.text_of(*(one | {"images_per_s_low": 900, "images_per_s_high": 1100} for one in steps),
+                                   *model), "fastest strategy predicted")
+        self.assertEqual(row(alike, "100 GB/s (measured)"), {"batch 64": "peer within noise"})
+
     def test_a_global_batch_is_not_kept_on_more_ranks(self):
         text = self.text_of(prediction("ddp", 10, world_size=8),
                             head=header(**{"options.global_batch": 256}))

@@ -83,6 +83,8 @@ class Reading(Report):
             self.write("r.jsonl", *training("ddp", [0.5]))
             path.write_text(path.read_text().replace('"train_loss": 2.0', f'"train_loss": {loss}'))
             self.assertEqual(self.content_of([path]).outcome, outcome, loss)
+        self.assertEqual(self.content(*training("ddp", [0.5]), training("ddp", [0.5])[0] | {
+            "epoch": 2, "val_loss": None}).outcome, "FAIL")
 
     def test_the_interval_of_a_median_is_exact_and_does_not_take_minutes(self):
         for n in range(6, 80):

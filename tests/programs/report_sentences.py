@@ -180,7 +180,7 @@ class Sentences(Report):
         text = self.text_of({"kind": "verdict", "scope": "job", "name": "train",
                              "verdict": "INCONCLUSIVE", "cause": "rank 3 timed out",
                              "class": "SOFTWARE", "action": "run again"})
-        self.assertRegex(text, r"INCONCLUSIVE: job train: rank 3 timed out .*\(SOFTWARE\); run again")
+        self.assertRegex(text, r"INCONCLUSIVE: job train: rank 3 timed out \(SOFTWARE\), in train.*; run again")
         self.assertIn("Verdict: INCONCLUSIVE\n", text)
         unknown = {"kind": "verdict", "scope": "job", "name": "a", "verdict": "MAYBE", "cause": "b"}
         self.assertIn("Verdict: INCONCLUSIVE\n", self.text_of(unknown))

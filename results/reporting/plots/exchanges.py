@@ -35,6 +35,7 @@ def timeline(summary):
     rows = rows[:PANELS // len(columns)] if columns else []
     shown = {(m.strategy, m.conditions): m for m in largest
              if m.strategy in rows and m.conditions in columns}
+    columns = [column for column in columns if any(at == column for _, at in shown)]
     if not shown:
         return None
     figure = draw(rows, columns, shown)

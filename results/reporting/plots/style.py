@@ -4,6 +4,7 @@ import io
 import math
 import textwrap
 
+import matplotlib
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 from PIL import Image  # matplotlib needs it too
@@ -12,6 +13,8 @@ from .. import colours, words
 from ..records import plain
 
 PANELS_AT_MOST = 12
+if "text.parse_math" in matplotlib.rcParams:  # a name may have a $
+    matplotlib.rcParams["text.parse_math"] = False
 DPI = 110
 SHADES = 64  # colours of a file: they make it a third as large
 
