@@ -94,6 +94,7 @@ class Reading(Report):
         low, high, _ = intervals.median_interval(range(1_000_000))
         self.assertEqual((low + high, round(high - low, -1)), (999_999, 1960))
         intervals.distinct(*2 * [intervals.rate_of(list(range(100_000)))])
+        self.content(*training("ddp", [0.5] * 4_000))
         self.assertLess(time.process_time() - began, 20)
 
 

@@ -77,6 +77,10 @@ class Report(unittest.TestCase):
         content = self.content(*records, **options)
         return {"Verdict": content.outcome, "Reason": content.reason, **dict(content.sentences)}
 
+    def assert_line(self, text, *pieces):
+        """A line of the text has these names and figures in this order, in whatever words."""
+        self.assertRegex(text, r"(?m)^.*" + ".*".join(map(re.escape, pieces)))
+
     def text_of(self, *records, **options):
         """The report on these records."""
         self.report(self.write("r.jsonl", *records, **options), "--output", self.out)
