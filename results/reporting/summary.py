@@ -10,7 +10,7 @@ from .records import configuration_of, number, numbers
 from .trainings import trainings_of
 
 SERVED = ("parameter-server", "parameter-server-async")  # rank 0 serves, the others compute
-LONG = 40  # characters of a name: longer ones have a letter
+LONG = 36  # characters of a name: longer ones have a letter
 TERMS = {  # of a step's time, in the order in which they add up (`breakdown` records)
     "compute_ms": "compute",
     "exposed_comm_ms": "exposed communication",

@@ -111,6 +111,7 @@ def strategies(summary):
             Column("step ms", lambda m: m.step_ms, ms),
             Column("% none", summary.efficiency_vs_none, lambda ratio: f"{100 * ratio:.1f}", FRACTION),
             Column("exposed", lambda m: m.communication.get("exposed"), ms),
+            Column("hidden", lambda m: m.communication.get("hidden"), ms),
             Column("GiB", lambda m: m.peak_memory and m.peak_memory / 2 ** 30, figure(2)),
             Column("MHz", lambda m: m.lowest("sm_clock_mhz"), figure(0)),
             Column("W", lambda m: m.highest("power_w"), figure(0)),

@@ -200,7 +200,7 @@ class Page(Report):
             page = (self.out / "performance_report.txt").read_text()
             self.assertLessEqual(page.count("\n"), 100, name)
             of_tables = "\n".join(re.findall(r"^-{20,}$", page, re.M))
-            self.assertLessEqual(max(map(len, of_tables.splitlines()), default=0), 125, name)
+            self.assertLessEqual(max(map(len, of_tables.splitlines()), default=0), 120, name)
             self.assertRegex(page, r"\nVerdict: (PASS|FAIL|INCONCLUSIVE)\n- ")
             self.assertIn((self.out / "appendix.txt").read_text(), shown.stdout)
 
