@@ -10,6 +10,7 @@ from .quantities import KINDS, Quantity, quantities, shared_keys
 from .records import NotComparable, UsageError, machines_of
 from .summary import Summary
 from .tables import FRACTION, Column, Table, points, signed
+from .trainings import STOPPED, exit_code
 
 MANY = 40  # rows: of more, only those beyond the threshold are shown
 MOST_NODES = 16  # that are named
@@ -91,7 +92,7 @@ def compared(old, new, threshold, everything=False):
         raise NotComparable("--against: OLD and NEW have no configuration, collective or link in "
                             "common")
     outcomes = set().union(*(one.outcomes() for one in found))
-    if verdict.of_runs(new):  # what failed, or what a crashed run did not get to, might be slower
+    if is_doubtful(old, new):
         outcomes.add(verdict.INCONCLUSIVE)
     outcome = verdict.worst(outcomes)
     tables = [table_of(one, old, new, everything) for one in found]
@@ -103,6 +104,16 @@ def compared(old, new, threshold, everything=False):
         tables[-1].notes.append(f"left out of OLD: {words.count(again, 'run')} that NEW has too")
     tables[-1].notes.append(f"Verdict: {outcome}")
     return tables, verdict.EXIT_CODES[outcome]
+
+
+def is_doubtful(old, new):
+    """Whether runs of NEW did not get to all, or ended otherwise than OLD's: what they lack might be
+    slower. A program that judges nothing without a reference does so in both."""
+    def of(run):
+        return run.header.get("program"), exit_code(run)
+    known = {of(one.run) for one in verdict.of_runs(old)}
+    return any(exit_code(one.run) in (None, STOPPED) or of(one.run) not in known
+               for one in verdict.of_runs(new))
 
 
 def without_runs_of(old, new):

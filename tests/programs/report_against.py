@@ -1,6 +1,7 @@
 """results/report --against and --side-by-side; run by report_test.py."""
 
 import csv
+import re
 import shutil
 
 from report_records import collective, header, link, step, training
@@ -101,6 +102,10 @@ class Against(Report):
         for code in (1, 5):
             new.write_text(old.read_text().replace('"exit_code": 0', f'"exit_code": {code}'))
             self.assertRegex(self.report("--against", old, new, code=3).stdout, r"NEW: .*1 run, 1 failed")
+        for code, both in ((3, 0), (5, 3)):  # what judges nothing does so in both; what was stopped lacks rows
+            for path in (old, new):
+                path.write_text(re.sub(r'"exit_code": \d', f'"exit_code": {code}', path.read_text()))
+            self.report("--against", old, new, code=both)
 
     def test_a_new_run_that_crashed_is_no_pass(self):
         old = self.write("old.jsonl", step("ddp", 1000))
