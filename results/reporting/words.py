@@ -50,7 +50,7 @@ def count(n, singular, plural=None):
 
 def listed(items, last="and"):
     items = list(items)
-    return items[0] if len(items) == 1 else f"{', '.join(items[:-1])} {last} {items[-1]}"
+    return "".join(items) if len(items) < 2 else f"{', '.join(items[:-1])} {last} {items[-1]}"
 
 
 def ends(interval):

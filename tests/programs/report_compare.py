@@ -64,6 +64,7 @@ class Exchanges(Report):
             "sent - theory": "+10.0 %"})
         more = found(bytes_source="nvlink", bytes_per_step_counted=[105, 105])
         self.assertEqual((more["sent"], more["by communicator"]), ("110 B", "105 B"))
+        self.assertNotIn("counted by", found())
         own = found(bytes_source="communicator", bytes_per_step_counted=[101, 110])
         self.assertEqual((own["sent"], own["counted by"]), ("110 B", "communicator"))
 

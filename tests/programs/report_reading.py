@@ -71,6 +71,18 @@ class Reading(Report):
         self.assertRegex(text, r"Left out: line 9 of train a1 \(.*\), which is cut off")
 
 
+    def test_records_may_lack_and_hold_anything_that_the_schema_allows(self):
+        """Found by mutating the committed records."""
+        odd = [header(hosts=["n1", None, "n2"], gpu_uuids=[None, ""], versions_by_rank=[None, "a $x_{\\bad$"],
+                      **{"options.fusion": ["a"], "options.bucket_order": {}}),
+               header(**{"options.fusion": "none"})]
+        paths = [self.write(f"{at}.jsonl", step("ddp", 1000, bucket_cap_mb=25),
+                            {"kind": "link_cost", "model": [1]}, {"kind": "loader", "strategy": {}},
+                            head=head) for at, head in enumerate(odd)]
+        content = self.content_of(paths)
+        self.assertEqual(content.outcome, "PASS")
+        self.assertIn("on n1, n2", content.machines[0])
+
     def test_a_number_may_be_as_large_as_it_comes(self):
         """No key has a bound that depends on the value; what is beyond all measure is as null."""
         for kind in shape.DEFINITIONS:

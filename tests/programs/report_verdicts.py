@@ -70,6 +70,8 @@ class Verdicts(Report):
         self.assertTrue(alike["Fastest"].startswith("no single one"))  # they are, within 1 %
         self.assertEqual(compared(0.001, 0.001, 0.5)["Verdict"], "PASS")  # the fastest is known
         self.assertEqual(self.sentences(step("ddp", 1000, 0.5))["Verdict"], "INCONCLUSIVE")
+        self.assertEqual(self.sentences(step("none", 1000, 0.5), step("ddp", 900, 0.01))["Verdict"],
+                         "INCONCLUSIVE")
 
     def test_the_reason_stands_at_the_verdict_and_names_no_ids(self):
         crashed = [header(), step("ddp", 1000)]
