@@ -4,7 +4,7 @@ import math
 import statistics
 from typing import NamedTuple, Optional
 
-from . import verdict, words
+from . import options, verdict, words
 from .intervals import NO_INTERVAL, OF_MEAN, RANGE, ratio_interval, without_outliers
 from .quantities import KINDS, Quantity, quantities, shared_keys
 from .records import NotComparable, UsageError, machines_of
@@ -100,6 +100,9 @@ def compared(old, new, threshold, everything=False):
     tables[-1].notes += [*about("OLD", old, elsewhere), *about("NEW", new, elsewhere)]
     if elsewhere:
         tables[-1].notes.append("OLD and NEW are of different nodes: a difference may be that of the nodes")
+    for key, (was, now) in options.between(old.runs, new.runs).items():
+        tables[-1].notes.append(f"OLD and NEW differ in --{key.replace('_', '-')}: {', '.join(was)}; "
+                                f"{', '.join(now)}")
     if again:
         tables[-1].notes.append(f"left out of OLD: {words.count(again, 'run')} that NEW has too")
     tables[-1].notes.append(f"Verdict: {outcome}")

@@ -14,25 +14,46 @@ RENAMED = {("bucket_order", "ddp"): "small-first"}  # in 0.1
 
 def distinguish(runs):
     """Names the options in which runs of one configuration differ (Run.distinguished)."""
-    found, bucketed = {}, set()  # {configuration: {id: run}}
-    for run in runs:
-        for record in run.records:
-            if record["kind"] in ("step", "epoch"):
-                configuration = described(run, record)
-                found.setdefault(configuration, {})[id(run)] = run
-                if number(record, "bucket_cap_mb") is not None:
-                    bucketed.add(configuration)
-    for configuration, of in found.items():
+    for (configuration, bucketed), of in by_configuration(runs).items():
         if len(of) > 1:
-            name_options(configuration, of.values(), configuration in bucketed)
+            name_options(configuration, bucketed, of)
 
 
-def name_options(configuration, runs, bucketed):
+def by_configuration(runs):
+    """{(configuration, whether it has buckets): [run]}."""
+    found = {}
+    for run in runs:
+        for key in dict.fromkeys((described(run, record), number(record, "bucket_cap_mb") is not None)
+                                 for record in run.records if record["kind"] in ("step", "epoch")):
+            found.setdefault(key, []).append(run)
+    return found
+
+
+def between(old, new):
+    """{option: (values of OLD, of NEW)} in which runs of one configuration differ."""
+    before, found = by_configuration(old), {}
+    for (configuration, bucketed), after in by_configuration(new).items():
+        for key in sum(options_that_matter(configuration, bucketed), ()):
+            sides = tuple(sorted({option(run, key) for run in runs} - {None})
+                          for runs in (before.get((configuration, bucketed), []), after))
+            if all(sides) and sides[0] != sides[1]:
+                found[key] = sides
+    return found
+
+
+def options_that_matter(configuration, bucketed):
+    """(those that name the strategy, those that are conditions)."""
+    conditions, strategy = configuration
+    exchanges = strategy != "none" and conditions.world_size > 1
+    return ((OF_EXCHANGE + OF_BUCKETS * bucketed) * exchanges,
+            OF_COMPUTE + OF_INPUT * (conditions.data != "synthetic"))
+
+
+def name_options(configuration, bucketed, runs):
     conditions, strategy = configuration
     first = first_parts(runs)
-    exchanges = strategy != "none" and conditions.world_size > 1
-    named = differing((OF_EXCHANGE + OF_BUCKETS * bucketed) * exchanges, first.values())
-    conditional = differing(OF_COMPUTE + OF_INPUT * (conditions.data != "synthetic"), first.values())
+    named, conditional = (differing(keys, first.values())
+                          for keys in options_that_matter(configuration, bucketed))
     if not named and not conditional:
         return
     for run in runs:

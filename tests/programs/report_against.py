@@ -269,6 +269,17 @@ class Watch(Report):
         self.assertIn("left out of OLD: 1 run that NEW has too", shown)
         self.assertIn("the same runs", self.report("--against", old, old, code=2).stderr)
 
+    def test_other_options_are_named(self):
+        old, new, slow = (self.write(f"{order}{recompute}.jsonl", step("ddp", 100, 0.01, bucket_cap_mb=25), head=header(
+            **{"options.bucket_order": order, "options.recompute": recompute, "options.learning_rate": recompute}))
+            for order, recompute in (("small-first", False), ("small-last", False), ("small-first", True)))
+        self.assertIn("differ in --bucket-order: small-first; small-last", self.report("--against", old, new).stdout)
+        shown = self.report("--against", old, slow).stdout
+        self.assertIn("differ in --recompute: False; True", shown)
+        self.assertNotIn("--learning-rate", shown)
+        self.assertNotIn("differ in", self.report("--against", old, self.write(
+            "same.jsonl", step("ddp", 100, 0.01), head=header())).stdout)
+
     def test_other_nodes_are_named(self):
         old, new = self.nights("old", [100], ("n1",)), self.nights("new", [100], ("n7",))
         shown = self.report("--against", old, new).stdout
