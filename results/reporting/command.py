@@ -12,6 +12,7 @@ from typing import NamedTuple
 from . import (against, communication_tables, exports, findings, forecast, history, machine_tables,
                measured, tables, text, words)
 from .headline import headline
+from .options import distinguish
 from .page import render_page
 from .reading import read_runs
 from .records import NotComparable, UsageError, machines_of, texts
@@ -231,12 +232,13 @@ def run(options):
     if options.measured:
         say(measured.page(options.measured), end="")
     elif options.side_by_side:
-        show(side_by_side([(path, Summary(read_runs([path]))) for path in options.runs]), options,
-             "side_by_side")
+        sides = [read_runs([path]) for path in options.runs]
+        distinguish(*sides)
+        show(side_by_side(list(zip(options.runs, map(Summary, sides)))), options, "side_by_side")
     elif options.against:
-        found, code = against.compared(Summary(read_runs([options.against])),
-                                       Summary(read_runs(options.runs)), options.threshold,
-                                       everything=options.csv)
+        sides = read_runs([options.against]), read_runs(options.runs)
+        distinguish(*sides)
+        found, code = against.compared(*map(Summary, sides), options.threshold, everything=options.csv)
         show(found, options, "against_report")
         return code
     else:

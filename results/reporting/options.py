@@ -1,7 +1,7 @@
 """The options in which runs of one configuration differ: where they change the rate, the runs are of
 different configurations, which are named by them."""
 
-from .records import Configuration, described, number
+from .records import Configuration, described, number, text
 from .trainings import continues
 
 OF_BUCKETS = ("bucket_order", "small_bucket_mb", "bucket_copy", "no_overlap")
@@ -12,11 +12,25 @@ SELF_EXPLAINING = {"bucket_order"}  # the value names the option
 RENAMED = {("bucket_order", "ddp"): "small-first"}  # in 0.1
 
 
-def distinguish(runs):
-    """Names the options in which runs of one configuration differ (Run.distinguished)."""
-    for (configuration, bucketed), of in by_configuration(runs).items():
-        if len(of) > 1:
-            name_options(configuration, bucketed, of)
+def distinguish(*sides):
+    """Names the options, and the caps of buckets, in which runs of one configuration differ. Of several
+    sides, which are compared, all name what differs within one."""
+    several = {strategy for side in sides for strategy, caps in caps_of(side).items() if len(caps) > 1}
+    for run in sum(sides, []):
+        run.several_caps, run.distinguished = several, {}
+    found = [by_configuration(side) for side in sides]
+    for key in dict.fromkeys(key for side in found for key in side):
+        name_options(*key, [side[key] for side in found if key in side])
+
+
+def caps_of(runs):
+    """{strategy: its caps}."""
+    caps = {}
+    for record in (record for run in runs for record in run.records):
+        cap = number(record, "bucket_cap_mb")
+        if cap is not None:
+            caps.setdefault(text(record, "strategy"), set()).add(cap)
+    return caps
 
 
 def by_configuration(runs):
@@ -38,6 +52,10 @@ def between(old, new):
                           for runs in (before.get((configuration, bucketed), []), after))
             if all(sides) and sides[0] != sides[1]:
                 found[key] = sides
+    caps = caps_of(old), caps_of(new)
+    for strategy in set(caps[0]) & set(caps[1]):
+        if caps[0][strategy] != caps[1][strategy]:
+            found["bucket_cap_mb"] = tuple([f"{cap:g}" for cap in sorted(of[strategy])] for of in caps)
     return found
 
 
@@ -49,14 +67,15 @@ def options_that_matter(configuration, bucketed):
             OF_COMPUTE + OF_INPUT * (conditions.data != "synthetic"))
 
 
-def name_options(configuration, bucketed, runs):
+def name_options(configuration, bucketed, sides):
     conditions, strategy = configuration
-    first = first_parts(runs)
-    named, conditional = (differing(keys, first.values())
+    firsts = [first_parts(side) for side in sides]
+    named, conditional = ([key for key in keys if any(differs(key, first.values()) for first in firsts)]
                           for keys in options_that_matter(configuration, bucketed))
     if not named and not conditional:
         return
-    for run in runs:
+    first = {run: begun for of in firsts for run, begun in of.items()}
+    for run in sum(sides, []):
         run.distinguished[configuration] = Configuration(
             conditions._replace(options=options_of(first[id(run)], conditional)),
             with_words(strategy, options_of(first[id(run)], named)))
@@ -75,8 +94,8 @@ def first_parts(runs):
     return found
 
 
-def differing(keys, runs):
-    return [key for key in keys if len({option(run, key) for run in runs} - {None}) > 1]
+def differs(key, runs):
+    return len({option(run, key) for run in runs} - {None}) > 1
 
 
 def option(run, key):

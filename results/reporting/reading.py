@@ -6,7 +6,7 @@ import re
 
 from . import words
 from .options import distinguish
-from .records import Run, UsageError, number, text
+from .records import Run, UsageError
 from .shape import fault_of
 
 USABLE = ("step", "epoch", "certificate", "breakdown", "bucket", "prediction", "collective",
@@ -119,11 +119,5 @@ def read_runs(paths):
                for run in runs):
         raise UsageError(f"no usable records in {', '.join(map(words.printable, paths))}: "
                          f"expected run, {', '.join(USABLE)}")
-    caps = {}
-    for record in (record for run in runs for record in run.records):
-        caps.setdefault(text(record, "strategy"), set()).add(number(record, "bucket_cap_mb"))
-    several = {strategy for strategy, found in caps.items() if len(found - {None}) > 1}
-    for run in runs:
-        run.several_caps = several
     distinguish(runs)
     return runs

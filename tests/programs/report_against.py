@@ -274,9 +274,16 @@ class Watch(Report):
             **{"options.bucket_order": order, "options.recompute": recompute, "options.learning_rate": recompute}))
             for order, recompute in (("small-first", False), ("small-last", False), ("small-first", True)))
         self.assertIn("differ in --bucket-order: small-first; small-last", self.report("--against", old, new).stdout)
+        (self.folder / "both").mkdir()
+        for path in (old, new):
+            shutil.copy(path, self.folder / "both")
+        self.assertRegex(self.report("--against", self.folder / "both", new).stdout,
+                         r"ddp \(small-last\) +100 .*\n(.*\n)*only in OLD: ddp \(small-first\)")
         shown = self.report("--against", old, slow).stdout
         self.assertIn("differ in --recompute: False; True", shown)
         self.assertNotIn("--learning-rate", shown)
+        wide = self.write("wide.jsonl", step("ddp", 100, 0.01, bucket_cap_mb=100))
+        self.assertIn("differ in --bucket-cap-mb: 25; 100", self.report("--against", old, wide).stdout)
         self.assertNotIn("differ in", self.report("--against", old, self.write(
             "same.jsonl", step("ddp", 100, 0.01), head=header())).stdout)
 
