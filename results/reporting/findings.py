@@ -132,16 +132,31 @@ def choice(summary):
                 f"{'which diverged' if measured.diverged else 'whose certificate failed'}."
                 for measured in order if measured not in fit]
         if fit:
-            said += [by_throughput(fit), *by_memory(fit), *by_accuracy(fit)]
+            more = [*by_memory(fit), *by_accuracy(fit)]
+            if said or more or not is_plain(fit):  # else page one has it all
+                said += [by_throughput(fit), *more]
         yield from ((conditions, text) for text in said)
 
 
+def is_plain(fit):
+    """Whether throughput alone chooses, and a strategy that is known to learn; or chooses none of all."""
+    return is_proven(fit[0]) and len(equals_of(fit)) in (0, len(fit) - 1)
+
+
+def is_proven(measured):
+    return measured.certified is not None or bool(measured.histories) or measured.strategy == "all-reduce"
+
+
+def equals_of(fit):
+    return [measured.strategy for measured in fit[1:] if tied(fit[0].rate, measured.rate)]
+
+
 def by_throughput(fit):
-    equals = [measured.strategy for measured in fit[1:] if tied(fit[0].rate, measured.rate)]
+    equals = equals_of(fit)
     text = f"For throughput {fit[0].strategy} ({words.rate(fit[0].rate.median)} images/s)"
     if equals:
         text += f", or {words.listed(equals, 'or')}, which these runs do not distinguish from it"
-    if fit[0].certified is None and not fit[0].histories and fit[0].strategy != "all-reduce":
+    if not is_proven(fit[0]):
         text += "; no certificate and no training under these conditions show that it learns as " \
                 "the others do"
     return text + "."

@@ -20,7 +20,8 @@ class Sentences(Report):
                 self.assertEqual((more["slower by"], more["distinct"]), ("10.0 %", "yes"))
                 self.assert_line(text, slow, "3.00 ms more", fast, "34.50 ms", "31.50 ms",
                                  "exposed communication adds most", "4.00 ms", "1.00 ms")
-                self.assertIn(f"For throughput {fast} (1,000 images/s)", text)
+                # Where nothing else is to be said, page one has it.
+                self.assertEqual(f"For throughput {fast} (1,000 images/s)" in text, fast == "ddp")
                 self.assertNotIn(f"or {slow}", text)
                 self.assertNotIn("ranks compute", text)  # all do
 
@@ -79,8 +80,7 @@ class Sentences(Report):
         self.assertEqual((row(known, "ddp")["over none"], row(known, "ddp")["over none %"]),
                          ("1.00", "10.0 %"))
         self.assertEqual(row(known, "all-reduce")["over none"], "-1.00")
-        self.assertIn("For throughput all-reduce", text)
-        self.assertNotIn("For throughput none", text)
+        self.assertNotIn("For throughput", text)
         self.assertRegex(text, "Fastest: all-reduce")
         noisy = self.text_of(step("none", 1000, 0.05), step("ddp", 990, 0.05))
         self.assert_line(noisy, "ddp", "none's overlap", "not distinguishable")
