@@ -91,7 +91,7 @@ def rate_of_collective(records):
         return rate_of(rates)
     record, time = records[0], number(records[0], "time_us_p50")
     samples = record.get("samples_us") or []
-    if time and len(samples) > 1 and min(samples) > 0:
+    if time and len(samples) > 1 and all(sample and sample > 0 for sample in samples):
         rates_of_samples = [rates[0] * time / sample for sample in samples]
         return Rate(rates[0], rates[0], *median_interval(rates_of_samples), len(samples))
     low, high = number(record, "time_us_high"), number(record, "time_us_low")

@@ -8,7 +8,7 @@ import subprocess
 import time
 from unittest import mock
 
-from report_records import header, step, training
+from report_records import collective, header, step, training
 from report_support import REPORT, Report, row, table
 from reporting import intervals, shape
 
@@ -80,6 +80,8 @@ class Reading(Report):
                             {"kind": "link_cost", "model": [1]}, {"kind": "loader", "strategy": {}},
                             head=head) for at, head in enumerate(odd)]
         content = self.content_of(paths)
+        sizes = [self.write(f"{at}.jsonl", collective(8, 10, samples_us=[10, None, 11])) for at in "ab"]
+        self.report("--against", *sizes)
         self.assertEqual(content.outcome, "PASS")
         self.assertIn("on n1, n2", content.machines[0])
 
