@@ -60,7 +60,7 @@ class Measured:
 
     def timed_epochs(self):
         return [epoch for history in self.histories for epoch in history
-                if number(epoch, "images_per_s") is not None]
+                if number(epoch, "images_per_s")]
 
     @property
     def epoch_s(self):
@@ -86,7 +86,7 @@ class Measured:
     @property
     def ranks_computing(self):
         ranks = median_of(self.steps, "ranks_computing")
-        return int(ranks) if ranks else self.conditions.world_size - (self.strategy in SERVED)
+        return int(ranks) if ranks else max(1, self.conditions.world_size - (self.strategy in SERVED))
 
     @cached_property
     def peak_memory(self):

@@ -82,6 +82,8 @@ class Reading(Report):
         content = self.content_of(paths)
         sizes = [self.write(f"{at}.jsonl", collective(8, 10, samples_us=[10, None, 11])) for at in "ab"]
         self.report("--against", *sizes)
+        self.content(training("ddp", [0.5])[0] | {"images_per_s": 0}, training("zero1", [0.5])[0] | {"images_per_s": 0})
+        self.content(*(step("parameter-server", 9, world_size=n, ranks_computing=None) for n in (1, 2)))
         self.assertEqual(content.outcome, "PASS")
         self.assertIn("on n1, n2", content.machines[0])
 
