@@ -42,6 +42,7 @@ class Shape(NamedTuple):
     items: "Optional[Shape]"  # of a list
     minimum: float
     above: float
+    maximum: float
 
     @property
     def wanted(self):
@@ -57,7 +58,8 @@ def shape_of(schema):
     types = {type_of(value) for value in values} | {
         "number" if name == "integer" else name for name in named}
     return Shape(frozenset(types), shape_of(schema["items"]) if "items" in schema else None,
-                 schema.get("minimum", -math.inf), schema.get("exclusiveMinimum", -math.inf))
+                 schema.get("minimum", -math.inf), schema.get("exclusiveMinimum", -math.inf),
+                 schema.get("maximum", math.inf))
 
 
 @functools.lru_cache(maxsize=None)
@@ -82,6 +84,8 @@ def fault(value, shape):
             return f"{shape.minimum:g} or more"
         if value <= shape.above:
             return f"more than {shape.above:g}"
+        if value > shape.maximum:
+            return f"{shape.maximum:g} or less"
     return None
 
 
