@@ -39,6 +39,7 @@ def properties(kind):
 class Shape(NamedTuple):
     """What the schema says of a value, resolved."""
     types: frozenset
+    whole: bool  # not a fraction, if it is a number
     items: "Optional[Shape]"  # of a list
     minimum: float
     above: float
@@ -57,7 +58,7 @@ def shape_of(schema):
     named = [named] if isinstance(named, str) else named
     types = {type_of(value) for value in values} | {
         "number" if name == "integer" else name for name in named}
-    return Shape(frozenset(types), shape_of(schema["items"]) if "items" in schema else None,
+    return Shape(frozenset(types), "integer" in named and "number" not in named, shape_of(schema["items"]) if "items" in schema else None,
                  schema.get("minimum", -math.inf), schema.get("exclusiveMinimum", -math.inf),
                  schema.get("maximum", math.inf))
 
@@ -80,6 +81,8 @@ def fault(value, shape):
                                 if item is not None)), None)
         return of and f"a list of which each is {of}"
     if kind == "number":
+        if shape.whole and value != int(value):
+            return "a whole number"
         if value < shape.minimum:
             return f"{shape.minimum:g} or more"
         if value <= shape.above:

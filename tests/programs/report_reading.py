@@ -138,6 +138,7 @@ class Usage(Report):
                 ("step", "images_per_s", "0", "more than 0"),
                 ("step", "batch_size", "0", "1 or more"),
                 ("epoch", "val_top1", "1.5", "1 or less"),
+                ("link", "from", "0.5", "a whole number"),
                 ("step", "peak_memory_bytes", "5", "a list"),
                 ("epoch", "epoch", "true", "a number"),
                 ("certificate", "pass", "1", "true or false"),

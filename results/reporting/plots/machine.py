@@ -6,6 +6,7 @@ from .. import colours, words
 from ..records import number
 from . import style
 
+DRAWN = 4096  # ranks: a map of more has no fields that can be seen
 ANNOTATED = 16  # ranks up to which a heat map's fields hold their figures
 
 SAMPLED = {"utilisation_percent": "utilisation, %", "memory_used_bytes": "memory, GiB",
@@ -56,7 +57,8 @@ def link_matrix(summary):
     maps = {}
     for run in summary.runs:
         for link in run.of("link"):
-            if None not in (number(link, key) for key in ("from", "to", "bandwidth_gbs")):
+            if None not in (number(link, key) for key in ("from", "to", "bandwidth_gbs")) and \
+                    max(link["from"], link["to"]) < DRAWN:
                 key = (f"{link.get('direction')}, {link.get('concurrency')}, "
                        f"{words.size(link['bytes']) + ', ' if link.get('bytes') else ''}"
                        f"{run.header.get('started', '')}", run.path)
@@ -65,12 +67,13 @@ def link_matrix(summary):
         return None
     figure, all_axes = style.panels([title for title, _ in maps], height=4.2)
     for axes, links in zip(all_axes, maps.values()):
-        ranks = max(max(link["from"], link["to"]) for link in links) + 1
+        ranks = int(max(max(link["from"], link["to"]) for link in links)) + 1
         field = [[float("nan")] * ranks for _ in range(ranks)]
         for link in links:
-            field[link["from"]][link["to"]] = link["bandwidth_gbs"]
+            a, b = int(link["from"]), int(link["to"])
+            field[a][b] = link["bandwidth_gbs"]
             if link.get("direction") == "bidirectional":
-                field[link["to"]][link["from"]] = link["bandwidth_gbs"]
+                field[b][a] = link["bandwidth_gbs"]
         draw_map(figure, axes, field)
     return figure
 
