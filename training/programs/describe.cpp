@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <span>
 
+#include "common/program.hpp"
 #include "common/text_table.hpp"
 #include "training/programs/invariant.hpp"
 
@@ -42,9 +43,7 @@ class LayerTable {
   std::string text_;
 };
 
-}  // namespace
-
-std::string describe(const Engine& engine) {
+std::string text_of_network(const Engine& engine) {
   const Network& network = engine.model.network();
   const NetworkSettings& s = network.settings();
   const ParameterTable& table = network.table();
@@ -97,6 +96,13 @@ std::string describe(const Engine& engine) {
                         table.payload_in(buckets[i]) * sizeof(float), tensors);
   }
   return text;
+}
+
+}  // namespace
+
+ExitCode describe(const Engine& engine, const MpiSession& session) {
+  say(session, text_of_network(engine));
+  return ExitCode::pass;
 }
 
 std::string text_of_ranks(const std::vector<std::string>& hosts) {

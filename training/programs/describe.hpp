@@ -4,12 +4,13 @@
 #include <string>
 #include <vector>
 
+#include "common/error.hpp"
 #include "training/step/engine.hpp"
 
 namespace shakedown::training {
 
-/// Per image and for one rank. Needs nothing allocated.
-std::string describe(const Engine& engine);
+/// Prints it, per image and for one rank. Needs nothing allocated.
+ExitCode describe(const Engine& engine, const MpiSession& session);
 
 /// "8 ranks on 2 nodes (n1, n2)", of each rank's host.
 std::string text_of_ranks(const std::vector<std::string>& hosts);

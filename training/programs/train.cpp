@@ -13,10 +13,7 @@ ExitCode run(const TrainOptions& options, const OptionSet& set, const Dataset& d
              Backend& backend, MpiSession& session, Record& record) {
   Engine engine(run_settings(options, backend, dataset.classes()), backend);
   say(session, headline(engine, backend, session.hosts(), dataset.summary()));
-  if (options.describe) {
-    say(session, describe(engine));
-    return ExitCode::pass;
-  }
+  if (options.describe) return describe(engine, session);
   const OutputFiles files = output_files(options, dataset);
   if (session.is_root()) check_writable(files);
   engine.allocate(ranks_on_device(backend, session));
