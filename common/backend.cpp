@@ -108,7 +108,6 @@ Backend open_backend(const BackendOptions& options, MpiSession& session) {
     if (!cpu::built())
       throw UsageError(
           fmt::format("--backend {}: built without cpu, and {}", options.backend, no_gpu));
-    if (options.backend == "auto") backend.no_gpu = no_gpu;
     if (options.backend == "auto" && gpu::built()) backend.remark += ", as " + no_gpu;
   }
   const ThreadChoice choice =
@@ -148,7 +147,6 @@ Backend open_backend(const Backend& whole, const MpiSession& part) {
   Backend backend;
   backend.kind = whole.kind;
   backend.remark = whole.remark;
-  backend.no_gpu = whole.no_gpu;
   backend.cores = whole.cores;
   backend.device = whole.device;
   backend.ctas = whole.ctas;

@@ -30,7 +30,6 @@ void declare_options(OptionSet& options, BackendOptions& values);
 struct Backend {
   BackendKind kind = BackendKind::cpu;
   std::string remark;  // what was chosen and what the user may want to know of it, for people
-  std::string no_gpu;  // why auto chose the cpu: "no GPU is visible (reason)"; else empty
   int cores = 1;       // this rank's fair share of those of its host
   std::shared_ptr<Device> device;       // of this rank, in whichever part it works
   double throttle_gbs = 0;              // of the world, see common/throttled_communicator.hpp

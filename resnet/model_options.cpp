@@ -33,13 +33,18 @@ void declare_options(OptionSet& options, ModelOptions& values) {
   options.add("--classes", values.classes, "number of classes of synthetic data")
       .at_least(1)
       .idle_with({"--data-dir", "--train-dir", "--val-dir"});
-  options.add("--precision", values.precision, "type of activations, weights and gradients")
+  options
+      .add("--precision", values.precision,
+           "type of activations, weights and gradients; the cpu backend computes in fp32 and says "
+           "so")
       .one_of({"auto", "fp32", "tf32", "fp16", "bf16"})
       .default_text("tf32 on gpu, fp32 on cpu");
   options.add_alias("--amp,--use-amp", "--precision", "fp16");
   options
-      .add("--label-smoothing", values.label_smoothing,
-           "share of the target that is spread over all classes")
+      .add(
+          "--label-smoothing", values.label_smoothing,
+          "share of the target that is spread over all classes, in the training and the validation "
+          "loss")
       .at_least(0)
       .below(1);
   options

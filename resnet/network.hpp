@@ -85,9 +85,9 @@ class Network {
   /// He initialisation as torchvision's, from a seed.
   std::vector<float> seeded(std::uint64_t seed) const;
   void reset_statistics();
-  /// Takes weights into `master`, and running statistics, by torchvision's names. A classifier for
-  /// another number of classes is left as it is. Throws UsageError naming `file` and the tensor
-  /// that is missing, has another shape or holds integers.
+  /// Takes weights into `master`, and running statistics, by torchvision's names. The classifier is
+  /// left as it is where the file has none, or one for another number of classes. Throws UsageError
+  /// naming `file` and the tensor that is missing, has another shape or holds integers.
   LoadRemarks take(const std::vector<Tensor>& tensors, const std::string& file,
                    std::vector<float>& master);
   /// Keeps what is held here. Waits.

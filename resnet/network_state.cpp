@@ -44,13 +44,36 @@ std::vector<float> initial_values(const Parameter& p, int features, Random rando
   return values;
 }
 
+/// Without the prefixes that DistributedDataParallel and torch.compile add.
+std::string plain_name(std::string name) {
+  for (const std::string prefix : {"module.", "_orig_mod."})
+    if (name.starts_with(prefix)) return plain_name(name.substr(prefix.size()));
+  return name;
+}
+
+/// Of num_batches_tracked, from any number, as load_state_dict takes it. 0, as of a file without
+/// one, where it is no count: a float16 overflows at 65520.
+std::int64_t count_in(const Tensor* tracked, const std::string& file) {
+  if (tracked == nullptr) return 0;
+  if (tracked->values.size() + tracked->integers.size() != 1)
+    throw UsageError(fmt::format("{}: tensor {} is not one number", file, tracked->name));
+  if (tracked->is_integer()) return std::max<std::int64_t>(0, tracked->integers[0]);
+  const float count = tracked->values[0];
+  return count >= 0 && count < 0x1p63F ? static_cast<std::int64_t>(count) : 0;
+}
+
 /// A file's tensors by name, and which of them were requested.
 class NamedTensors {
  public:
   NamedTensors(const std::vector<Tensor>& tensors, std::string file, std::string network)
       : file_(std::move(file)), network_(std::move(network)) {
-    for (const Tensor& tensor : tensors) rest_[tensor.name] = &tensor;
+    for (const Tensor& tensor : tensors)
+      if (!rest_.emplace(plain_name(tensor.name), &tensor).second)
+        throw UsageError(fmt::format("{}: tensor {} is there twice, with and without a prefix",
+                                     file_, quoted(plain_name(tensor.name))));
   }
+
+  bool has(const std::string& name) const { return rest_.contains(name); }
 
   /// Null where there is none.
   const Tensor* find(const std::string& name) {
@@ -65,7 +88,10 @@ class NamedTensors {
     const Tensor* tensor = find(name);
     if (tensor == nullptr)
       throw UsageError(fmt::format("{}: no tensor {}, which {} has", file_, name, network_));
-    if (tensor->is_integer)
+    if (!tensor->unread.empty())
+      throw UsageError(fmt::format("{}: tensor {} is of dtype {}, which is not supported", file_,
+                                   name, quoted(tensor->unread)));
+    if (tensor->is_integer())
       throw UsageError(fmt::format("{}: tensor {} holds integers, {} needs floating-point numbers",
                                    file_, name, network_));
     return *tensor;
@@ -76,7 +102,7 @@ class NamedTensors {
     constexpr std::size_t kNamed = 3;
     std::vector<std::string> names;
     for (const auto& [name, tensor] : rest_)
-      if (name.rfind(kTrainingState, 0) != 0) names.push_back(quoted(name));
+      if (name.rfind(kTrainingState, 0) != 0) names.push_back(quoted(tensor->name));
     if (names.empty()) return "";
     const std::size_t count = names.size();
     names.resize(std::min(count, kNamed));
@@ -129,11 +155,15 @@ LoadRemarks Network::take(const std::vector<Tensor>& tensors, const std::string&
                           std::vector<float>& master) {
   NamedTensors named(tensors, file, settings_.architecture.name);
   LoadRemarks remarks;
+  const bool has_classifier = named.has("fc.weight") || named.has("fc.bias");
+  if (!has_classifier) remarks.seeded = fmt::format("{}: it has no classifier, fc: seeded", file);
   for (const Parameter& p : table_.parameters()) {
+    const bool is_classifier = p.name.starts_with("fc.");
+    if (is_classifier && !has_classifier) continue;
     const Tensor& tensor = named.floating_point(p.name);
     if (tensor.shape == p.shape) {
       units_->pack_parameter(p, tensor.values, stored_part(master, p));
-    } else if (p.name.rfind("fc.", 0) == 0 && tensor.shape.size() == p.shape.size() &&
+    } else if (is_classifier && tensor.shape.size() == p.shape.size() &&
                tensor.shape.back() == (p.shape.size() == 2 ? p.shape.back() : tensor.shape[0])) {
       remarks.seeded =
           fmt::format("{}: its classifier is for {} classes, this network's for {}: seeded", file,
@@ -154,10 +184,8 @@ LoadRemarks Network::take(const std::vector<Tensor>& tensors, const std::string&
         throw UsageError(fmt::format("{}: tensor {} has {} elements, not {}", file, tensor->name,
                                      tensor->values.size(), s.channels));
     const Tensor* tracked = named.find(s.name + ".num_batches_tracked");
-    if (tracked != nullptr && (!tracked->is_integer || tracked->values.size() != 1))
-      throw UsageError(fmt::format("{}: tensor {} is not one integer", file, tracked->name));
-    if (&s == &table_.statistics().front())
-      batches_tracked_ = tracked == nullptr ? 0 : static_cast<std::int64_t>(tracked->values[0]);
+    const std::int64_t count = count_in(tracked, file);
+    if (&s == &table_.statistics().front()) batches_tracked_ = count;
     const auto to = statistics.begin() + static_cast<std::ptrdiff_t>(s.offset);
     std::copy(mean.values.begin(), mean.values.end(), to);
     std::copy(variance.values.begin(), variance.values.end(),
@@ -212,8 +240,7 @@ std::vector<Tensor> Network::statistics_tensors(std::span<const float> statistic
     const std::vector<std::int64_t> shape{channels};
     tensors.push_back({s.name + ".running_mean", shape, {from, from + channels}});
     tensors.push_back({s.name + ".running_var", shape, {from + channels, from + 2 * channels}});
-    tensors.push_back(
-        {s.name + ".num_batches_tracked", {}, {static_cast<float>(batches_tracked)}, true});
+    tensors.push_back({s.name + ".num_batches_tracked", {}, {}, {batches_tracked}});
   }
   return tensors;
 }

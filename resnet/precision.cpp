@@ -1,5 +1,9 @@
 #include "resnet/precision.hpp"
 
+#include <fmt/format.h>
+
+#include <algorithm>
+
 #include "common/error.hpp"
 
 namespace shakedown {
@@ -14,16 +18,27 @@ const char* name_of(Precision precision) {
   throw InternalError("unknown precision");
 }
 
-Precision parse_precision(const std::string& name, BackendKind backend, const std::string& no_gpu) {
-  if (name == "auto") return backend == BackendKind::gpu ? Precision::tf32 : Precision::fp32;
-  for (Precision p : {Precision::fp32, Precision::tf32, Precision::fp16, Precision::bf16}) {
-    if (name != name_of(p)) continue;
-    if (backend == BackendKind::cpu && p != Precision::fp32)
-      throw UsageError("--precision " + name + ": the cpu backend computes in fp32 only" +
-                       (no_gpu.empty() ? "" : "; it was chosen as " + no_gpu));
-    return p;
+Precision parse_precision(const std::string& name, BackendKind backend) {
+  Precision precision = Precision::tf32;  // of auto
+  if (name != "auto") {
+    const auto all = {Precision::fp32, Precision::tf32, Precision::fp16, Precision::bf16};
+    const auto* const found =
+        std::find_if(all.begin(), all.end(), [&](Precision p) { return name == name_of(p); });
+    if (found == all.end())
+      throw UsageError("--precision " + name + ": must be one of fp32, tf32, fp16, bf16");
+    precision = *found;
   }
-  throw UsageError("--precision " + name + ": must be one of fp32, tf32, fp16, bf16");
+  return backend == BackendKind::cpu ? Precision::fp32 : precision;
+}
+
+std::string precision_remark(const std::string& option, const std::vector<std::string>& requested,
+                             BackendKind backend) {
+  const auto is_computed = [&](const std::string& name) {
+    return name == "auto" || name == name_of(parse_precision(name, backend));
+  };
+  if (std::all_of(requested.begin(), requested.end(), is_computed)) return "";
+  return fmt::format("{} {}: computed in fp32, as the cpu backend does", option,
+                     fmt::join(requested, ","));
 }
 
 DataType compute_type(Precision precision) {

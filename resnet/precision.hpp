@@ -2,6 +2,7 @@
 #pragma once
 
 #include <string>
+#include <vector>
 
 #include "common/device.hpp"
 #include "common/types.hpp"
@@ -13,10 +14,12 @@ namespace shakedown {
 enum class Precision { fp32, tf32, fp16, bf16 };
 
 const char* name_of(Precision precision);
-/// "auto" is tf32 on gpu and fp32 on cpu. Throws UsageError when the backend does not have it;
-/// `no_gpu` is Backend::no_gpu, why the cpu backend was chosen.
-Precision parse_precision(const std::string& name, BackendKind backend,
-                          const std::string& no_gpu = "");
+/// "auto" is tf32 on gpu. The cpu backend computes every precision in fp32.
+Precision parse_precision(const std::string& name, BackendKind backend);
+/// "--precision fp16: computed in fp32, as the cpu backend does"; "" where the requested precisions
+/// are those that are computed.
+std::string precision_remark(const std::string& option, const std::vector<std::string>& requested,
+                             BackendKind backend);
 /// The type of activations, compute weights and gradients.
 DataType compute_type(Precision precision);
 /// Only float16's range needs the loss scaled.

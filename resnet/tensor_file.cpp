@@ -7,7 +7,6 @@
 #include <cstring>
 #include <filesystem>
 #include <fstream>
-#include <iterator>
 #include <nlohmann/json.hpp>
 #include <set>
 
@@ -29,16 +28,20 @@ T read_as(const char* from) {
   return value;
 }
 
+/// Of both functions at most one is set; none: the numbers are not read.
 struct Format {
   const char* name;
   std::size_t size;
-  float (*read)(const char*);
-  bool is_integer = false;
+  float (*read)(const char*) = nullptr;
+  std::int64_t (*read_integer)(const char*) = nullptr;
 };
 template <class T>
 constexpr Format plain(const char* name) {
-  return {name, sizeof(T), [](const char* p) { return static_cast<float>(read_as<T>(p)); },
-          std::is_integral_v<T>};
+  if constexpr (std::is_integral_v<T>)
+    return {name, sizeof(T), nullptr,
+            [](const char* p) { return static_cast<std::int64_t>(read_as<T>(p)); }};
+  else
+    return {name, sizeof(T), [](const char* p) { return static_cast<float>(read_as<T>(p)); }};
 }
 constexpr Format kFormats[] = {
     plain<double>("F64"),
@@ -54,6 +57,10 @@ constexpr Format kFormats[] = {
     plain<std::uint16_t>("U16"),
     plain<std::uint8_t>("U8"),
     plain<std::uint8_t>("BOOL"),
+    {"F8_E4M3", 1},
+    {"F8_E5M2", 1},
+    {"F8_E8M0", 1},
+    {"C64", 8},
 };
 
 [[noreturn]] void refuse(const std::string& path, const std::string& why) {
@@ -74,7 +81,7 @@ std::ifstream open(const std::string& path) {
 }
 
 /// Fewer at the end of the file.
-std::string read_bytes(std::istream& in, std::size_t bytes) {
+std::string read_bytes(const std::string& path, std::istream& in, std::size_t bytes) {
   std::string text;
   constexpr std::size_t kPiece = std::size_t{1} << 20;  // a false length allocates no memory
   while (text.size() < bytes && in) {
@@ -83,6 +90,7 @@ std::string read_bytes(std::istream& in, std::size_t bytes) {
     in.read(text.data() + have, static_cast<std::streamsize>(text.size() - have));
     text.resize(have + static_cast<std::size_t>(in.gcount()));
   }
+  if (in.bad()) refuse(path, fmt::format("cannot be read: {}", std::strerror(errno)));
   return text;
 }
 
@@ -97,7 +105,6 @@ Json parse_header(const std::string& path, const std::string& text) {
       refuse(path, fmt::format("its header has the key {} twice", quoted(parsed)));
     return true;
   };
-  if (text.empty() || text[0] != '{') refuse(path, "its header is not a JSON object");
   try {
     return Json::parse(text, check);
   } catch (const Json::parse_error& error) {
@@ -107,18 +114,32 @@ Json parse_header(const std::string& path, const std::string& text) {
   }
 }
 
-/// Reads the header; the data follow in the stream.
+/// A zip file, or a pickle of protocol 2 to 5.
+bool is_pytorch(const std::string& start) {
+  return start.starts_with("PK\x03\x04") ||
+         (start.size() >= 2 && start[0] == '\x80' && start[1] >= 2 && start[1] <= 5);
+}
+
+/// Reads the header; the data follow in the stream. Other formats are looked for where this cannot
+/// be safetensors: a header of 640 bytes begins as a pickle does.
 Json read_header(const std::string& path, std::istream& in) {
-  const std::string start = read_bytes(in, 8);
-  if (start.rfind("PK", 0) == 0 || start.rfind("\x80\x02", 0) == 0)
-    throw UsageError(fmt::format(
-        "{0}: a PyTorch pickle, not safetensors. Convert it: training/convert_weights.py {0} "
-        "weights.safetensors",
-        path));
-  if (start.size() < 8) refuse(path, "too short for a safetensors file");
-  const auto bytes = read_as<std::uint64_t>(start.data());
-  if (bytes > kMostHeaderBytes) refuse(path, "not a safetensors file: its header is too long");
-  const std::string text = read_bytes(in, bytes);
+  const std::string start = read_bytes(path, in, 8);
+  const auto bytes = start.size() < 8 ? 0 : read_as<std::uint64_t>(start.data());
+  if (bytes > kMostHeaderBytes || in.peek() != '{') {
+    if (is_pytorch(start))
+      refuse(path, fmt::format("a PyTorch pickle, not safetensors. Convert it: "
+                               "training/convert_weights.py {} weights.safetensors",
+                               path));
+    if (start.starts_with("{"))
+      refuse(path,
+             "JSON, not safetensors. The index of a sharded model is not supported: save the model "
+             "as one file");
+    if (start.size() < 8) refuse(path, "too short for a safetensors file");
+    if (bytes > kMostHeaderBytes) refuse(path, "not a safetensors file: its header is too long");
+    if (in.eof()) refuse(path, "not a safetensors file, or truncated");
+    refuse(path, "not a safetensors file: its header is not a JSON object");
+  }
+  const std::string text = read_bytes(path, in, bytes);
   if (text.size() < bytes) refuse(path, "not a safetensors file, or truncated");
   return parse_header(path, text);
 }
@@ -140,8 +161,9 @@ Metadata metadata_of(const std::string& path, const Json& header) {
 struct Entry {
   std::string name;
   std::vector<std::int64_t> shape;
-  const Format* format;
-  std::uint64_t begin;  // in the data
+  std::string dtype;
+  const Format* format;  // null: of a dtype whose size is not known
+  std::uint64_t begin;   // in the data
   std::uint64_t end;
 };
 
@@ -158,18 +180,19 @@ std::vector<std::uint64_t> list_of(const Json& entry, const char* key) {
 /// Throws UsageError with the reason alone.
 Entry parse_entry(const std::string& name, const Json& json, std::uint64_t data_bytes) {
   if (!json.is_object()) throw UsageError("its entry is not a JSON object");
-  Entry entry{name, {}, nullptr, 0, 0};
+  Entry entry{name, {}, "", nullptr, 0, 0};
   const auto dtype = json.find("dtype");
   if (dtype == json.end() || !dtype->is_string()) throw UsageError("its dtype is not a string");
+  entry.dtype = *dtype;
   for (const Format& known : kFormats)
-    if (*dtype == known.name) entry.format = &known;
-  if (entry.format == nullptr)
-    throw UsageError(fmt::format("dtype {} is not supported", quoted(*dtype)));
+    if (entry.dtype == known.name) entry.format = &known;
 
   std::uint64_t count = 1;
   for (const std::uint64_t dimension : list_of(json, "shape")) {
-    // a product past the file's size cannot be true, and must not overflow
-    if (dimension > data_bytes || (dimension > 0 && count > data_bytes / dimension))
+    // a product past the file's size cannot be true, and must not overflow; a byte is eight numbers
+    // at most
+    const std::uint64_t most = data_bytes * (entry.format == nullptr ? 8 : 1);
+    if (dimension > most || (dimension > 0 && count > most / dimension))
       throw UsageError("its shape is larger than the file (truncated?)");
     count *= dimension;
     entry.shape.push_back(static_cast<std::int64_t>(dimension));
@@ -179,7 +202,7 @@ Entry parse_entry(const std::string& name, const Json& json, std::uint64_t data_
     throw UsageError("its data lie outside the file (truncated?)");
   entry.begin = offsets[0];
   entry.end = offsets[1];
-  if (entry.end - entry.begin != count * entry.format->size)
+  if (entry.format != nullptr && entry.end - entry.begin != count * entry.format->size)
     throw UsageError("its shape and size disagree");
   return entry;
 }
@@ -218,10 +241,18 @@ void check_coverage(const std::string& path, const std::vector<Entry>& entries,
 }
 
 Tensor read_tensor(const Entry& entry, const std::string& data) {
-  Tensor tensor{entry.name, entry.shape, {}, entry.format->is_integer};
-  tensor.values.reserve((entry.end - entry.begin) / entry.format->size);
-  for (std::uint64_t at = entry.begin; at < entry.end; at += entry.format->size)
-    tensor.values.push_back(entry.format->read(data.data() + at));
+  Tensor tensor{entry.name, entry.shape, {}};
+  const auto read = [&](auto function, auto& numbers) {
+    numbers.reserve((entry.end - entry.begin) / entry.format->size);
+    for (std::uint64_t at = entry.begin; at < entry.end; at += entry.format->size)
+      numbers.push_back(function(data.data() + at));
+  };
+  if (entry.format != nullptr && entry.format->read != nullptr)
+    read(entry.format->read, tensor.values);
+  else if (entry.format != nullptr && entry.format->read_integer != nullptr)
+    read(entry.format->read_integer, tensor.integers);
+  else
+    tensor.unread = entry.dtype;
   return tensor;
 }
 
@@ -230,7 +261,7 @@ Tensor read_tensor(const Entry& entry, const std::string& data) {
 std::vector<Tensor> read_safetensors(const std::string& path) {
   std::ifstream in = open(path);
   const Json header = read_header(path, in);
-  const std::string data{std::istreambuf_iterator<char>(in), {}};
+  const std::string data = read_bytes(path, in, std::string().max_size());
   metadata_of(path, header);  // or throws
   const std::vector<Entry> entries = parse_entries(path, header, data.size());
   check_coverage(path, entries, data.size());
@@ -255,8 +286,8 @@ void write_safetensors(std::ostream& out, const std::vector<Tensor>& tensors, Me
   Json header = {{kMetadata, metadata}};
   std::uint64_t offset = 0;
   for (const Tensor& tensor : tensors) {
-    const std::uint64_t bytes = tensor.values.size() * (tensor.is_integer ? 8U : 4U);
-    header[tensor.name] = {{"dtype", tensor.is_integer ? "I64" : "F32"},
+    const std::uint64_t bytes = bytes_of(tensor);
+    header[tensor.name] = {{"dtype", tensor.is_integer() ? "I64" : "F32"},
                            {"shape", tensor.shape},
                            {"data_offsets", {offset, offset + bytes}}};
     offset += bytes;
@@ -268,15 +299,15 @@ void write_safetensors(std::ostream& out, const std::vector<Tensor>& tensors, Me
   out.write(reinterpret_cast<const char*>(&length), sizeof(length));
   out.write(text.data(), static_cast<std::streamsize>(text.size()));
   for (const Tensor& tensor : tensors) {
-    if (tensor.is_integer) {
-      const std::vector<std::int64_t> integers(tensor.values.begin(), tensor.values.end());
-      out.write(reinterpret_cast<const char*>(integers.data()),
-                static_cast<std::streamsize>(integers.size() * sizeof(std::int64_t)));
-    } else {
-      out.write(reinterpret_cast<const char*>(tensor.values.data()),
-                static_cast<std::streamsize>(tensor.values.size() * sizeof(float)));
-    }
+    const char* const data = tensor.is_integer()
+                                 ? reinterpret_cast<const char*>(tensor.integers.data())
+                                 : reinterpret_cast<const char*>(tensor.values.data());
+    out.write(data, static_cast<std::streamsize>(bytes_of(tensor)));
   }
+}
+
+std::size_t bytes_of(const Tensor& tensor) {
+  return tensor.values.size() * sizeof(float) + tensor.integers.size() * sizeof(std::int64_t);
 }
 
 std::string quoted(const std::string& name) {

@@ -171,7 +171,7 @@ def read_checkpoint(path):
         start = file.read(9)
         file.seek(0)
         if start[:4] == b"PK\3\4":
-            return read_zip(path)
+            return read_zip(zipfile.ZipFile(path))
         if start[8:] == b"{":
             raise Refused("is safetensors already: give it to --weights")
         if start[:1] == b"{":
@@ -179,11 +179,7 @@ def read_checkpoint(path):
         return read_legacy(file)
 
 
-def read_zip(path):
-    try:
-        archive = zipfile.ZipFile(path)
-    except OSError as error:  # of a place that its directory names
-        raise Refused(f"a damaged zip file: {error.strerror}") from None
+def read_zip(archive):
     names = archive.namelist()
     found = [name for name in names if name.endswith("data.pkl")]
     if not found:
@@ -379,7 +375,8 @@ def main():
         model, classes = find_model(tensors)
         write_safetensors(options.out, tensors, data_of, model)
     except OSError as error:
-        print(f"{error.filename or options.file}: {error.strerror or error}", file=sys.stderr)
+        why = "a damaged zip file" if error.errno == errno.EINVAL else error.strerror or error
+        print(f"{error.filename or options.file}: {why}", file=sys.stderr)
         return 3 if error.errno in (errno.ENOSPC, errno.EDQUOT) else 2
     except Refused as error:
         print(f"{options.file}: {error}", file=sys.stderr)

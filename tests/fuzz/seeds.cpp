@@ -74,7 +74,7 @@ void write_seeds(const fs::path& root) {
 
   fs::create_directories(root / "tensor_file");
   write_safetensors({"--save", root / "tensor_file/two"},
-                    {{"a", {2, 3}, std::vector<float>(6), false}, {"n", {}, {7}, true}},
+                    {{"a", {2, 3}, std::vector<float>(6)}, {"n", {}, {}, {7}}},
                     {{"key", "value"}});
 }
 

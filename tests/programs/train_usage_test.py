@@ -56,9 +56,10 @@ class Usage(Folder):
 
     def test_weights_are_checked(self):
         pickle = self.folder / "resnet50-0676ba61.pth"
-        pickle.write_bytes(b"PK\x03\x04....")
-        self.expect(run_bare(TRAIN, *SMALL, "--weights", pickle), 2, "Convert it",
-                    "training/convert_weights.py", "resnet50-0676ba61.pth")
+        for start in (b"PK\x03\x04....", b"\x80\x02\x8a\x0al\xfc\x9cF\xf9", b"\x80\x04\x95\x0d\0\0\0\0\0\0\0"):
+            pickle.write_bytes(start)
+            self.expect(run_bare(TRAIN, *SMALL, "--weights", pickle), 2, "Convert it",
+                        "training/convert_weights.py", "resnet50-0676ba61.pth")
         header = json.dumps({"conv1.weight": {"dtype": "F32", "shape": [1],
                                               "data_offsets": [0, 4]}}).encode()
         wrong = self.folder / "wrong.safetensors"
@@ -107,11 +108,20 @@ class Usage(Folder):
         result = run_bare(TRAIN, *SMALL, env=request)
         built = "built without gpu" not in result.stderr
         self.expect(result, 3 if built else 2, "SLURM_JOB_GPUS=0,1", "--backend cpu")
-        arguments = [*SMALL, "--precision", "fp16", "--describe"]
-        result = run_bare(TRAIN, *arguments, "--backend", "cpu", env=request)
-        self.expect(result, 2, "--precision fp16", "fp32 only")
-        self.assertNotIn("no GPU is visible", result.stderr)
-        self.expect(run_bare(TRAIN, *arguments), 2, "fp32 only", "as no GPU is visible (")
+
+    @support.needs_cpu_backend
+    def test_the_cpu_computes_any_precision_in_fp32_and_says_so(self):
+        for precision in ("fp16", "bf16", "tf32"):
+            record = self.folder / f"{precision}.jsonl"
+            result = run_bare(TRAIN, *SMALL, "--backend", "cpu", "--precision", precision, "--iterations", 2,
+                              "--warmup", 1, "--record", record)
+            self.expect(result, 0, f"--precision {precision}: computed in fp32, as the cpu backend does", ", fp32, ")
+            for line in read_record(record):
+                self.assertEqual(line.get("precision", "fp32"), "fp32")
+                self.assertNotIn(line.get("grad_dtype"), ("float16", "bfloat16"))
+            self.assertEqual(read_record(record)[0]["options.precision"], precision)  # what was requested
+        result = run_bare(TRAIN, *SMALL, "--backend", "cpu", "--precision", "fp32", "--describe")
+        self.assertNotIn("computed in", result.stdout)
 
     def test_outputs_in_one_file_are_refused(self):
         both = self.folder / "both"

@@ -4,9 +4,11 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cmath>
 #include <cstdio>
 #include <filesystem>
 #include <fstream>
+#include <limits>
 
 #include "common/half.hpp"
 #include "resnet/network.hpp"
@@ -81,8 +83,44 @@ TEST_CASE("every type of number is read", "[safetensors]") {
   CHECK(tensors[1].shape == std::vector<std::int64_t>{2, 1});
   CHECK(tensors[2].values == std::vector<float>{0.5F, -2.0F});
   CHECK(tensors[3].values == std::vector<float>{8.0F});
-  CHECK(tensors[4].values == std::vector<float>{77.0F});
+  CHECK(tensors[4].integers == std::vector<std::int64_t>{77});
   CHECK(tensors[4].shape.empty());
+}
+
+TEST_CASE("integers stay integers, and other dtypes are named", "[safetensors]") {
+  const Folder folder;
+  const std::int64_t large = (std::int64_t{1} << 53) + 1;
+  const std::string file = folder.path / "integers.safetensors";
+  write_safetensors({"--save", file}, {{"n", {2}, {}, {large, -7}}, {"w", {1}, {2.5F}}});
+  auto tensors = read_safetensors(file);
+  CHECK(tensors.at(0).integers == std::vector<std::int64_t>{large, -7});
+  CHECK(tensors.at(0).is_integer());
+  CHECK(tensors.at(1).values == std::vector<float>{2.5F});
+
+  const std::string header = R"({"a":{"dtype":"F8_E4M3","shape":[2],"data_offsets":[0,2]},)"
+                             R"("b":{"dtype":"C64","shape":[],"data_offsets":[2,10]},)"
+                             R"("c":{"dtype":"F4","shape":[2,3],"data_offsets":[10,13]},)"
+                             R"("d":{"dtype":"\u001bnew","shape":[1],"data_offsets":[13,29]},)"
+                             R"("e":{"dtype":"I16","shape":[1],"data_offsets":[29,31]}})";
+  tensors = read_safetensors(
+      folder.write("other.safetensors", with_header(header, std::string(29, 'x') + "\xFF\xFF")));
+  REQUIRE(tensors.size() == 5);
+  for (std::size_t i = 0; i < 4; ++i)
+    CHECK((tensors[i].values.empty() && !tensors[i].is_integer()));
+  CHECK(tensors[0].unread == "F8_E4M3");
+  CHECK(tensors[2].unread == "F4");
+  CHECK(tensors[2].shape == std::vector<std::int64_t>{2, 3});
+  CHECK(tensors[4].integers == std::vector<std::int64_t>{-1});
+}
+
+TEST_CASE("a header's length is not taken for another format's first bytes", "[safetensors]") {
+  const Folder folder;
+  std::string header = R"({"w":{"dtype":"F32","shape":[1],"data_offsets":[0,4]}})";
+  for (const std::size_t length : {0x0280U, 0x0480U, 0x4B50U, 0x7BU}) {  // \x80\2, \x80\4, PK, {
+    header.resize(length, ' ');
+    const std::string text = with_header(header, bytes_of({1.5F}));
+    CHECK(read_safetensors(folder.write("w.safetensors", text)).at(0).values.at(0) == 1.5F);
+  }
 }
 
 TEST_CASE("a folder or pipe is no tensor file, and not waited for", "[safetensors]") {
@@ -105,9 +143,9 @@ TEST_CASE("a bad file is refused by name and fault", "[safetensors]") {
   CHECK_THAT(refusal(with_header("{\"w\":", "")), ContainsSubstring("header"));
   CHECK_THAT(refusal(with_header("{\"w\":1E999}", "")), ContainsSubstring("number"));
   CHECK_THAT(refusal(with_header(R"({"w":{"shape":[2]}})", "")), ContainsSubstring("dtype"));
-  CHECK_THAT(
-      refusal(with_header(R"({"w":{"dtype":"F8","shape":[8],"data_offsets":[0,8]}})", "12345678")),
-      ContainsSubstring("F8"));
+  CHECK_THAT(refusal(with_header(R"({"w":{"dtype":"F8_E5M2","shape":[4],"data_offsets":[0,8]}})",
+                                 "12345678")),
+             ContainsSubstring("disagree"));
   CHECK_THAT(
       refusal(with_header(R"({"w":{"dtype":"F32","shape":[3],"data_offsets":[0,8]}})", "12345678")),
       ContainsSubstring("disagree"));
@@ -115,7 +153,14 @@ TEST_CASE("a bad file is refused by name and fault", "[safetensors]") {
                  R"({"w":{"dtype":"F32","shape":[4611686018427387904,4],"data_offsets":[0,8]}})",
                  "12345678")),
              ContainsSubstring("larger than the file"));
+  // a zip file, and the old format, whose first pickle is a number, in each protocol
   CHECK_THAT(refusal("PK\x03\x04 torch"), ContainsSubstring("PyTorch pickle"));
+  for (const char* protocol : {"\x02\x8A\x0Al\xFC\x9C", "\x03\x8A\x0Al\xFC\x9C",
+                               "\x04\x95\x0D\x01\x01\x01", "\x05\x95\x0D\x01\x01\x01"})
+    CHECK_THAT(refusal(std::string("\x80") + protocol + "F\xF9 j\xA8P\x19."),
+               ContainsSubstring("PyTorch pickle") && ContainsSubstring("convert_weights.py"));
+  CHECK_THAT(refusal(R"({"metadata": {"total_size": 1}, "weight_map": {}})"),
+             ContainsSubstring("index of a sharded model"));
   CHECK_THROWS_WITH(read_safetensors("/no/such.safetensors"),
                     ContainsSubstring("/no/such.safetensors"));
   CHECK_THROWS_AS(write_safetensors({"--save", "/no/such/folder/x"}, {}), InconclusiveError);
@@ -234,16 +279,63 @@ TEST_CASE("a network's state survives a file, and loads by torchvision's names",
   CHECK_THAT(test::load(second, changed, file).ignored,
              ContainsSubstring("1 tensor that resnet18 does not have") &&
                  ContainsSubstring(R"("fc.extra\n")"));
-  const auto refused = [&](const std::string& name, const char* why) {
+  const auto refused = [&](Tensor with, const char* why) {
     changed = tensors;
     for (Tensor& tensor : changed)
-      if (tensor.name == name) tensor.is_integer = !tensor.is_integer;
+      if (tensor.name == with.name) tensor = with;
     CHECK_THROWS_WITH(test::load(second, changed, file),
-                      ContainsSubstring(name) && ContainsSubstring(why));
+                      ContainsSubstring(with.name) && ContainsSubstring(why));
   };
-  refused("bn1.weight", "integers");
-  refused("bn1.running_var", "integers");
-  refused("layer1.0.bn2.num_batches_tracked", "not one integer");
+  const std::vector<std::int64_t> integers(64, 1);
+  refused({"bn1.weight", {64}, {}, integers}, "integers");
+  refused({"bn1.running_var", {64}, {}, integers}, "integers");
+  refused({"bn1.weight", {64}, {}, {}, "F8_E4M3"}, "\"F8_E4M3\", which is not supported");
+  refused({"layer1.0.bn2.num_batches_tracked", {2}, {}, {1, 2}}, "not one number");
+  refused({"layer1.0.bn2.num_batches_tracked", {}, {}, {}, "C64"}, "not one number");
+
+  // a count is any number, as load_state_dict takes it
+  const auto count = [&](const std::vector<float>& values,
+                         const std::vector<std::int64_t>& counted) {
+    changed = tensors;
+    for (Tensor& tensor : changed)
+      if (tensor.name.ends_with("num_batches_tracked"))
+        tensor = {tensor.name, {1}, values, counted};
+    test::load(second, changed, file);
+    return second.batches_tracked();
+  };
+  CHECK(count({}, {16777225}) == 16777225);  // which no float32 holds
+  CHECK(test::state(second).back().name == "layer4.1.bn2.num_batches_tracked");
+  CHECK(test::state(second).back().integers.at(0) == 16777225);
+  CHECK(count({7.9F}, {}) == 7);
+  for (const float none : {-1.0F, std::numeric_limits<float>::infinity(), std::nanf("")})
+    CHECK(count({none}, {}) == 0);
+
+  // what others wrap a network in
+  changed = tensors;
+  for (Tensor& tensor : changed)
+    tensor.name =
+        (tensor.name < "layer2" ? "module._orig_mod." : "_orig_mod.module.") + tensor.name;
+  changed.push_back({"module.scale", {1}, {}, {}, "F8_E4M3"});
+  CHECK_THAT(test::load(second, changed, file).ignored,
+             ContainsSubstring("1 tensor that") && ContainsSubstring("\"module.scale\""));
+  CHECK(test::state(second)[3].values == w);
+  changed.push_back(tensors[3]);
+  CHECK_THROWS_WITH(test::load(second, changed, file),
+                    ContainsSubstring("\"layer1.0.conv1.weight\" is there twice"));
+
+  // a backbone
+  changed = tensors;
+  std::erase_if(changed, [](const Tensor& t) { return t.name == "fc.bias"; });
+  CHECK_THROWS_WITH(test::load(second, changed, file), ContainsSubstring("no tensor fc.bias"));
+  std::erase_if(changed, [](const Tensor& t) { return t.name == "fc.weight"; });
+  test::initialise(second, 4);
+  const auto fresh = test::state(second);
+  CHECK_THAT(test::load(second, changed, file).seeded, ContainsSubstring("no classifier"));
+  for (const Tensor& tensor : test::state(second)) {
+    const auto named = [&](const Tensor& t) { return t.name == tensor.name; };
+    const auto& from = tensor.name.starts_with("fc.") ? fresh : tensors;
+    CHECK(std::find_if(from.begin(), from.end(), named)->values == tensor.values);
+  }
 
   settings.architecture = find_architecture("resnet34");
   Network deeper(settings, *device, *stream, on_device);

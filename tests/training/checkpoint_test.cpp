@@ -51,7 +51,7 @@ Checkpoint checkpoint_at(long update) {
   checkpoint.state.ranks[1].input = {1, {2, 3, 4, 5}, 6, 7, 8, 9};
   checkpoint.state.bad_images = {3, 1234567};
   checkpoint.tensors = {{"conv1.weight", {2, 2}, {1, 2, 3, 1.0F / 3}},
-                        {"bn1.num_batches_tracked", {}, {43}, true},
+                        {"bn1.num_batches_tracked", {}, {}, {43}},
                         {"training_state.momentum_buffer.conv1.weight", {2, 2}, {4, 5, 6, 7}}};
   checkpoint.metadata = {{"shakedown", "{}"}};
   return checkpoint;

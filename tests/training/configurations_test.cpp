@@ -206,17 +206,26 @@ TEST_CASE("a word that a list does not have is named", "[compare]") {
 
 TEST_CASE("models, precisions and batches each make a bench", "[compare]") {
   const auto options = parse(
-      {"--models", "resnet18,resnet34", "--batch-sizes", "4,8", "--precisions", "auto,fp32,fp16"});
-  const auto benches = benches_of(options, kTwoCpus);
+      {"--models", "resnet18,resnet34", "--batch-sizes", "4,8", "--precisions", "auto,tf32,fp16"});
+  const auto benches = benches_of(options, {BackendKind::gpu, 2, 2, ""});
   std::set<std::string> seen;
   for (const Bench& bench : benches) {
     const StepOptions& o = bench.front().options;
     for (const Configuration& c : bench) CHECK(c.options.batch_size == o.batch_size);
     seen.insert(fmt::format("{} {} {}", o.model.model, o.model.precision, o.batch_size));
   }
-  CHECK(benches.size() == 8);  // on the cpu auto is fp32
+  CHECK(benches.size() == 8);  // on the gpu auto is tf32
   CHECK(seen.size() == 8);
   CHECK(seen.count("resnet34 fp16 8") == 1);
+  const auto on_cpu = benches_of(options, kTwoCpus);  // which computes all of them in fp32
+  CHECK(on_cpu.size() == 4);
+  for (const Bench& bench : on_cpu) CHECK(bench.front().options.model.precision == "fp32");
+  CHECK(precision_remark("--precisions", options.precisions, BackendKind::cpu) ==
+        "--precisions auto,tf32,fp16: computed in fp32, as the cpu backend does");
+  CHECK(precision_remark("--precisions", options.precisions, BackendKind::gpu).empty());
+  CHECK(precision_remark("--precision", {"auto"}, BackendKind::cpu).empty());
+  CHECK(parse_precision("bf16", BackendKind::cpu) == Precision::fp32);
+  CHECK_THROWS_AS(parse_precision("fp8", BackendKind::cpu), UsageError);
   CHECK(benches_of(parse({"--global-batch", "12"}), kTwoCpus).size() == 1);
 }
 

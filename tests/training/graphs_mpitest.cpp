@@ -104,7 +104,7 @@ Outcome outcome_of(const EngineSettings& settings, Backend& backend) {
   out.weights = engine.model.master_weights();
   out.scalars = engine.model.read_scalars();
   for (const Tensor& tensor : engine.model.state())
-    if (tensor.name == "bn1.num_batches_tracked") out.tracked = fmt::format("{}", tensor.values[0]);
+    if (tensor.name == "bn1.num_batches_tracked") out.tracked = fmt::format("{}", tensor.integers[0]);
   const View statistics = engine.model.network().weights().statistics();
   out.statistics =
       download<float>(engine.device(), engine.stream(), statistics.data, statistics.count);

@@ -138,6 +138,13 @@ std::string checksum_of(const std::string& state, const std::vector<Tensor>& ten
   for (const Tensor& tensor : tensors) {
     hash.add(tensor.name.data(), tensor.name.size());
     hash.add(tensor.values.data(), tensor.values.size() * sizeof(float));
+    for (const std::int64_t integer : tensor.integers) {
+      const auto rounded = static_cast<float>(integer);  // as version 0.2 kept and hashed it
+      if (rounded < 0x1p63F && static_cast<std::int64_t>(rounded) == integer)
+        hash.add(&rounded, sizeof rounded);
+      else
+        hash.add(&integer, sizeof integer);
+    }
   }
   return hash.text();
 }

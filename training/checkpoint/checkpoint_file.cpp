@@ -39,7 +39,7 @@ void rename_file(const std::string& from, const std::string& to) {
 
 std::uint64_t bytes_of(const std::vector<Tensor>& tensors) {
   std::uint64_t bytes = 0;
-  for (const Tensor& tensor : tensors) bytes += tensor.values.size() * sizeof(float) + 256;
+  for (const Tensor& tensor : tensors) bytes += bytes_of(tensor) + 256;
   return bytes;
 }
 

@@ -245,7 +245,8 @@ InputTimes restore(Engine& engine, const MpiSession& session, const CheckpointSt
 
   if (session.is_root()) {
     std::vector<float> weights(count, 0.0F);
-    network.take(tensors, file, weights);
+    const LoadRemarks remarks = network.take(tensors, file, weights);
+    if (!remarks.seeded.empty()) throw UsageError(remarks.seeded);
     std::copy(weights.begin(), weights.end(), values);
   }
   engine.host().broadcast(view, view, 0, engine.stream());

@@ -77,6 +77,19 @@ std::vector<fs::path> images_below(const fs::path& folder, std::map<std::string,
   return paths;
 }
 
+/// Whether a name holds combining characters in UTF-8: U+0300 to U+036F, and kana's voicing marks.
+/// macOS writes names so (Unicode's form NFD); elsewhere an accented letter is one character (NFC).
+bool is_decomposed(const std::string& name) {
+  const auto byte = [&](std::size_t at) { return static_cast<unsigned char>(name[at]); };
+  for (std::size_t i = 0; i + 1 < name.size(); ++i) {
+    if (byte(i) == 0xCC || (byte(i) == 0xCD && byte(i + 1) <= 0xAF)) return true;
+    if (byte(i) == 0xE3 && byte(i + 1) == 0x82 && i + 2 < name.size() &&
+        (byte(i + 2) == 0x99 || byte(i + 2) == 0x9A))
+      return true;
+  }
+  return false;
+}
+
 }  // namespace
 
 std::string names_missing(const std::vector<std::string>& some,
@@ -90,6 +103,8 @@ std::string names_missing(const std::vector<std::string>& some,
   for (std::size_t i = 0; i < std::min(kShown, missing.size()); ++i)
     text += (i > 0 ? ", " : "") + missing[i];
   if (missing.size() > kShown) text += fmt::format(" and {} more", missing.size() - kShown);
+  if (std::any_of(missing.begin(), missing.end(), is_decomposed))
+    text += " (with combining characters, Unicode NFD as macOS writes it: not the same as NFC)";
   return text;
 }
 

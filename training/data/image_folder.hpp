@@ -29,7 +29,7 @@ ImageFolder scan_image_folder(const std::string& root);
 std::string text_of_left_out(const ImageFolder& folder);
 
 /// "; not in `where`: a, b" with the first few names of `some` that `others` lacks; "" when there
-/// are none. Both are sorted.
+/// are none. Both are sorted. Reports names in Unicode's form NFD, which look like others.
 std::string names_missing(const std::vector<std::string>& some,
                           const std::vector<std::string>& others, const std::string& where);
 

@@ -28,13 +28,11 @@ bool has(const std::vector<int>& values, int value) {
   return std::find(values.begin(), values.end(), value) != values.end();
 }
 
-/// The precisions by their own names, so that auto is not measured in addition to its value. A
-/// precision that the backend does not support stays: its configurations are skipped with the
-/// reason.
+/// The precisions that are computed, each once: auto is not measured in addition to its value.
 std::vector<std::string> precisions_of(const CompareOptions& options, BackendKind backend) {
   std::vector<std::string> names;
   for (const std::string& name : options.precisions)
-    names.push_back(name == "auto" ? name_of(parse_precision(name, backend)) : name);
+    names.push_back(name_of(parse_precision(name, backend)));
   return each_once(names);
 }
 

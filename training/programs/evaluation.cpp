@@ -50,9 +50,8 @@ class Logits {
 };
 
 void write_logits(const std::string& path, std::vector<float> logits, const ImageSource& source) {
-  Tensor labels{"labels", {static_cast<std::int64_t>(source.size())}, {}, true};
-  for (std::size_t i = 0; i < source.size(); ++i)
-    labels.values.push_back(static_cast<float>(source.label(i)));
+  Tensor labels{"labels", {static_cast<std::int64_t>(source.size())}, {}};
+  for (std::size_t i = 0; i < source.size(); ++i) labels.integers.push_back(source.label(i));
   const auto images = static_cast<std::int64_t>(source.size());
   const auto classes = static_cast<std::int64_t>(logits.size()) / images;
   write_safetensors({"--logits", path}, {{"logits", {images, classes}, std::move(logits)}, labels});

@@ -28,7 +28,7 @@ EngineSettings engine_settings(const StepOptions& options, const Backend& backen
                       batch_size_of(options, ranks),
                       options.model.image_size,
                       classes,
-                      parse_precision(options.model.precision, backend.kind, backend.no_gpu),
+                      parse_precision(options.model.precision, backend.kind),
                       static_cast<float>(options.model.label_smoothing),
                       options.model.recompute,
                       tuning_of(options.model)};
