@@ -193,11 +193,11 @@ def read_zip(archive):
     root = reader.load()
 
     def data_of(storage):
-        name, told = f"{folder}data/{storage.key}", reader.storages[storage.key].bytes()
+        name, stated = f"{folder}data/{storage.key}", reader.storages[storage.key].bytes()
         if name not in names:
             raise Refused(f"{name} is missing (truncated?)")
-        if archive.getinfo(name).file_size != told:
-            raise Refused(f"{name} has {archive.getinfo(name).file_size} bytes, not {told} (truncated?)")
+        if archive.getinfo(name).file_size != stated:
+            raise Refused(f"{name} has {archive.getinfo(name).file_size} bytes, not {stated} (truncated?)")
         return archive.read(name)
     return root, data_of
 
@@ -217,11 +217,11 @@ def read_legacy(file):
         raise Refused("its list of storages is not that of its tensors")
     for key in keys:
         storage = reader.storages[key]
-        told, count = storage.bytes(), int.from_bytes(file.read(8), "little")
+        stated, count = storage.bytes(), int.from_bytes(file.read(8), "little")
         if count != storage.count:
             raise Refused(f"storage {key} has {count} elements, not {storage.count} (truncated?)")
-        data[key] = file.read(told)
-        if len(data[key]) != told:
+        data[key] = file.read(stated)
+        if len(data[key]) != stated:
             raise Refused(f"storage {key} ends early (truncated?)")
     if file.read(1):
         raise Refused("bytes follow its last storage")

@@ -34,9 +34,9 @@ def fake_torch():
 
 
 class Storage:
-    """`told`: the number of elements in the pickle, if another than that of the data."""
-    def __init__(self, kind, key, data, told=None):
-        self.kind, self.key, self.data, self.told = kind, key, data, told
+    """`stated`: the number of elements in the pickle, if another than that of the data."""
+    def __init__(self, kind, key, data, stated=None):
+        self.kind, self.key, self.data, self.stated = kind, key, data, stated
 
 
 def elements(storage):
@@ -63,7 +63,7 @@ def pickled(root, legacy, protocol=2):
                 return None
             if thing not in storages:
                 storages.append(thing)
-            size = thing.told if thing.told is not None else elements(thing)
+            size = thing.stated if thing.stated is not None else elements(thing)
             return ("storage", getattr(sys.modules["torch"], thing.kind), thing.key, "cpu", size,
                     *([None] if legacy else []))
     Pickler(out, protocol).dump(root)
@@ -201,12 +201,12 @@ class Convert(unittest.TestCase):
         future = {"rng": Saved(Storage("FutureStorage", "f", bytes(16)), [1]), "state_dict": resnet18()}
         save(file, future, legacy=True)
         self.refused("storage f is a FutureStorage, whose element size is not known")
-        for told in (2, 4):
+        for stated in (2, 4):
             for legacy in (True, False):
                 wrong = resnet18()
-                wrong["fc.bias"].storage.told = told
+                wrong["fc.bias"].storage.stated = stated
                 save(file, wrong, legacy)
-                self.refused("has 3 elements, not" if legacy else "bytes, not" if told == 4 else "storage of 2 elements")
+                self.refused("has 3 elements, not" if legacy else "bytes, not" if stated == 4 else "storage of 2 elements")
         save(file, resnet18(), legacy=True)
         whole = file.read_bytes()
         for content, words in ((whole + b"x", "bytes follow"), (whole[:-1], "truncated"), (whole[:-9], "truncated")):

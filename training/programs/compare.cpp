@@ -35,7 +35,6 @@ ExitCode run(const CompareOptions& options, Backend& backend, MpiSession& sessio
                 session,
                 record};
   say(session, headline(job));
-  say(session, precision_remark("--precisions", options.precisions, backend.kind));
   const JobRanks ranks = ranks_of(options, backend, session);
   const auto benches = benches_of(options, ranks);
   say(session, wrapped(left_out(options, ranks, benches), 2));

@@ -204,8 +204,10 @@ std::string left_out(const CompareOptions& options, const JobRanks& job,
       if (!has(ranks_for(strategy, options, job), ranks))
         reasons.push_back(fmt::format("{} on {} rank{}: {}", strategy, ranks, ranks == 1 ? "" : "s",
                                       obstacle(strategy, ranks, job)));
-  if (reasons.empty()) return "";
-  return fmt::format("left out: {}", fmt::join(reasons, "; "));
+  std::string text = precision_remark("--precisions", options.precisions, job.backend);
+  if (!reasons.empty())
+    text += fmt::format("{}left out: {}", text.empty() ? "" : "; ", fmt::join(reasons, "; "));
+  return text;
 }
 
 std::vector<std::size_t> turns(std::size_t count, int round, int rounds) {

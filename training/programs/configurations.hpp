@@ -43,8 +43,9 @@ JobRanks ranks_of(const CompareOptions& options, Backend& backend, const MpiSess
 /// nothing, unless all of them were requested.
 std::vector<Bench> benches_of(const CompareOptions& options, const JobRanks& job);
 
-/// The switches of --settings all that change nothing, the strategies that no bench has on a number
-/// of ranks, as they need more or peers, and why; "" if there are none.
+/// Precisions that the backend computes in another, the switches of --settings all that change
+/// nothing, the strategies that no bench has on a number of ranks, as they need more or peers, and
+/// why; "" if there are none.
 std::string left_out(const CompareOptions& options, const JobRanks& job,
                      const std::vector<Bench>& benches);
 

@@ -48,7 +48,7 @@ ExitCode train(TrainOptions options, const OptionSet& set, MpiSession& session) 
   find_data(options);
   if (!options.pack.empty()) return pack_images(options, session);
   Backend backend = open_backend(options.backend, session);
-  say(session, precision_remark("--precision", {options.model.precision}, backend.kind));
+  say(session, remarks_of(options, backend.kind));
   take_saved_model(set, options.model);
   divide_shards(options, session.world_size());
   take_saved_decoder(options, session);
@@ -58,7 +58,6 @@ ExitCode train(TrainOptions options, const OptionSet& set, MpiSession& session) 
     if (options.self_test)
       return run_self_test(self_test_settings(options, backend), backend, session, record);
     const Dataset dataset(dataset_settings(options), session);
-    say(session, options.data.remark);
     if (options.loader_only)
       return run_loader(loader_settings(options, dataset.classes(), backend), dataset, backend,
                         session, record);

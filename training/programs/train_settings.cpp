@@ -6,6 +6,8 @@
 #include <cmath>
 
 #include "common/options.hpp"
+#include "common/text_table.hpp"
+#include "resnet/precision.hpp"
 #include "training/measure/neighbour_check.hpp"
 #include "training/programs/max_batch.hpp"
 #include "training/programs/run_facts.hpp"
@@ -71,6 +73,12 @@ void take_saved_decoder(TrainOptions& options, const MpiSession& session) {
       session.is_root() ? saved_fact(options.checkpoints, "--decoder") : std::string();
   const std::string of_root = session.all_gather(saved).front();
   if (!of_root.empty()) decoder = of_root;
+}
+
+std::string remarks_of(const TrainOptions& options, BackendKind backend) {
+  const auto precision = precision_remark("--precision", {options.model.precision}, backend);
+  const std::string data = wrapped(options.data.remark, 2);
+  return precision + (precision.empty() || data.empty() ? "" : "\n") + data;
 }
 
 DatasetSettings dataset_settings(const TrainOptions& options) {

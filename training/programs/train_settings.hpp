@@ -2,6 +2,7 @@
 #pragma once
 
 #include <functional>
+#include <string>
 #include <vector>
 
 #include "common/output_file.hpp"
@@ -23,6 +24,9 @@ void divide_shards(TrainOptions& options, int ranks);
 /// Where a training continues, `--decoder auto` is the checkpoint's, however many workers a rank
 /// has now. Collective.
 void take_saved_decoder(TrainOptions& options, const MpiSession& session);
+
+/// What is not as the options request: another precision, nothing that validates; or "".
+std::string remarks_of(const TrainOptions& options, BackendKind backend);
 
 DatasetSettings dataset_settings(const TrainOptions& options);
 /// engine_settings() of the step, plus what a run of bin/train needs.
