@@ -313,6 +313,13 @@ class Configurations(Folder):
         verdicts = {(v["batch_size"], v["verdict"]) for v in self.lines("verdict")}
         self.assertEqual(verdicts, {(9000000, "INCONCLUSIVE"), (4, "PASS")})
 
+    @support.needs_cpu_backend
+    def test_precisions_that_the_cpu_computes_in_fp32_are_one(self):
+        result = self.compare("--backend", "cpu", "--strategies", "none", "--precisions", "fp16,bf16,fp32", ranks=1)
+        self.expect(result, 0, "--precisions fp16,bf16,fp32: computed in fp32, as the cpu backend does")
+        self.assertEqual({s["precision"] for s in self.lines("step")}, {"fp32"})
+        self.assertEqual(len(self.lines("verdict")), 1)
+
     def test_nothing_that_fits_is_a_usage_error(self):
         result = self.compare("--strategies", "none", "--batch-sizes", 9000000, ranks=1)
         self.expect(result, 2, "skipped: --batch-size 9000000")
