@@ -138,7 +138,7 @@ class Reader(pickle.Unpickler):
              ("torch._tensor", "_rebuild_from_type_v2"): lambda make, _, arguments, *__: make(*arguments)}
 
     def __init__(self, file):
-        super().__init__(file)
+        super().__init__(file, encoding="utf-8")  # of the text of Python 2, as torch.load
         self.storages = {}  # by key
 
     def find_class(self, module, name):
@@ -242,8 +242,10 @@ def tensors_of(found):
 
 def entry(root, key):
     """root[key], or root[a][b] where the key is a.b; else None."""
-    if not isinstance(root, dict) or key in root:
-        return root.get(key) if isinstance(root, dict) else None
+    if not isinstance(root, dict):
+        return None
+    if key in root:
+        return root[key]
     outer, dot, inner = key.partition(".")
     return entry(root.get(outer), inner) if dot else None
 
