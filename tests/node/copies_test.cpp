@@ -36,7 +36,7 @@ TEST_CASE("a bit flipped by a copy is found, and on which way", "[copies]") {
   CHECK(found[0].index == 77 * 8);
   CHECK((*found[0].expected ^ *found[0].found) == 1U << 5);
   CHECK(found[0].reproduced == (times < 0 ? 3 : 0));
-  CHECK_THAT(found[0].where, Catch::Contains(name_of(way)));
+  CHECK_THAT(found[0].where, ContainsSubstring(name_of(way)));
 }
 
 TEST_CASE("what an earlier copy left does not pass for a copy", "[copies]") {

@@ -113,7 +113,8 @@ TEST_CASE("a call that does not return is named, and the other GPUs are read", "
   Json well = host["gpus"][0];
   CHECK(to_json(read.gpus[0]) == well);
   CHECK(read.gpus[1].stalled == std::vector<std::string>{"nvmlDeviceGetPowerUsage"});
-  CHECK(read.gpus[1].uuid == host["gpus"][1]["uuid"]);  // what came before it is known
+  CHECK(read.gpus[1].uuid ==
+        host["gpus"][1]["uuid"].get<std::string>());  // what came before it is known
   CHECK(read.gpus[1].sm_clock_mhz == 345);
   CHECK_FALSE(read.gpus[1].power_w);
   CHECK_FALSE(read.gpus[1].volatile_.uncorrected);

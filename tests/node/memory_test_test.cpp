@@ -87,7 +87,8 @@ TEST_CASE("every memory pattern finds a word that does not keep a bit", "[memory
   REQUIRE(found.size() == 1);
   CHECK(found[0].index == 100001 * 8);
   CHECK((*found[0].expected ^ *found[0].found) == std::uint64_t{1} << 63);
-  CHECK_THAT(found[0].cause, Catch::Contains(name_of(pattern)) && Catch::Contains("bit 63 wrong"));
+  CHECK_THAT(found[0].cause,
+             ContainsSubstring(name_of(pattern)) && ContainsSubstring("bit 63 wrong"));
   CHECK(found[0].outcome == Outcome::fail);
 }
 
@@ -105,7 +106,7 @@ TEST_CASE("a sound memory is covered by all patterns without a finding", "[memor
     if (element.check) ++checks;
   CHECK(count.checked == checks * memory.bytes() / 8);
   CHECK(count.bytes == static_cast<double>(checks * memory.bytes()));
-  CHECK_THAT(memory.summary(), Catch::Contains("; retention 0 s"));
+  CHECK_THAT(memory.summary(), ContainsSubstring("; retention 0 s"));
 }
 
 TEST_CASE("a word that is always wrong sticks to its address", "[memory_test]") {
@@ -117,7 +118,7 @@ TEST_CASE("a word that is always wrong sticks to its address", "[memory_test]") 
   MemoryTest memory = rig.with(fault);
   std::vector<Mismatch> found;
   while (found.empty()) memory.run(0, found);
-  CHECK_THAT(found[0].cause, Catch::Contains("sticks to the address"));
+  CHECK_THAT(found[0].cause, ContainsSubstring("sticks to the address"));
   CHECK(found[0].reproduced == 3);
   CHECK(found[0].repeats == 3);
   // What the retrials wrote is undone: nothing else is found.
@@ -186,7 +187,7 @@ TEST_CASE("less than 95 % of a GPU's memory tested is inconclusive", "[memory_te
   REQUIRE(found.size() == 1);
   CHECK(found[0].outcome == Outcome::inconclusive);
   CHECK(found[0].class_ == Class::environment);
-  CHECK_THAT(found[0].cause, Catch::Contains("hold of 1.064 MiB are tested, 95 % are needed"));
+  CHECK_THAT(found[0].cause, ContainsSubstring("hold of 1.064 MiB are tested, 95 % are needed"));
 }
 
 TEST_CASE("DCGM#284: memory that cannot be obtained is inconclusive", "[memory_test][closed]") {

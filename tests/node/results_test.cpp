@@ -73,7 +73,7 @@ TEST_CASE("ranks that share cores are no peers", "[compute]") {
   const std::vector<Verdict> verdicts = concluded(slow);
   CHECK(verdicts.size() == 1);
   CHECK(verdicts.back().outcome == Outcome::inconclusive);
-  CHECK_THAT(verdicts.back().cause, Catch::Contains("4 ranks on 2 cores of n1: they compete"));
+  CHECK_THAT(verdicts.back().cause, ContainsSubstring("4 ranks on 2 cores of n1: they compete"));
 }
 
 std::string record_text(const Results& results) {
@@ -203,7 +203,8 @@ TEST_CASE("a GPU that others use is inconclusive with their pids, and nobody's d
   REQUIRE(verdicts.size() == 2);
   CHECK((verdicts[0].name == "GPU-2" && verdicts[0].outcome == Outcome::inconclusive));
   CHECK(verdicts[0].class_ == Class::environment);
-  CHECK_THAT(verdicts[0].cause, Catch::Contains("rank 2 on n1, in use by other processes: pid 99"));
+  CHECK_THAT(verdicts[0].cause,
+             ContainsSubstring("rank 2 on n1, in use by other processes: pid 99"));
   CHECK((verdicts[1].scope == Scope::job && verdicts[1].outcome == Outcome::inconclusive));
   CHECK(verdicts[1].class_ == Class::environment);
   CHECK(record_of(results[2], 0).at("in_use") == results[2].in_use);
@@ -231,7 +232,7 @@ TEST_CASE("others are read before the GPUs are opened and while they are in use"
   CHECK(uses()[0] == "in use by other processes: pid 7");
   before.gpus.gpus[0] = healthy_h200(0, "n1");
   before.gpus.gpus[0].memory_used_bytes = 1u << 30;  // a container hides whose it is
-  CHECK_THAT(uses()[0], Catch::Contains("1024 MiB of memory in use"));
+  CHECK_THAT(uses()[0], ContainsSubstring("1024 MiB of memory in use"));
   before = now;
   before.gpus.gpus[0] = before.gpus.gpus[1] = healthy_h200(0, "n1");
   before.gpus.gpus[1].uuid = gpus[1];
@@ -287,10 +288,10 @@ TEST_CASE("a slow host link is the node's, or the binding's where the memory is 
   results[2].series = {series(link, 40, 1900)};
   results[2].series[0].detail = "NUMA node 1";
   CHECK(concluded(results)[0].class_ == Class::infrastructure);
-  CHECK_THAT(concluded(results)[0].cause, Catch::Contains("; its host memory: NUMA node 1"));
+  CHECK_THAT(concluded(results)[0].cause, ContainsSubstring("; its host memory: NUMA node 1"));
   results[2].series[0].detail = "not near NUMA node 1: no core of it is allowed";
   CHECK(concluded(results)[0].class_ == Class::config);
-  CHECK_THAT(concluded(results)[0].cause, Catch::Contains("is not near NUMA node 1"));
+  CHECK_THAT(concluded(results)[0].cause, ContainsSubstring("is not near NUMA node 1"));
   results[2].gpu.clear();  // a CPU
   CHECK(concluded(results)[0].class_ == Class::environment);
 }

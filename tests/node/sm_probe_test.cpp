@@ -66,7 +66,7 @@ TEST_CASE("the vote names the processor that differs", "[probe]") {
 TEST_CASE("a vote without a majority names nobody", "[probe]") {
   const ProbeTask task;
   const std::vector<ProbeAnswer> differ{answer_of(0, 1), answer_of(1, 2), answer_of(2, 3)};
-  CHECK_THAT(judge(task, differ).undecided, Catch::Contains("no majority"));
+  CHECK_THAT(judge(task, differ).undecided, ContainsSubstring("no majority"));
   CHECK_FALSE(judge(task, {}).undecided.empty());
   // Two: the host decides, but for what it cannot compute.
   const std::vector<ProbeAnswer> two{answer_of(0, 1), answer_of(1, 1)};
@@ -92,7 +92,7 @@ TEST_CASE("a load of probes names and places a wrong processor", "[probe]") {
   if (!faulty) return;
   CHECK(found[0].sm == processors.back());
   CHECK(found[0].reproduced == 2);
-  if (processors.size() > 1) CHECK_THAT(found[0].cause, Catch::Contains("sticks to"));
+  if (processors.size() > 1) CHECK_THAT(found[0].cause, ContainsSubstring("sticks to"));
 }
 
 }  // namespace shakedown::node
