@@ -100,8 +100,9 @@ inline int answer_text(const char* function, Device device, const char* key, cha
 inline int answer_word(const char* function, Device device, const char* key,
                        const std::vector<std::string>& words, unsigned* to) {
   if (const int error = spoilt(gpu_of(device).fake, function)) return error;
-  const Json word = gpu_of(device).values.value(key, Json());
-  if (word.is_null()) return kNotSupported;
+  const Json value = gpu_of(device).values.value(key, Json());
+  if (value.is_null()) return kNotSupported;
+  const auto word = value.get<std::string>();
   for (*to = 0; *to < words.size() && words[*to] != word; ++*to) continue;
   return kSuccess;
 }

@@ -123,7 +123,7 @@ TEST_CASE("a call that does not return is named, and the other GPUs are read", "
       reader.read(true);  // it is not called once more, and nothing old is repeated
   CHECK(to_json(again.gpus[0]) == well);
   CHECK(again.gpus[1].stalled == std::vector<std::string>{"nvmlDeviceGetPowerUsage"});
-  CHECK(again.gpus[1].serial == host["gpus"][1]["serial"]);
+  CHECK(again.gpus[1].serial == host["gpus"][1]["serial"].get<std::string>());
   CHECK_FALSE(again.gpus[1].sm_clock_mhz);
 }
 

@@ -58,7 +58,7 @@ TEST_CASE("every kind of file is decoded to Pillow's pixels", "[golden]") {
     const Bytes file = bytes_of(c.at("file"));
     const Size size = decoder.open(file);
     CHECK(size == Size{c.at("width"), c.at("height")});
-    CHECK(hash_of(picture_of(decoder.decode(whole(size))).values) == c.at("rgb"));
+    CHECK(hash_of(picture_of(decoder.decode(whole(size))).values) == c.at("rgb").get<std::string>());
   }
 }
 
@@ -72,7 +72,7 @@ TEST_CASE("images are scaled to Pillow's pixels", "[golden]") {
     Bytes out(static_cast<std::size_t>(3 * to.width * to.height));
     for (Resizer* resize : {&portable, &fastest}) {
       (*resize)(image, to, whole(to), false, out);
-      CHECK(hash_of(out) == c.at("rgb"));
+      CHECK(hash_of(out) == c.at("rgb").get<std::string>());
     }
   }
 }
@@ -88,6 +88,6 @@ TEST_CASE("validation gives the pixels of torchvision's Resize and CenterCrop", 
     Random random(0);
     Transform transform(settings);
     transform(make_image(size_of(c.at("from"))), false, random, out);
-    CHECK(hash_of(out) == c.at("rgb"));
+    CHECK(hash_of(out) == c.at("rgb").get<std::string>());
   }
 }
