@@ -11,7 +11,7 @@ import unittest
 
 from support import GPUS, TREE, Folder, run_bare
 
-SMALLER = {"launch/mpi train": ["--model", "tiny", "--image-size", "32", "--batch-size", "8", "--iterations", "10", "--warmup", "2"],
+SMALLER = {"launch/mpi train": ["--model", "tiny", "--image-size", "32", "--batch-size", "8", "--iterations", "30", "--warmup", "2"],
            "launch/mpi collective_perf": ["--max-bytes", "256K", "--repeats", "2"],
            "launch/mpi compare": ["--model", "tiny", "--iterations", "4", "--warmup", "1", "--repeats", "2"]}
 # The runs that recipe 5 compares, and that recipe 4 shows again.
@@ -27,9 +27,9 @@ def recipes():
 
 
 def form(line):
-    """Words, with every number as 0 and blanks and rules as one."""
+    """Words, with every number as 0, blanks as one, and bytes in one unit."""
     line = re.sub(r"(?<![a-z_])0x[0-9a-f]+|\d[\d,.]*(e[+-]?\d+)?", "0", line)
-    return " ".join(line.split())
+    return " ".join(re.sub(r"\b[KMG]iB\b", "GiB", line).split())
 
 
 class Readme(Folder):
