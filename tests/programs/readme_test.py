@@ -54,8 +54,9 @@ class Readme(Folder):
             wanted, whole = form(line.removesuffix(" ...")), not line.endswith(" ...")
             found = [i for i in range(at, len(lines)) if lines[i] == wanted or not whole and lines[i].startswith(wanted)]
             self.assertTrue(found and (skips or found[0] == at), f"README: {line!r} ({wanted!r}) is not in\n{printed}")
-            at, skips = found[0] + 1, False
+            at, skips = found[0] + 1, not whole
 
+    @unittest.skipIf(0 < GPUS < 3, "three ranks")
     def test_1_a_node(self):
         command, output = recipes()[1]
         self.compare(output, self.execute(command, 1))
@@ -71,14 +72,16 @@ class Readme(Folder):
 
     def test_4_strategies(self):
         command, output = recipes()[4]
-        printed = self.execute(command, 0)
-        header = form(output.splitlines()[0])
-        self.assertIn(header.replace("strategy ranks", "strategy"), [form(line).replace("strategy ranks", "strategy")
-                                                                     for line in printed.splitlines()])
+        self.execute(command, 0)
+        columns = output.split("\n", 1)[0].split()
+        report = run_bare("results/report", self.record, "--output", self.folder / "report").stdout
+        headings = [line.split() for line in report.splitlines() if line.startswith("strategy ")]
+        # clocks and power are a GPU's
+        self.assertIn([word for word in columns if GPUS or word not in ("MHz", "W", "limit")], headings)
         shown = run_bare(*shlex.split(STRATEGIES), "--output", self.folder / "shown").stdout
-        rows = {line.split()[0]: line.split() for line in shown.splitlines() if line.strip()}
+        rows = [line.split() for line in shown.splitlines()]
         for line in output.splitlines():  # to the digit
-            self.assertEqual(rows.get(line.split()[0]), line.split())
+            self.assertIn(line.split(), rows)
 
     def test_5_regressions(self):
         command, output = recipes()[5]
