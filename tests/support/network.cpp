@@ -1,6 +1,8 @@
 #include "tests/support/network.hpp"
 
 #include <algorithm>
+#include <string>
+#include <string_view>
 
 #include "common/error.hpp"
 #include "common/kernels.hpp"
@@ -9,10 +11,10 @@
 namespace shakedown::test {
 namespace {
 
-const Slot& slot(const Network& network, const std::string& name) {
+const Slot& slot(const Network& network, std::string_view name) {
   for (const Slot& slot : network.plan().slots())
     if (slot.name() == name) return slot;
-  throw InternalError("no slot " + name);
+  throw InternalError("no slot " + std::string(name));
 }
 
 std::vector<float> master(const Network& network) {

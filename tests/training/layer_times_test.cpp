@@ -1,4 +1,6 @@
 #include <nlohmann/json.hpp>
+#include <string>
+#include <string_view>
 
 #include "training/measure/layer_times.hpp"
 
@@ -36,10 +38,10 @@ std::vector<TimedWork> step() {
           timed("sgd", "", Phase::update, 400, 0, 5)};
 }
 
-const LayerTime& named(const std::vector<LayerTime>& layers, const std::string& name) {
+const LayerTime& named(const std::vector<LayerTime>& layers, std::string_view name) {
   for (const LayerTime& layer : layers)
     if (layer.layer == name) return layer;
-  throw InternalError("no layer " + name);
+  throw InternalError("no layer " + std::string(name));
 }
 
 }  // namespace
