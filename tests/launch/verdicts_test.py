@@ -27,9 +27,10 @@ class Judge(unittest.TestCase):
             return {"kind": "verdict", "run_id": "r", "scope": scope, "name": name, "verdict": "FAIL",
                     "check": check, "cause": check, "host": "a", **more}
         job_gpus = {"0": "GPU-a", "1": ""}
+        unknown = line("gpu", "GPU-b", "serial", verdict="INCONCLUSIVE", severity="UNKNOWN")
         of_job, other, lost, host = (line("gpu", "GPU-a", "ecc"), line("gpu", "GPU-b", "ecc"),
                                      line("gpu", "a GPU 3", "lost"), line("node", "a", "tmp"))
-        for lines, outcome in [([of_job, other], "FAIL"), ([other, lost], "PASS"), ([host], "FAIL")]:
+        for lines, outcome in [([of_job, other], "FAIL"), ([other, lost, unknown], "PASS"), ([host], "FAIL")]:
             with tempfile.TemporaryDirectory() as folder:
                 with open(f"{folder}/r.jsonl", "w") as file:
                     for each in [{"kind": "run", "run_id": "r", "program": "node_check", "hosts": ["a"]}, *lines,
@@ -42,6 +43,8 @@ class Judge(unittest.TestCase):
                 self.assertEqual(made.outcome(run), outcome)
                 self.assertEqual(verdicts.verdicts([Node("a")], [run], found)[0].outcome, outcome)
                 self.assertEqual(judge.Judge(folder).outcome(run), "FAIL")
+                # What is not known of another's GPU stays what is not known.
+                self.assertEqual([each.outcome for each in found if each.check == "serial"], ["UNKNOWN"] * (unknown in lines))
 
     def judge(self, requested="", **references):
         made = judge.Judge("/nonexistent", [SimpleNamespace(

@@ -118,7 +118,7 @@ Census take_census(Engine& engine, const MpiSession& session) {
   const int micro_batches = engine.settings().accumulate;
   if (static_cast<double>(census.ranks) * micro_batches > kMostContributors) {
     census.unknown = true;
-    census.cause = fmt::format("{} ranks of {} micro-batches are too many to tell apart",
+    census.cause = fmt::format("{} ranks of {} micro-batches are too many to distinguish",
                                census.ranks, micro_batches);
     return census;
   }

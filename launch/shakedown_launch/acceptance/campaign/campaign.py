@@ -86,7 +86,7 @@ class Campaign:
                 for node in self.fleet.nodes}
 
     def kinds_of_faults(self):
-        """Those that a stage of this tier finds on as many ranks as the nodes have."""
+        """Those that a stage of this tier finds on the ranks that the nodes have."""
         most = max(self.ranks.values(), default=0)
         return sorted({kind for scope, ranks in [(stages.NODE, most),
                                                  (stages.GROUP, sum(self.ranks.values()))]

@@ -38,7 +38,8 @@ class Judge:
         found = findings.findings(run, self.records(run)) + self._measured(run)[1]
         if self._job_gpus is None:
             return found
-        return [dataclasses.replace(each, outcome=WARN, cause=f"not of this job: {each.cause}")
+        return [dataclasses.replace(each, outcome=WARN if each.blames else each.outcome,
+                                    cause=f"not of this job: {each.cause}")
                 if each.gpu and each.gpu not in self._job_gpus else each for each in found]
 
     def _measured(self, run):

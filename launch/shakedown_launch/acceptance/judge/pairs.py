@@ -26,7 +26,7 @@ def judge(figures, judged=()):
 
 
 def comparable(figure):
-    """Ranks that share cores are no peers; their nodes, with as many ranks and cores each, are."""
+    """Ranks that share cores are no peers; their nodes, with the same number of ranks and cores each, are."""
     return dataclasses.replace(figure, explains={**figure.explains, "shares": None})
 
 
