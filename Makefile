@@ -58,7 +58,7 @@ room_sources = $(filter-out %_absent.cpp,$(wildcard $(1)/*.cpp)) \
                $(call backend_sources,$(1),cpu) $(call backend_sources,$(1),gpu)
 PROGRAM_SOURCES := training/programs/train.cpp training/programs/compare.cpp collectives/collective_perf.cpp collectives/link_matrix.cpp \
                    $(wildcard launch/node/*.cpp)
-LIBRARY := $(call room_sources,common) $(call room_sources,resnet) \
+LIBRARY := $(call room_sources,common) $(wildcard common/judge/*.cpp) $(call room_sources,resnet) \
            $(filter-out $(PROGRAM_SOURCES),$(foreach room,$(wildcard training/* launch/node/* launch/node/health/*),$(call room_sources,$(room)))) \
            $(filter-out $(PROGRAM_SOURCES),$(call room_sources,collectives)) $(foreach part,perf links,$(wildcard collectives/$(part)/*.cpp))
 # collective_perf under nccl-tests' names, whose options and table it then has

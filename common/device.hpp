@@ -69,6 +69,7 @@ struct DeviceIdentity {
   std::string uuid;
   std::string pci_id;
   int compute_threads = 0;  // cpu: threads this rank computes with; gpu: multiprocessors
+  std::string compute_capability = "";  // gpu: "9.0"
 };
 
 enum class StreamPriority { normal, high };

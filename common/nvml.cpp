@@ -93,6 +93,44 @@ GpuSample Nvml::sample(const std::string& uuid) const {
   return s;
 }
 
+double GpuDescription::pcie_gbs() const {
+  // of a lane, after its coding: 8b/10b up to generation 2, 128b/130b up to 5, FLITs from 6 on
+  constexpr std::array<double, 7> kLane_gbs{kUnknown, 0.25, 0.5, 0.985, 1.969, 3.938, 7.563};
+  if (pcie_generation < 1 || pcie_generation >= static_cast<int>(kLane_gbs.size()) ||
+      pcie_width == 0)
+    return kUnknown;
+  return kLane_gbs[static_cast<std::size_t>(pcie_generation)] * pcie_width;
+}
+
+GpuDescription Nvml::describe(const std::string& uuid) const {
+  const nvml::Device device = library_->device(uuid);
+  GpuDescription found;
+  if (device == nullptr) return found;
+  std::array<char, 96> text{};
+  if (succeeds(library_->serial, device, text.data(), static_cast<unsigned>(text.size())))
+    found.serial = text.data();
+  nvml::PciInfo pci{};
+  const auto halves = [](unsigned id) {
+    return fmt::format("{:04x}:{:04x}", id & 0xffff, id >> 16);
+  };
+  if (succeeds(library_->pci, device, &pci) && pci.device_id != 0) {
+    found.pci_device_id = halves(pci.device_id);
+    if (pci.subsystem_id != 0) found.pci_device_id += ":" + halves(pci.subsystem_id);
+  }
+  unsigned value = 0;
+  if (succeeds(library_->max_clock, device, nvml::kClockMemory, &value))
+    found.memory_clock_mhz = value;
+  if (succeeds(library_->memory_bus_width, device, &value)) found.memory_bits = value;
+  if (succeeds(library_->max_pcie_generation, device, &value))
+    found.pcie_generation = static_cast<int>(value);
+  if (succeeds(library_->max_pcie_width, device, &value))
+    found.pcie_width = static_cast<int>(value);
+  if (succeeds(library_->power_limit_mw, device, &value) ||
+      succeeds(library_->old_power_limit_mw, device, &value))
+    found.power_limit_w = value / 1e3;
+  return found;
+}
+
 NvlinkBytes Nvml::nvlink_bytes(const std::string& uuid) const {
   std::array<nvml::FieldValue, 2> fields{
       nvml::field_value(nvml::kFieldNvlinkSentKib, nvml::kAllLinks),

@@ -31,6 +31,19 @@ struct NvlinkBytes {
   double received = kUnknown;
 };
 
+/// What a GPU says of itself; kUnknown and "" where the driver does not report it.
+struct GpuDescription {
+  std::string serial;
+  std::string
+      pci_device_id;  // vendor and device, vendor and device of the subsystem: 10de:2335:10de:18be
+  double memory_clock_mhz = kUnknown, memory_bits = kUnknown;
+  int pcie_generation = 0, pcie_width = 0;  // the most that GPU and slot have; 0: unknown
+  double power_limit_w = kUnknown;
+
+  double memory_gbs() const { return 2 * memory_clock_mhz * 1e6 * memory_bits / 8 / 1e9; }
+  double pcie_gbs() const;  // one way, of the wires
+};
+
 class Nvml {
  public:
   using FindFunction = nvml::FindFunction;
@@ -47,6 +60,7 @@ class Nvml {
   /// All unknown when NVML knows no GPU of this UUID: health is read next to the work and must not
   /// end it.
   GpuSample sample(const std::string& uuid) const;
+  GpuDescription describe(const std::string& uuid) const;
   NvlinkBytes nvlink_bytes(const std::string& uuid) const;
   /// Memory that this process holds on the GPU; kUnknown where the driver hides it.
   double process_memory_bytes(const std::string& uuid) const;

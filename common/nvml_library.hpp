@@ -209,6 +209,7 @@ struct Library {
   const Function<int(Device, unsigned*)> numa_node{find, "nvmlDeviceGetNumaNodeId"};
   const Function<int(Device, unsigned, unsigned*)> clock{find, "nvmlDeviceGetClockInfo"};
   const Function<int(Device, unsigned, unsigned*)> max_clock{find, "nvmlDeviceGetMaxClockInfo"};
+  const Function<int(Device, unsigned*)> memory_bus_width{find, "nvmlDeviceGetMemoryBusWidth"};
   const Function<int(Device, unsigned*)> power_mw{find, "nvmlDeviceGetPowerUsage"};
   const Function<int(Device, unsigned*)> power_limit_mw{find, "nvmlDeviceGetEnforcedPowerLimit"};
   const Function<int(Device, unsigned*)> old_power_limit_mw{find,

@@ -15,6 +15,7 @@ const char* name_of(Scope scope) {
     case Scope::gpu: return "gpu";
     case Scope::rail: return "rail";
     case Scope::node: return "node";
+    case Scope::group: return "group";
     case Scope::strategy: return "strategy";
     case Scope::job: return "job";
   }
@@ -24,6 +25,8 @@ const char* name_of(Scope scope) {
 const char* name_of(Outcome outcome) {
   switch (outcome) {
     case Outcome::pass: return "PASS";
+    case Outcome::warn: return "WARN";
+    case Outcome::unknown: return "UNKNOWN";
     case Outcome::inconclusive: return "INCONCLUSIVE";
     case Outcome::fail: return "FAIL";
   }
@@ -48,6 +51,12 @@ Json record_of(const Verdict& verdict) {
               {"cause", verdict.cause}};
   if (verdict.class_) fields["class"] = name_of(*verdict.class_);
   if (!verdict.action.empty()) fields["action"] = verdict.action;
+  if (!verdict.check.empty()) fields["check"] = verdict.check;
+  if (!verdict.metric.empty()) fields["metric"] = verdict.metric;
+  if (!verdict.witness.empty()) fields["witness"] = verdict.witness;
+  if (verdict.looks > 0)
+    fields.update({{"slow_looks", verdict.slow_looks}, {"looks", verdict.looks}});
+  if (!verdict.hosts.empty()) fields["hosts"] = verdict.hosts;
   return fields;
 }
 
@@ -59,7 +68,9 @@ std::string line_of(const Verdict& verdict) {
 
 ExitCode exit_code_of(Outcome outcome) {
   switch (outcome) {
-    case Outcome::pass: return ExitCode::pass;
+    case Outcome::pass:
+    case Outcome::warn:
+    case Outcome::unknown: return ExitCode::pass;
     case Outcome::inconclusive: return ExitCode::inconclusive;
     case Outcome::fail: return ExitCode::fail;
   }

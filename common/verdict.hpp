@@ -5,6 +5,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <vector>
 
 #include "common/error.hpp"
 #include "common/record.hpp"
@@ -19,12 +20,15 @@ enum class Scope {
   gpu,        // its UUID
   rail,       // "1"
   node,       // a host's name
+  group,      // what several ranks or nodes did together: "n1,n2"
   strategy,   // "ddp"
   job,        // the program
 };
 
-/// From best to worst. What could not be measured or judged is inconclusive, never a pass.
-enum class Outcome { pass, inconclusive, fail };
+/// From best to worst. `warn` (what somebody should look at) and `unknown` (a fact that the machine
+/// does not show) are no reason against what was judged. What could not be measured or judged is
+/// inconclusive, never a pass.
+enum class Outcome { pass, warn, unknown, inconclusive, fail };
 
 /// Whose matter it is.
 enum class Class { hardware, config, software, environment, infrastructure };
@@ -36,6 +40,13 @@ struct Verdict {
   std::string cause;
   std::optional<Class> class_ = std::nullopt;  // none: not known
   std::string action = "";                     // what to do next; empty: nothing is known to help
+  std::string check = "";                      // the rule that found it: "ecc-volatile"
+  // Of a rate, which bin/judge concludes anew from the `metric` lines: the metric, what it was
+  // compared with ("reference", "peers"), and in how many of its looks it was slow.
+  std::string metric = "";
+  std::string witness = "";
+  int slow_looks = 0, looks = 0;
+  std::vector<std::string> hosts = {};  // of who was judged, where the name does not say
 };
 
 const char* name_of(Scope scope);      // "operation"

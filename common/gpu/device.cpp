@@ -186,7 +186,8 @@ class CudaDevice final : public Device {
     std::array<char, 32> pci{};
     CHECK_CUDA(cudaDeviceGetPCIBusId(pci.data(), pci.size(), index_));
     return {properties_.name, uuid_text(properties_.uuid), pci.data(),
-            properties_.multiProcessorCount};
+            properties_.multiProcessorCount,
+            fmt::format("{}.{}", properties_.major, properties_.minor)};
   }
   MemoryInfo memory() const override {
     MemoryInfo info;

@@ -1,0 +1,92 @@
+// The one judge. Observations, limits, boards and references go in, verdicts come out: a pure
+// function, linear in the observations, the same whatever their order.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "common/judge/boards.hpp"
+#include "common/judge/limits.hpp"
+#include "common/judge/observation.hpp"
+#include "common/judge/references.hpp"
+
+namespace shakedown::judge {
+
+/// What a verdict line of a program, or of how a run of acceptance ended, says that is no rate.
+struct Statement {
+  Verdict verdict;
+  std::string stage;
+  std::vector<std::string> nodes;
+  bool accepted = false;  // a WARN or UNKNOWN that the site knows
+};
+
+struct Evidence {
+  std::vector<Observation> observations;
+  std::vector<Statement> statements;
+  std::vector<std::string> nodes;  // to be judged; empty: the hosts of the observations
+};
+
+struct Request {
+  std::string program;  // the name of the job's verdict
+  std::vector<std::string>
+      rates;            // classes that must have a witness; empty: those that were measured
+  bool strict = false;  // WARN and UNKNOWN make a node INCONCLUSIVE
+};
+
+enum class Witness { none, bar, reference, first_principles, peers };
+const char* name_of(Witness witness);  // "reference"
+
+/// One subject's metric: the best statement about it.
+struct Judged {
+  std::size_t observation = 0;  // index of its last look
+  Outcome outcome = Outcome::pass;
+  Witness witness = Witness::none;
+  double r = 0;  // slower than usual, by the witness, of the look that cleared or the best
+  double usual = kUnknown;  // in the metric's unit
+  double floor = 0;         // r from which on it fails
+  int slow_looks = 0, looks = 0;
+  std::string cause;  // why it fails, or is not judged
+  std::optional<Class> class_;
+  std::string action;
+};
+
+/// The smallest slow-down of a class of rates that would have been found in 99 of 100 units.
+struct Found {
+  std::string rates, metric;
+  Witness witness = Witness::none;
+  double slow_down = 0;
+};
+
+/// A class of rates of nodes that had no witness.
+struct Unjudged {
+  std::string rates;
+  std::vector<std::string> nodes;
+  std::string why, action;
+};
+
+struct Judgement {
+  std::vector<Judged> judged;  // of each subject and metric
+  std::vector<Verdict>
+      findings;                // what did not pass, worst first; rates by GPU, link, node or group
+  std::vector<Verdict> nodes;  // one per node
+  Verdict job;
+  std::vector<Found> would_have_found;
+  std::vector<Unjudged> unjudged;
+};
+
+Judgement judge(const Evidence& evidence, const References& references, const Limits& limits,
+                const Boards& boards, const Request& request);
+
+/// What should be measured again: (metric, subject key) of those that are slow in every look so far
+/// and have looks left.
+struct Suspect {
+  std::string metric, subject;
+};
+std::vector<Suspect> suspects(const Evidence& evidence, const Judgement& judgement,
+                              const Limits& limits);
+
+/// "would have found at 99 %: products 1.4 % more cycles, memory 3.9 %, ..."; empty: nothing.
+std::string sentence_of(const std::vector<Found>& found);
+
+/// The fields of a finding's line: the verdict's, with check, metric, witness and looks.
+}  // namespace shakedown::judge

@@ -1,0 +1,70 @@
+// What good GPUs and nodes measured (results/reference/*.json, of which those that may fail are
+// embedded), read strictly; and a reference made of what passed.
+#pragma once
+
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "common/judge/limits.hpp"
+#include "common/judge/observation.hpp"
+
+namespace shakedown::judge {
+
+/// The line t = a / f + b of time (ms) over the SM clock (MHz).
+struct ClockLine {
+  double a = 0, b = 0;
+};
+
+struct ReferenceFigure {
+  std::string metric, unit;
+  double value = 0;
+  std::string kind;          // "measured": may fail; "published", "stated": a remark
+  std::string source, date;  // where it is from; YYYY-MM-DD or YYYY-MM of the measurement
+  std::size_t units = 0;     // GPUs, pairs or groups that it is of; below 3 it only warns
+  double between = 0;        // standard deviation between units, as a share of the value
+  double look = 0;           // what a repeated look changes: standard deviation, as a share
+  std::string path_class;
+  std::map<std::string, std::string> conditions;  // those of the observations, all
+  std::map<std::string, std::string> versions;    // "cublas": of other ones it only warns
+  double clock_mhz = kUnknown, temperature_c = kUnknown, power_limit_w = kUnknown;
+  std::optional<ClockLine> line;  // of a time that follows the clock
+  std::string note;
+};
+
+struct Reference {
+  std::string name, file, note;
+  std::vector<std::string> pci_device_ids, models;  // of its boards
+  std::vector<ReferenceFigure> figures;
+};
+
+class References {
+ public:
+  static const References& embedded();
+  /// Of a file or a folder: JSON references, or records with metric lines (a record of one's own is
+  /// a reference of one unit, which the user named: it may fail). Throws UsageError that names
+  /// file, figure and key.
+  static References load(const std::string& path);
+  explicit References(std::vector<Reference> all) : all_(std::move(all)) {}
+
+  /// The figure of the observation's board, metric, unit, path class and conditions, a measured one
+  /// first. `missed`: where there is none, what is nearest and what differs: "bytes 1048576,
+  /// reference 134217728"; empty: nothing of this board and metric.
+  const ReferenceFigure* find(const Observation& observation, std::string* missed = nullptr) const;
+  bool empty() const { return all_.empty(); }
+  bool named() const { return named_; }  // by the user
+  const std::vector<Reference>& all() const { return all_; }
+
+ private:
+  std::vector<Reference> all_;
+  bool named_ = false;
+};
+
+/// `--record-reference`: of the observations of what passed. Throws UsageError for fewer than three
+/// units of a board, unless `few`; then its figures say that their spread is not known.
+Reference recorded(const std::vector<Observation>& good, const Limits& limits,
+                   const std::string& name, const std::string& source, bool few = false);
+std::string text_of(const Reference& reference);  // the JSON file
+
+}  // namespace shakedown::judge
