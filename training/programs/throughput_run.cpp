@@ -1,10 +1,12 @@
 #include "training/programs/throughput_run.hpp"
 
+#include <algorithm>
 #include <cmath>
 #include <nlohmann/json.hpp>
 
 #include "common/program.hpp"
 #include "common/text_table.hpp"
+#include "training/measure/observations.hpp"
 #include "training/measure/summary.hpp"
 #include "training/measure/weights_check.hpp"
 #include "training/programs/detector.hpp"
@@ -23,6 +25,16 @@ Outcome certified(const Run& run, double learning_rate) {
   return certificate.applies() ? certificate.outcome : Outcome::pass;
 }
 
+void record_observations(const Run& run, const Throughput& measured, Detector& detector,
+                         const std::map<std::string, std::string>& conditions) {
+  constexpr int kMost = 30;
+  const OwnCompute own = measure_own_compute(run.engine, std::min(measured.iterations, kMost),
+                                             [&] { detector.delay(); });
+  for (const judge::Observation& observation :
+       observations_of(measured, own, run.identity, conditions, run.engine.backend, run.session))
+    run.record.write("metric", judge::record_of(observation));
+}
+
 }  // namespace
 
 ExitCode run_throughput(const Run& run, const ThroughputSettings& settings, bool certifies,
@@ -37,6 +49,7 @@ ExitCode run_throughput(const Run& run, const ThroughputSettings& settings, bool
   const bool sound =
       std::isfinite(measured.loss_last) && unsound_weights(engine, run.session).empty();
   const auto trained = sound ? state_to_save(files, engine) : std::vector<Tensor>();
+  if (settings.conditions) record_observations(run, measured, detector, *settings.conditions);
   const Trace trace = trace_steps(engine, run.batches, steps_to_trace(settings.iterations),
                                   settings.learning_rate, run.session);  // trains on
   const ExchangeSums exchange = exchange_sums(trace);
