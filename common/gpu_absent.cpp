@@ -2,6 +2,7 @@
 #include "common/backend.hpp"
 #include "common/error.hpp"
 #include "common/peers.hpp"
+#include "common/sm_clock.hpp"
 
 namespace shakedown::gpu {
 
@@ -15,6 +16,9 @@ std::unique_ptr<Communicator> make_communicator(const MpiSession&, Device&, int)
   throw UsageError("built without gpu");
 }
 std::unique_ptr<Peers> make_peers(Communicator&, Device&, double) {
+  throw UsageError("built without gpu");
+}
+void launch_sm_stamp(SmStampCount*, SmStamp*, std::uint32_t, int, Stream&) {
   throw UsageError("built without gpu");
 }
 std::vector<LibraryVersion> library_versions() { return {}; }
