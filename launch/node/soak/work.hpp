@@ -43,6 +43,7 @@ struct PhaseResult {
   std::array<LoadCount, kLoadKinds> counts;  // by LoadKind
   std::vector<Mismatch> found;
   double checked_over_unchecked = kUnknown;  // rates of products
+  ProductRates rates;                        // of steady products; else empty
   double seconds = 0;
 };
 
