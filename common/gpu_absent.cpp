@@ -1,6 +1,7 @@
 // Stands in for common/gpu where it is not built.
 #include "common/backend.hpp"
 #include "common/error.hpp"
+#include "common/fault.hpp"
 #include "common/peers.hpp"
 #include "common/sm_clock.hpp"
 
@@ -18,6 +19,7 @@ std::unique_ptr<Communicator> make_communicator(const MpiSession&, Device&, int)
 std::unique_ptr<Peers> make_peers(Communicator&, Device&, double) {
   throw UsageError("built without gpu");
 }
+void launch_hold_sms(HoldWords*, int, Stream&) { throw UsageError("built without gpu"); }
 void launch_sm_stamp(SmStampCount*, SmStamp*, std::uint32_t, int, Stream&) {
   throw UsageError("built without gpu");
 }
