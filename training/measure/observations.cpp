@@ -4,7 +4,10 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <cmath>
 #include <nlohmann/json.hpp>
+#include <numeric>
+#include <utility>
 
 #include "common/gpu_sampler.hpp"
 #include "common/laps.hpp"
@@ -50,30 +53,10 @@ Conditions versions_of(BackendKind kind, std::initializer_list<const char*> libr
 
 std::string shared_by(const std::vector<Unit>& units, const Unit& mine) {
   const auto ranks =
-      mine.uuid.empty()
-          ? 1
-          : std::count_if(units.begin(), units.end(), [&](const Unit& u) { return u.uuid == mine.uuid; });
+      mine.uuid.empty() ? 1 : std::count_if(units.begin(), units.end(), [&](const Unit& u) {
+        return u.uuid == mine.uuid;
+      });
   return ranks > 1 ? fmt::format("{} ranks on one GPU", ranks) : "";
-}
-
-Json json_of(const OwnCompute& own) {
-  return {{"ms", own.ms},
-          {"clock_mhz", own.seen.clock_mhz},
-          {"temperature_c", own.seen.temperature_c},
-          {"power_w", own.seen.power_w},
-          {"reasons", own.seen.reasons ? Json(*own.seen.reasons) : Json()}};
-}
-
-OwnCompute own_compute_of(const Json& json) {
-  const auto number = [&](const char* key) {
-    return json[key].is_number() ? json[key].get<double>() : kUnknown;
-  };
-  OwnCompute own{json["ms"].get<std::vector<double>>(), {}};
-  own.seen.clock_mhz = number("clock_mhz");
-  own.seen.temperature_c = number("temperature_c");
-  own.seen.power_w = number("power_w");
-  if (json["reasons"].is_number()) own.seen.reasons = json["reasons"].get<std::uint64_t>();
-  return own;
 }
 
 /// On every rank.
@@ -121,41 +104,33 @@ OwnCompute measure_own_compute(Engine& engine, int passes,
   return own;
 }
 
-std::vector<judge::Observation> observations_of(const Throughput& measured, const OwnCompute& mine,
+std::vector<judge::Observation> observations_of(const Throughput& measured, const OwnCompute& own,
                                                 const Identity& identity, const Conditions& tuning,
                                                 const Backend& backend, const MpiSession& session) {
   const std::vector<Unit> units = units_of(session, backend);
-  const std::vector<std::string> own = session.all_gather(json_text(json_of(mine)));
   const std::vector<double> step_ms = steps_of_slowest(measured.step_ms, session);
   const judge::Check check =
       std::isfinite(measured.loss_last) ? judge::Check::verified : judge::Check::wrong;
   const Conditions conditions = conditions_of(measured, identity, tuning);
-  std::vector<judge::Observation> all;
-  std::vector<int> ranks;
-  std::string shared;
-  for (const Unit& unit : units) {
-    ranks.push_back(unit.rank);
-    const std::string disturbed_by = shared_by(units, unit);
-    if (shared.empty()) shared = disturbed_by;
-    const OwnCompute of_rank = own_compute_of(Json::parse(own[ranks.size() - 1]));
-    if (of_rank.ms.empty()) continue;
-    judge::Observation compute = observed("train/compute_ms", "ms", unit);
-    for (const char* key : kOfCompute)
-      if (const auto known = conditions.find(key); known != conditions.end())
-        compute.conditions.insert(*known);
-    compute.versions = versions_of(backend.kind, {"cudnn", "onednn"});
-    compute.samples = of_rank.ms;
-    const double limit_w = compute.seen.power_limit_w;
-    compute.seen = of_rank.seen;
-    compute.seen.power_limit_w = limit_w;
-    compute.check = check;
-    compute.disturbed_by = disturbed_by;
-    all.push_back(std::move(compute));
-  }
+  const Unit& mine = units[static_cast<std::size_t>(session.rank())];
+
+  judge::Observation compute = observed("train/compute_ms", "ms", mine);
+  for (const char* key : kOfCompute)
+    if (const auto known = conditions.find(key); known != conditions.end())
+      compute.conditions.insert(*known);
+  compute.versions = versions_of(backend.kind, {"cudnn", "onednn"});
+  compute.samples = own.ms;
+  const double limit_w = std::exchange(compute.seen, own.seen).power_limit_w;
+  compute.seen.power_limit_w = limit_w;
+  compute.check = check;
+  compute.disturbed_by = shared_by(units, mine);
+
   const NodeMap nodes = map_nodes(session.hosts());
-  const bool one = nodes.names.size() == 1;
-  judge::Observation step = observed("train/step_ms", "ms", one ? Scope::node : Scope::group,
-                                     fmt::format("{}", fmt::join(nodes.names, ",")), units, ranks);
+  std::vector<int> ranks(units.size());
+  std::iota(ranks.begin(), ranks.end(), 0);
+  judge::Observation step =
+      observed("train/step_ms", "ms", nodes.names.size() == 1 ? Scope::node : Scope::group,
+               fmt::format("{}", fmt::join(nodes.names, ",")), units, ranks);
   step.conditions = conditions;
   const std::vector<int> per_node = nodes.ranks_per_node();
   step.conditions["ranks_per_node"] =
@@ -164,7 +139,13 @@ std::vector<judge::Observation> observations_of(const Throughput& measured, cons
   step.versions = versions_of(backend.kind, {"cudnn", "nccl", "onednn"});
   step.samples = step_ms;
   step.check = check;
-  step.disturbed_by = shared;
+  for (const Unit& unit : units)
+    if (step.disturbed_by.empty()) step.disturbed_by = shared_by(units, unit);
+
+  std::vector<judge::Observation> all;
+  const std::string text = own.ms.empty() ? "" : json_text(judge::record_of(compute));
+  for (const std::string& of_rank : session.gather(text))
+    if (!of_rank.empty()) all.push_back(judge::observation_of(Json::parse(of_rank)));
   all.push_back(std::move(step));
   return all;
 }

@@ -1,12 +1,10 @@
 // What a soak gives the judge: the rates of its products, as `metric` lines.
 #pragma once
 
-#include <map>
 #include <string>
 #include <vector>
 
-#include "common/backend.hpp"
-#include "common/judge/observation.hpp"
+#include "launch/node/compute/rate_tests.hpp"
 #include "launch/node/soak/findings.hpp"
 
 namespace shakedown::node {
@@ -18,12 +16,10 @@ struct SoakedProduct {
   ProductRates rates;
 };
 
-/// Collective; complete on each rank. product/T/... with the condition manner "checked", as the
-/// products are compared all the while; wrong where one of them was. The names, units and cycles
-/// are those of bin/compute_perf.
-std::vector<judge::Observation> observations_of(const std::map<ProductType, SoakedProduct>& mine,
-                                                const std::vector<Window>& windows,
-                                                const std::vector<Incident>& incidents,
-                                                const Backend& backend, const MpiSession& session);
+/// product/T/... as bin/compute_perf has them, with the condition manner "checked": the products
+/// are compared all the while. Wrong where one of them was.
+std::vector<Series> series_of(const std::vector<SoakedProduct>& products,
+                              const std::vector<Window>& windows,
+                              const std::vector<Incident>& incidents, int rank, BackendKind kind);
 
 }  // namespace shakedown::node

@@ -45,8 +45,7 @@ std::uint64_t ProductLoad::seed_of(const Batch& batch) const {
 void ProductRates::add(const ProductRates& more) {
   for (const auto samples :
        {&ProductRates::flop_per_cycle_sm, &ProductRates::clock_mhz, &ProductRates::tflops})
-    (this->*samples)
-        .insert((this->*samples).end(), (more.*samples).begin(), (more.*samples).end());
+    (this->*samples).insert((this->*samples).end(), (more.*samples).begin(), (more.*samples).end());
 }
 
 void ProductLoad::work(int index, double until_s) {
