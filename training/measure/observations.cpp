@@ -35,7 +35,8 @@ std::string text_of(const Json& value) {
 Conditions conditions_of(const Throughput& measured, const Identity& identity,
                          const Conditions& tuning) {
   Conditions conditions = tuning;
-  for (const auto& [key, value] : record_of(identity).items()) conditions[key] = text_of(value);
+  const Json fields = record_of(identity);
+  for (const auto& [key, value] : fields.items()) conditions[key] = text_of(value);
   conditions.erase("backend");  // a key of the line
   conditions["graph"] = measured.graph ? "true" : "false";
   conditions["grad_dtype"] = name_of(measured.grad_dtype);
