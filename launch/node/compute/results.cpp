@@ -102,13 +102,20 @@ std::vector<std::string> shared_cores(const std::vector<std::string>& hosts,
 
 Measured gather(const MpiSession& session, const Unit& unit,
                 const std::vector<std::unique_ptr<RateTest>>& tests, int look) {
+  std::vector<Series> all;
+  for (const auto& test : tests)
+    all.insert(all.end(), test->series().begin(), test->series().end());
+  return gather(session, unit, all, look);
+}
+
+Measured gather(const MpiSession& session, const Unit& unit, const std::vector<Series>& all,
+                int look) {
   Json mine{{"lines", Json::array()}, {"wrong", Json::array()}};
   mine["cores"] = unit.uuid.empty() ? allowed_cores() : std::vector<int>{};
-  for (const auto& test : tests)
-    for (const Series& series : test->series()) {
-      mine["lines"].push_back(record_of(observation_of(series, unit, look)));
-      mine["wrong"].push_back(series.wrong);
-    }
+  for (const Series& series : all) {
+    mine["lines"].push_back(record_of(observation_of(series, unit, look)));
+    mine["wrong"].push_back(series.wrong);
+  }
   Measured measured;
   std::vector<std::vector<int>> cores;
   for (const std::string& text : session.gather(json_text(mine))) {

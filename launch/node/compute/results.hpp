@@ -20,6 +20,8 @@ struct Measured {
   std::vector<std::string> wrong;  // of each observation: the first error in its data; or empty
 };
 /// Collective.
+Measured gather(const MpiSession& session, const Unit& unit, const std::vector<Series>& series,
+                int look);
 Measured gather(const MpiSession& session, const Unit& unit,
                 const std::vector<std::unique_ptr<RateTest>>& tests, int look);
 
