@@ -2,7 +2,6 @@
 #include "collectives/injection.hpp"
 #include "collectives/links/link_records.hpp"
 #include "collectives/links/link_tables.hpp"
-#include "collectives/links/link_verdicts.hpp"
 #include "collectives/links/measurement.hpp"
 #include "common/identity.hpp"
 #include "common/options.hpp"
@@ -21,19 +20,15 @@ ExitCode run(const LinkOptions& options, Backend& backend, MpiSession& session, 
   say(session, headline(options, settings, backend, nodes));
 
   const auto messages = make_messages(injection, backend, session, settings);
-  const LinkResults results =
-      measure_all(options.alone, nodes, backend, session, *messages, records);
-  say(session, link_tables(options, results.links, ranks) + split_table(results.splits));
-
-  const double bytes = 8.0 * static_cast<double>(settings.words);
-  LinkVerdicts verdicts = judge_links(options, nodes, bytes, results);
-  say(session, verdicts.comparisons);
-  verdicts.findings.push_back(verdicts.job);
-  for (const Verdict& verdict : verdicts.findings) {
+  LinkMeasurement measurement(nodes, backend, session, *messages, records);
+  const LinkResults results = measurement.measure(options.alone);
+  say(session, link_tables(options, results, ranks) + split_table(results.splits));
+  for (const std::string& remark : results.remarks) say(session, remark);
+  for (const Verdict& verdict : results.corruptions) {
     records.write(verdict);
     say(session, line_of(verdict));
   }
-  return exit_code_of(verdicts.job.outcome);
+  return worst(results.corruptions);
 }
 
 ExitCode link_matrix(const LinkOptions& options, const OptionSet& set, MpiSession& session) {

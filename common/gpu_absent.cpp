@@ -17,6 +17,10 @@ std::unique_ptr<Communicator> make_communicator(const MpiSession&, Device&, int)
 std::unique_ptr<Peers> make_peers(Communicator&, Device&, double) {
   throw UsageError("built without gpu");
 }
+std::unique_ptr<PeerMemory> map_reachable(Communicator&, Device&, View) {
+  throw UsageError("built without gpu");
+}
+void copy_of_peers(View, ConstView, CopyBy, Stream&) { throw UsageError("built without gpu"); }
 std::vector<LibraryVersion> library_versions() { return {}; }
 
 }  // namespace shakedown::gpu

@@ -4,7 +4,6 @@
 #include <string>
 
 #include "collectives/injection.hpp"
-#include "collectives/links/outliers.hpp"
 #include "common/backend.hpp"
 
 namespace shakedown {
@@ -20,8 +19,6 @@ struct LinkOptions {
   int latency_iterations = 100;
   bool alone = true;
   std::string matrix = "auto";
-  OutlierRule outlier;
-  bool fail_on_outlier = false;
   double min_bandwidth_gbs = 0;
   double max_latency_us = 0;
   std::string csv;
@@ -30,6 +27,9 @@ struct LinkOptions {
   // for tests
   InjectionOptions injection;
   int pretend_nodes = 0;
+  // gone
+  std::string outlier_mad, outlier_percent;
+  bool fail_on_outlier = false;
 };
 
 void declare_options(OptionSet& options, LinkOptions& values);

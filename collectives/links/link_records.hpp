@@ -8,6 +8,7 @@
 #include "collectives/links/links.hpp"
 #include "collectives/links/splits.hpp"
 #include "common/csv.hpp"
+#include "common/judge/observation.hpp"
 #include "common/record.hpp"
 #include "common/verdict.hpp"
 
@@ -20,6 +21,7 @@ class LinkRecords {
 
   void write(const std::vector<Link>& links);
   void write(const std::vector<Split>& splits);
+  void write(const judge::Observation& observation);
   void write(const Verdict& verdict);
 
  private:
