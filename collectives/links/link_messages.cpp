@@ -24,13 +24,17 @@ Pattern pattern_of(int from, int to) {
   return pattern;
 }
 
-Verdict wrong_data(int from, int to, const std::string& what, const std::string& complaint) {
+Verdict wrong_data(const NodeMap& nodes, int from, int to, const std::string& what,
+                   const std::string& complaint) {
+  std::vector<std::string> hosts{nodes.name_of(from)};
+  if (nodes.name_of(to) != hosts.front()) hosts.push_back(nodes.name_of(to));
   return {.scope = Scope::link,
           .name = fmt::format("{}->{}", from, to),
           .outcome = Outcome::fail,
           .cause = fmt::format("{}: {}", what, complaint),
           .action = kWrongDataAction,
-          .check = "wrong-data"};
+          .check = "wrong-data",
+          .hosts = hosts};
 }
 
 MessageTimes times_of(const std::vector<double>& messages_us) {

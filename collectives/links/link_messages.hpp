@@ -10,6 +10,7 @@
 #include "collectives/links/link_options.hpp"
 #include "collectives/verifier.hpp"
 #include "common/backend.hpp"
+#include "common/nodes.hpp"
 #include "common/verdict.hpp"
 
 namespace shakedown::collectives {
@@ -63,8 +64,9 @@ class LinkMessages {
 /// The pattern of the messages from one rank to another; both generate it as rank 0's.
 Pattern pattern_of(int from, int to);
 
-/// `what` was exchanged, and what the first word that was wrong was.
-Verdict wrong_data(int from, int to, const std::string& what, const std::string& complaint);
+/// Of `what` was exchanged, a word arrived wrong.
+Verdict wrong_data(const NodeMap& nodes, int from, int to, const std::string& what,
+                   const std::string& complaint);
 
 /// Times of one kind of message on one rank.
 struct MessageTimes {

@@ -51,9 +51,10 @@ void declare_options(OptionSet& options, LinkOptions& values) {
       .metavar("FILE");
   declare_options(options, values.backend);
   options.heading("Verdict");
+  judge::declare_options(options, values.judge);
   options
       .add("--min-bandwidth", values.min_bandwidth_gbs,
-           "lowest one-way bandwidth of a link, by messages and by copies; below it is FAIL")
+           "lowest one-way bandwidth of a link, by messages; below it is FAIL")
       .at_least(0)
       .metavar("GB/S")
       .default_text("none");

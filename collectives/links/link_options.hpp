@@ -5,6 +5,7 @@
 
 #include "collectives/injection.hpp"
 #include "common/backend.hpp"
+#include "common/judge/court.hpp"
 
 namespace shakedown {
 class OptionSet;
@@ -19,6 +20,7 @@ struct LinkOptions {
   int latency_iterations = 100;
   bool alone = true;
   std::string matrix = "auto";
+  judge::JudgeOptions judge;
   double min_bandwidth_gbs = 0;
   double max_latency_us = 0;
   std::string csv;

@@ -50,10 +50,6 @@ void LinkRecords::write(const std::vector<Split>& splits) {
                                               {"world_size", split.world_size}}));
 }
 
-void LinkRecords::write(const judge::Observation& observation) {
-  record_.write("metric", judge::record_of(observation));
-}
-
 void LinkRecords::write(const Verdict& verdict) {
   record_.write("verdict", merged(identity_, record_of(verdict)));
 }

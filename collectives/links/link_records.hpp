@@ -8,7 +8,6 @@
 #include "collectives/links/links.hpp"
 #include "collectives/links/splits.hpp"
 #include "common/csv.hpp"
-#include "common/judge/observation.hpp"
 #include "common/record.hpp"
 #include "common/verdict.hpp"
 
@@ -21,8 +20,11 @@ class LinkRecords {
 
   void write(const std::vector<Link>& links);
   void write(const std::vector<Split>& splits);
-  void write(const judge::Observation& observation);
   void write(const Verdict& verdict);
+
+  /// For what others write, and the fields of every line.
+  Record& record() { return record_; }
+  const Json& identity() const { return identity_; }
 
  private:
   Record& record_;

@@ -9,8 +9,9 @@
 #include "common/statistics.hpp"
 
 namespace shakedown::collectives {
-LinkMeter::LinkMeter(Backend& backend, MpiSession& session, LinkMessages& messages)
-    : world_(*backend.world), session_(session), messages_(messages) {}
+LinkMeter::LinkMeter(Backend& backend, MpiSession& session, const NodeMap& nodes,
+                     LinkMessages& messages)
+    : world_(*backend.world), session_(session), nodes_(nodes), messages_(messages) {}
 
 void LinkMeter::enqueue(Exchange exchange, bool first, int peer, std::size_t words, int message,
                         Stream& stream) {
@@ -138,7 +139,7 @@ LinkRound LinkMeter::measure(const std::vector<RankPair>& round, bool alone) {
   const auto accuse = [&](int from, int to) {
     const std::string& complaint = complaints[static_cast<std::size_t>(to)];
     if (!complaint.empty())
-      corruptions_.push_back(wrong_data(from, to, concurrency_of(alone), complaint));
+      corruptions_.push_back(wrong_data(nodes_, from, to, concurrency_of(alone), complaint));
   };
   LinkRound results;
   for (const RankPair& pair : round) {

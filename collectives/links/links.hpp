@@ -39,7 +39,7 @@ struct LinkRound {
 
 class LinkMeter {
  public:
-  LinkMeter(Backend& backend, MpiSession& session, LinkMessages& messages);
+  LinkMeter(Backend& backend, MpiSession& session, const NodeMap& nodes, LinkMessages& messages);
 
   /// The links of the pairs of a round, all at once or one after the other; collective, the same on
   /// every rank. Every message is checked.
@@ -59,6 +59,7 @@ class LinkMeter {
 
   Communicator& world_;
   MpiSession& session_;
+  const NodeMap& nodes_;
   LinkMessages& messages_;
   std::string complaint_;  // of this rank in this round
   std::vector<Verdict> corruptions_;

@@ -4,6 +4,7 @@
 #include <memory>
 #include <vector>
 
+#include "collectives/judging.hpp"
 #include "collectives/links/link_observations.hpp"
 #include "collectives/links/link_records.hpp"
 #include "collectives/links/links.hpp"
@@ -16,16 +17,15 @@ struct LinkResults {
   std::vector<Link> links;
   std::vector<LinkFigure> copies;  // between GPUs of a node
   std::vector<Split> splits;
-  std::vector<Verdict> corruptions;              // where data arrived wrong
-  std::vector<std::string> remarks;              // for people
-  std::vector<judge::Observation> observations;  // on rank 0
+  std::vector<Verdict> corruptions;  // where data arrived wrong
+  std::vector<std::string> remarks;  // for people
 };
 
-/// Collective; the results but the observations are the same on every rank.
+/// Collective; the results are the same on every rank. What can be judged is given to `judging`.
 class LinkMeasurement {
  public:
   LinkMeasurement(const NodeMap& nodes, Backend& backend, MpiSession& session,
-                  LinkMessages& messages, LinkRecords& records);
+                  LinkMessages& messages, LinkRecords& records, Judging& judging);
 
   /// The links of every pair, concurrently and, where `alone`, alone too; copies between the GPUs
   /// of a node; on several nodes the splits.
@@ -34,13 +34,14 @@ class LinkMeasurement {
  private:
   void measure_messages(bool alone, LinkResults& results);
   void measure_copies(LinkResults& results);
-  void keep(const judge::Observation& observation, LinkResults& results);
+  void measure_slow_copies_again(LinkResults& results);
 
   const NodeMap& nodes_;
   Backend& backend_;
   MpiSession& session_;
   LinkMessages& messages_;
   LinkRecords& records_;
+  Judging& judging_;
   std::vector<Unit> units_;
   Paths paths_;
   LinkObserver observer_;

@@ -209,7 +209,8 @@ std::vector<LinkFigure> PeerCopies::measure(const std::vector<Turn>& turns,
   for (const Turn& turn : turns) {
     const auto accuse = [&](int from, int to) {
       const std::string& complaint = complaints[static_cast<std::size_t>(to)];
-      if (!complaint.empty()) corruptions_.push_back(wrong_data(from, to, "copies", complaint));
+      if (!complaint.empty())
+        corruptions_.push_back(wrong_data(nodes_, from, to, "copies", complaint));
     };
     accuse(turn.pair.first, turn.pair.second);
     accuse(turn.pair.second, turn.pair.first);

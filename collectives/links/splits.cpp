@@ -62,8 +62,8 @@ MessageTimes time_all_reduce(Communicator& group, LinkMessages& messages,
   return times;
 }
 
-void measure(const Grouping& grouping, Backend& backend, MpiSession& session,
-             LinkMessages& messages, Splits& splits) {
+void measure(const Grouping& grouping, const std::vector<std::string>& hosts, Backend& backend,
+             MpiSession& session, LinkMessages& messages, Splits& splits) {
   const auto rank = static_cast<std::size_t>(session.rank());
   const int mine = grouping.group_of[rank];
   const auto groups = static_cast<int>(grouping.names.size());
@@ -87,9 +87,13 @@ void measure(const Grouping& grouping, Backend& backend, MpiSession& session,
   for (std::size_t r = 0; r < complaints.size(); ++r)
     if (!complaints[r].empty())
       splits.corruptions.push_back(
-          {Scope::rank, std::to_string(r), Outcome::fail,
-           fmt::format("all_reduce, {}: {}", grouping.scope, complaints[r]), std::nullopt,
-           kWrongDataAction, "wrong-data"});
+          {.scope = Scope::rank,
+           .name = std::to_string(r),
+           .outcome = Outcome::fail,
+           .cause = fmt::format("all_reduce, {}: {}", grouping.scope, complaints[r]),
+           .action = kWrongDataAction,
+           .check = "wrong-data",
+           .hosts = {hosts[r]}});
   for (int group = 0; group < groups; ++group) {
     const auto g = static_cast<std::size_t>(group);
     if (sizes[g] < 2) continue;
@@ -118,8 +122,11 @@ void measure(const Grouping& grouping, Backend& backend, MpiSession& session,
 Splits measure_splits(const NodeMap& nodes, Backend& backend, MpiSession& session,
                       LinkMessages& messages) {
   Splits splits;
+  std::vector<std::string> hosts;
+  for (std::size_t r = 0; r < nodes.node_of.size(); ++r)
+    hosts.push_back(nodes.name_of(static_cast<int>(r)));
   for (const Grouping& grouping : groupings_of(nodes))
-    measure(grouping, backend, session, messages, splits);
+    measure(grouping, hosts, backend, session, messages, splits);
   return splits;
 }
 
