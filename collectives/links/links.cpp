@@ -100,6 +100,7 @@ LinkRound LinkMeter::results_of(const RankPair& pair, const std::vector<Times>& 
   add(pair.first, pair.second, both, 0);
   add_figure("latency", results.links.front(), true, 8, first[ping_pong],
              [](double us) { return us / 2; });
+  results.figures.back().wrong = first[ping_pong].wrong_words + second[ping_pong].wrong_words;
   return results;
 }
 
