@@ -77,7 +77,7 @@ int p2p_status(void*, void*, unsigned index, unsigned* status) {
   return *status = index == 2 ? p2p : 0, 0;
 }
 
-std::shared_ptr<Nvml> nvml() {
+std::shared_ptr<Nvml> made_nvml() {
   static const std::map<std::string, void*> functions{
       {"nvmlInit_v2", address(init)},
       {"nvmlShutdown", address(init)},
@@ -144,7 +144,7 @@ TEST_CASE("without NVLink the class is the common ancestor's; nothing known is u
 }
 
 TEST_CASE("NVLinks, their other ends and their speed are read of NVML", "[paths]") {
-  const NvlinkWires wires = nvml()->nvlink_wires("GPU-1");
+  const NvlinkWires wires = made_nvml()->nvlink_wires("GPU-1");
   CHECK(wires.bus_id == "00000000:19:00.0");
   CHECK_FALSE(wires.fabric);
   CHECK(wires.links == 5);
@@ -152,7 +152,7 @@ TEST_CASE("NVLinks, their other ends and their speed are read of NVML", "[paths]
   CHECK(wires.gpus == std::vector<std::string>(3, "00000000:3B:00.0"));
   CHECK(wires.link_gbs == 25);
   p2p = 0;
-  CHECK(nvml()->between("GPU-1", "GPU-2") == Between::nvlink);
+  CHECK(made_nvml()->between("GPU-1", "GPU-2") == Between::nvlink);
   p2p = 5;
   for (const auto& [level, between] : {std::pair{10U, Between::pcie_switch},
                                        {20U, Between::pcie_switch},
@@ -160,7 +160,7 @@ TEST_CASE("NVLinks, their other ends and their speed are read of NVML", "[paths]
                                        {40U, Between::host_bridge},
                                        {50U, Between::socket}}) {
     ancestor = level;
-    CHECK(nvml()->between("GPU-1", "GPU-2") == between);
+    CHECK(made_nvml()->between("GPU-1", "GPU-2") == between);
   }
 }
 
