@@ -192,6 +192,7 @@ void Limits::bar(const std::string& metric, std::optional<double> least,
   for (Limit& limit : found) {
     if (least) limit.least = least;
     if (most) limit.most = most;
+    limit.samples = 1;  // what the user measured is what the bar is for
   }
   rows_.insert(rows_.begin(), found.begin(), found.end());
 }
