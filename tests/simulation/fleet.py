@@ -1,6 +1,5 @@
 """A simulated fleet: nodes of eight GPUs on leaf switches under a spine, with the spread that
-healthy hardware was measured to have, and faults. It answers the tests that ladder.isolate yields,
-and has the figures that peers.judge compares."""
+healthy hardware was measured to have, and faults. It answers the tests that ladder.isolate yields."""
 
 import dataclasses
 import pathlib
@@ -8,26 +7,17 @@ import random
 import sys
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "launch"))
-from shakedown_launch.acceptance.judge import peers  # noqa: E402
 from shakedown_launch.acceptance.ladder import isolation, ladder  # noqa: E402
 from shakedown_launch.acceptance.model import (  # noqa: E402
-    CONFIG, ENVIRONMENT, FAIL, HARDWARE, INCONCLUSIVE, INFRASTRUCTURE, PASS, WARN, Figure)
+    FAIL, HARDWARE, INCONCLUSIVE, INFRASTRUCTURE, PASS, WARN)
 
 GPUS = 8
 LEAF = 16  # nodes on a leaf switch
-ROUNDS = 5  # samples per figure
 
 # Standard deviations, of the value: healthy hardware, measured or published (acceptance.md).
 NODE_SPREAD = 0.01  # of a node's network
 ALL_REDUCE_NOISE = 0.025  # of one all_reduce over nodes
 FLOOR = 0.92  # of the baseline: below it a group fails
-# metric: value, unit, spread between GPUs, noise between rounds
-METRICS = {"compute/fp16/sustained": (651, "TFLOP/s", 0.015, 0.01),
-           "memory/copy": (4270, "GB/s", 0.01, 0.003),
-           "host/to_device/alone": (55.3, "GB/s", 0.002, 0.001),
-           "link/within_node/both/alone/median": (783, "GB/s", 0.01, 0.003),
-           "setting/power_limit": (700, "W", 0, 0)}
-CLOCK_MHZ, HEAT_C = 1530, 71
 
 # Assumed, in seconds: starting a job on the nodes of a group, its all_reduce, and the time-out of a
 # group in which a node does not answer. The tests of a round run at the same time.
@@ -40,21 +30,15 @@ class Fault:
     kind: str
     nodes: tuple = ()  # whom it concerns: one node, or the two of a pair
     leaves: tuple = ()
-    gpu: int = 0
     share: float = 1  # of the tests in which it shows
 
 
-# kind: the class that has to be named; who finds it
-KINDS = {"slow GPU: heat": (ENVIRONMENT, peers), "slow GPU: chip": (HARDWARE, peers),
-         "power limit": (CONFIG, peers), "host link at half": (HARDWARE, peers),
-         "corrupt GPU": (HARDWARE, ladder), "dead node": ("", ladder),
-         "flaky node": ("", ladder), "bad port": (INFRASTRUCTURE, ladder),
-         "port at 93 %": (INFRASTRUCTURE, ladder), "bad pair": (INFRASTRUCTURE, ladder),
-         "bad pair of two leaves": (INFRASTRUCTURE, ladder),
-         "bad leaf or rail": (INFRASTRUCTURE, ladder),
-         "bad uplinks of a leaf": (INFRASTRUCTURE, ladder),
-         "1 of 8 uplinks": (INFRASTRUCTURE, ladder),
-         "bad path of two leaves": (INFRASTRUCTURE, ladder), "bad spine": (INFRASTRUCTURE, ladder)}
+# kind: the class that has to be named
+KINDS = {"corrupt GPU": HARDWARE, "dead node": "", "flaky node": "", "bad port": INFRASTRUCTURE,
+         "port at 93 %": INFRASTRUCTURE, "bad pair": INFRASTRUCTURE,
+         "bad pair of two leaves": INFRASTRUCTURE, "bad leaf or rail": INFRASTRUCTURE,
+         "bad uplinks of a leaf": INFRASTRUCTURE, "1 of 8 uplinks": INFRASTRUCTURE,
+         "bad path of two leaves": INFRASTRUCTURE, "bad spine": INFRASTRUCTURE}
 BY_CHANCE = ("flaky node", "port at 93 %", "bad pair of two leaves", "1 of 8 uplinks")
 FATES = ("found", "other class", "inconclusive", "warned", "missed")
 NEEDS_LEAVES = {"bad uplinks of a leaf": 2, "1 of 8 uplinks": 2, "bad pair of two leaves": 2,
@@ -85,7 +69,7 @@ class Fleet:
                 self.domains[each] == self.domains[node])]
             return Fault(kind, (node, pick.choice(others)))
         share = pick.uniform(0.2, 0.8) if kind == "flaky node" else 1
-        return Fault(kind, (pick.choice(self.nodes),), gpu=pick.randrange(GPUS), share=share)
+        return Fault(kind, (pick.choice(self.nodes),), share=share)
 
     # ---- what the ladder tests ----
 
@@ -136,62 +120,16 @@ class Fleet:
         except StopIteration as end:
             return end.value
 
-    # ---- what the peers compare ----
-
-    def figures(self):
-        found = []
-        for node in self.nodes:
-            for gpu in range(GPUS):
-                here = [fault for fault in self.faults
-                        if fault.nodes == (node,) and fault.gpu == gpu]
-                found += [self.figure(metric, node, gpu, here) for metric in METRICS]
-        return found
-
-    def figure(self, metric, node, gpu, faults):
-        value, unit, spread, noise = METRICS[metric]
-        value *= self.random.gauss(1, spread)
-        explains = {}
-        if metric.startswith("compute/"):
-            explains = {"sm_clock_mhz": CLOCK_MHZ * value / METRICS[metric][0], "power_w": 699,
-                        "temperature_c": self.random.gauss(HEAT_C, 2),
-                        "throttle_reasons": "sw_power_cap"}
-        for fault in faults:
-            value *= self.slowed(fault, metric, explains)
-        samples = tuple(value * self.random.gauss(1, noise) for _ in range(ROUNDS))
-        return Figure("compute", (node,), metric, sorted(samples)[ROUNDS // 2], unit,
-                      gpu=f"GPU-{node}-{gpu}", samples=() if "setting" in metric else samples,
-                      explains=explains)
-
-    @staticmethod
-    def slowed(fault, metric, explains):
-        """The share that is left."""
-        if fault.kind == "slow GPU: heat" and explains:
-            explains["sm_clock_mhz"] *= 0.85
-            explains.update(temperature_c=84, throttle_reasons="sw_power_cap sw_thermal_slowdown")
-            return 0.85
-        if fault.kind == "slow GPU: chip" and explains:
-            return 0.85
-        if fault.kind == "power limit":
-            if explains:
-                explains["sm_clock_mhz"] *= 0.87
-                return 0.87
-            return 600 / 700 if metric == "setting/power_limit" else 1
-        if fault.kind == "host link at half" and metric.startswith("host/"):
-            return 0.5
-        return 1
-
     # ---- what came of it ----
 
-    def score(self, result, findings):
+    def score(self, result):
         """{each of FATES, "wrong nodes", "wrong links": count}."""
         score = dict.fromkeys((*FATES, "wrong nodes", "wrong links"), 0)
         found = isolation.findings(result, "ladder")
         for fault in self.faults:
-            class_, by = KINDS[fault.kind]
-            score[self.fate(fault, class_, result, found if by is ladder else findings)] += 1
+            score[self.fate(fault, KINDS[fault.kind], result, found)] += 1
         guilty = {node for fault in self.faults for node in fault.nodes}
         blamed = {each.node for each in (*result.faulty, *result.dead)} | set(result.lost)
-        blamed |= {each.nodes[0] for each in findings if each.outcome == FAIL}
         score["wrong nodes"] = len(blamed - guilty)
         score["wrong links"] = sum(
             not any(self.matches(fault, link) or fault.nodes in link.sides
