@@ -68,7 +68,8 @@ MPI_TEST_SOURCES := $(wildcard tests/*/*_mpitest.cpp)
 TEST_SUPPORT := $(wildcard tests/*.cpp tests/support/*.cpp tests/reference/*.cpp)
 
 object = $(patsubst %,$(BUILD)/%.o,$(1))
-LIBRARY_OBJECTS := $(call object,$(LIBRARY))
+EMBEDDED := $(wildcard results/reference/*.json)  # boards, limits and references, which the programs carry
+LIBRARY_OBJECTS := $(call object,$(LIBRARY)) $(BUILD)/embedded.cpp.o
 TEST_OBJECTS := $(call object,$(TEST_SOURCES) $(TEST_SUPPORT))
 MPI_TEST_OBJECTS := $(call object,$(MPI_TEST_SOURCES) $(TEST_SUPPORT))
 BINARIES := $(addprefix $(BIN)/,$(notdir $(PROGRAM_SOURCES:.cpp=)))
@@ -122,6 +123,15 @@ $(BUILD)/%.cu.o: %.cu $(BUILD)/nvcc_flags
 	@mkdir -p $(@D)
 	$(call quiet,nvcc) $(NVCC) -std=c++20 $(nvcc_cppflags) $(NVCCFLAGS) $(GENCODE) $(ccbin) -Xcompiler=-Wall,-Wextra -MMD -MP -c $< -o $@
 
+# A raw string per line: each far shorter than what a compiler must take.
+$(BUILD)/embedded.cpp: $(EMBEDDED) $(BUILD)/embedded_names
+	@{ echo '#include "common/judge/embedded.hpp"'; echo 'std::map<std::string, std::string> shakedown::judge::embedded_files() {'; \
+	   echo '  std::map<std::string, std::string> files;'; \
+	   for file in $(EMBEDDED); do echo "  { std::string& text = files[\"$${file##*/}\"];"; \
+	     sed 's/.*/text += R"json(&\n)json";/' $$file; echo '  }'; done; echo '  return files; }'; } > $@
+$(BUILD)/embedded.cpp.o: $(BUILD)/embedded.cpp $(BUILD)/flags
+	$(call quiet,c++ ) $(MPICXX) -std=c++20 $(cppflags) $(cxxflags) -MMD -MP -c $< -o $@
+
 # Files rewritten only when their lines change. An archive of the tree has the revision that `make dist`
 # wrote, never that of a repository around it.
 REVISION ?= $(shell if [[ -e .git ]]; then git describe --always --dirty; else cat REVISION; fi 2>/dev/null || echo unknown)
@@ -135,10 +145,11 @@ $(call rewrite,$(BUILD)/git_revision.hpp,$(call define_text,GIT_REVISION,$(REVIS
 $(call rewrite,$(BUILD)/flags,$(call quoted,$(MPICXX) $(host_cxx) $(cppflags) $(cxxflags) $(test_cxxflags)))
 $(call rewrite,$(BUILD)/nvcc_flags,$(call quoted,$(NVCC) $(ccbin) $(nvcc_cppflags) $(NVCCFLAGS) $(GENCODE)))
 $(call rewrite,$(BUILD)/link_flags,$(call quoted,$(MPICXX) $(host_cxx) $(cxxflags) $(ldflags) $(ldlibs)))
+$(call rewrite,$(BUILD)/embedded_names,$(EMBEDDED))
 -include $(LIBRARY_OBJECTS:.o=.d) $(EXPERIMENTS:.o=.d) $(TEST_OBJECTS:.o=.d) $(MPI_TEST_OBJECTS:.o=.d) \
          $(PROGRAM_SOURCES:%=$(BUILD)/%.d)
 endif
-$(BUILD)/flags $(BUILD)/nvcc_flags $(BUILD)/link_flags: ;
+$(BUILD)/flags $(BUILD)/nvcc_flags $(BUILD)/link_flags $(BUILD)/embedded_names: ;
 
 # ---- one backend alone --------------------------------------------------------------------------
 # The programs link without either backend: each one's *_absent.cpp has all that the other rooms call.
@@ -147,7 +158,7 @@ no_backend := $(addprefix $(BUILD)/no_backend/,$(notdir $(PROGRAM_SOURCES:.cpp=)
 .PHONY: no_backend
 no_backend: $(no_backend)
 $(foreach source,$(PROGRAM_SOURCES),$(eval $(BUILD)/no_backend/$(basename $(notdir $(source))): $(call object,$(source))))
-$(no_backend): $(call object,$(sort $(foreach source,$(LIBRARY),$(if $(filter cpu gpu,$(subst /, ,$(source))),,$(source))) $(ABSENT)))
+$(no_backend): $(BUILD)/embedded.cpp.o $(call object,$(sort $(foreach source,$(LIBRARY),$(if $(filter cpu gpu,$(subst /, ,$(source))),,$(source))) $(ABSENT)))
 	@mkdir -p $(@D)
 	$(call quiet,link) $(MPICXX) $(cxxflags) $(ldflags) $(filter %.o,$^) -o $@ $(filter-out -ldnnl -lcudnn -lcublas -lcublasLt -lnccl -lcudart,$(ldlibs))
 

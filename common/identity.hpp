@@ -25,9 +25,6 @@ Json describe_process(const OptionSet& options, const std::vector<std::string>& 
 /// "environment.NAME" of those variables (as `environ` has them) that bear on a measurement.
 Json recorded_environment(const char* const* environment);
 
-/// Now, as 2026-11-21T06:23:00Z.
-std::string utc_now();
-
 /// Highest resident set of this process in bytes; kUnknown where /proc does not have it.
 double peak_resident_bytes();
 

@@ -142,6 +142,10 @@ class OptionSet {
                     std::function<Arguments(const std::string& value)> arguments) {
     defaults_ = {option, std::move(arguments)};
   }
+  /// Arguments that are no options, for the program that takes them: "RECORD..." in the help.
+  void take_operands(const std::string& metavar, std::vector<std::string>& into) {
+    operands_ = {metavar, &into};
+  }
   /// Runs after parsing; throws UsageError where options do not fit together in a way that no
   /// declaration says.
   void check(std::function<void()> check) { checks_.push_back(std::move(check)); }
@@ -237,6 +241,11 @@ class OptionSet {
     std::function<Arguments(const std::string&)> arguments;
   };
   std::optional<Defaults> defaults_;
+  struct Operands {
+    std::string metavar;
+    std::vector<std::string>* into = nullptr;  // null: the program takes none
+  };
+  Operands operands_;
 };
 
 }  // namespace shakedown

@@ -122,7 +122,8 @@ void OptionSet::append_help(std::string& out, const Listed& option) {
 }
 
 std::string OptionSet::help() const {
-  std::string out = fmt::format("Usage: {} [options]\n\n", program_);
+  std::string out = fmt::format("Usage: {} [options]{}{}\n\n", program_,
+                                operands_.metavar.empty() ? "" : " ", operands_.metavar);
   append_wrapped(out, summary_, 0, 0);
   out += '\n';
   for (const Group& group : groups()) {

@@ -184,6 +184,10 @@ void OptionSet::read(const std::vector<std::string>& arguments, From from) {
     const auto next_is_value = [&] {
       return i + 1 < arguments.size() && !is_option(arguments[i + 1]);
     };
+    if (!is_option(arguments[i]) && operands_.into != nullptr) {
+      operands_.into->push_back(arguments[i]);
+      continue;
+    }
     if (!is_option(arguments[i]))
       throw UsageError(fmt::format("unexpected argument {}; see --help", arguments[i]));
     Argument argument(arguments[i]);

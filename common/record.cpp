@@ -6,8 +6,10 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <array>
 #include <cerrno>
 #include <cstring>
+#include <ctime>
 #include <fstream>
 #include <nlohmann/json.hpp>
 #include <random>
@@ -15,7 +17,6 @@
 
 #include "common/error.hpp"
 #include "common/host_name.hpp"
-#include "common/identity.hpp"
 #include "common/output_file.hpp"
 
 namespace shakedown {
@@ -71,6 +72,15 @@ void remove_half(int file, off_t before, std::size_t written) {
 }
 
 }  // namespace
+
+std::string utc_now() {
+  const std::time_t now = std::time(nullptr);
+  std::tm parts{};
+  gmtime_r(&now, &parts);
+  std::array<char, 32> text{};
+  std::strftime(text.data(), text.size(), "%Y-%m-%dT%H:%M:%SZ", &parts);
+  return text.data();
+}
 
 Record::Record(const std::string& path) : path_(path), run_id_(new_run_id()) {
   if (path.empty()) return;

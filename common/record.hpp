@@ -38,6 +38,9 @@ class Record {
   bool ended_ = false;
 };
 
+/// Now, as 2026-11-21T06:23:00Z.
+std::string utc_now();
+
 /// As text. Bytes that are not UTF-8, which names of hosts, files and devices may have, become
 /// U+FFFD.
 std::string json_text(const Json& json, int indent = -1);

@@ -19,12 +19,13 @@ struct Board {
   double sms = kUnknown;
   std::map<std::string, double> flop_per_cycle_sm;  // dense, by product type: "fp16", "fp8", "int8"
   double memory_mhz = kUnknown, memory_bits = kUnknown;
-  double base_mhz = kUnknown;  // of the SMs
+  double base_mhz = kUnknown;  // of the SMs; a product under the power limit lies below it
   double power_w = kUnknown;
-  std::optional<int> nvlinks;    // none: unknown, or by bridge
-  double nvlink_gbs = kUnknown;  // of one link, one way
-  double pcie_gbs = kUnknown;    // one way
-  std::string note;              // what is cut on purpose
+  std::optional<int> nvlinks;               // none: unknown, or by bridge
+  double nvlink_gbs = kUnknown;             // of one link, one way
+  int pcie_generation = 0, pcie_width = 0;  // 0: unknown, or no PCIe slot (Grace boards)
+  double pcie_gbs = kUnknown;               // one way; of Grace boards C2C's
+  std::string note;                         // what is cut on purpose
 
   double memory_gbs() const { return 2 * memory_mhz * 1e6 * memory_bits / 8 / 1e9; }
 };
@@ -35,14 +36,18 @@ class Boards {
   Boards(const std::string& text, const std::string& file);
   static const Boards& embedded();
 
-  /// By PCI device and subsystem id, then by the name that the driver gives; else the
-  /// architecture's, if `compute_capability` ("9.0") is given and known.
+  /// By PCI device and subsystem id, by the device id alone, then by the name that the driver
+  /// gives; else the architecture's, if `compute_capability` ("9.0") is given and known.
   std::optional<Board> find(const std::string& pci_device_id, const std::string& model,
                             const std::string& compute_capability = "") const;
 
  private:
-  struct Row;
-  std::vector<Row> rows_, architectures_;
+  struct Row {
+    Board board;
+    std::vector<std::string> pci_device_ids, names;
+  };
+  std::vector<Row> rows_;
+  std::map<std::string, Board> architectures_;
 };
 
 }  // namespace shakedown::judge

@@ -38,7 +38,8 @@ const char* name_of(Witness witness);  // "reference"
 
 /// One subject's metric: the best statement about it.
 struct Judged {
-  std::size_t observation = 0;  // index of its last look
+  const Limit* limit = nullptr;  // of the limits that it was judged by
+  std::size_t observation = 0;   // index of its last look
   Outcome outcome = Outcome::pass;
   Witness witness = Witness::none;
   double r = 0;  // slower than usual, by the witness, of the look that cleared or the best
@@ -82,11 +83,9 @@ Judgement judge(const Evidence& evidence, const References& references, const Li
 struct Suspect {
   std::string metric, subject;
 };
-std::vector<Suspect> suspects(const Evidence& evidence, const Judgement& judgement,
-                              const Limits& limits);
+std::vector<Suspect> suspects(const Evidence& evidence, const Judgement& judgement);
 
 /// "would have found at 99 %: products 1.4 % more cycles, memory 3.9 %, ..."; empty: nothing.
 std::string sentence_of(const std::vector<Found>& found);
 
-/// The fields of a finding's line: the verdict's, with check, metric, witness and looks.
 }  // namespace shakedown::judge

@@ -14,13 +14,14 @@ enum class Statistic { median, best, last };
 
 /// Shares are of time: r = time / usual time - 1, and of a rate usual / rate - 1.
 struct Limit {
-  std::string metric;  // a glob: "product/*/flop_per_cycle_sm"
+  std::string metric;  // a glob: "collective/*/busbw"
   Statistic statistic = Statistic::median;
   std::size_t samples = 1;  // fewer are not judged
   int looks = 0;            // further ones at who seems slow, before it fails
-  double floor = 0;         // the least r that fails
+  double floor = 0;         // the least r that fails; infinite: recorded and printed only
   double spread = 0;  // of units that are alike: the standard deviation of r, without a reference
-  std::optional<double> share;  // of the peak, below which first principles fail it
+  std::optional<double> share;  // of the peak, of a clock the base clock: below it, first
+                                // principles fail it
   bool constant = false;        // a property of the GPU: two are peers
   bool warns = false;           // never fails
   std::optional<Class> class_;
@@ -32,12 +33,14 @@ struct Limit {
 
 class Limits {
  public:
+  /// Of the text of `file`: a list of rows, the first whose metric matches counts. "{a,b}" in a
+  /// metric stands for a row each. Throws UsageError that names row and key.
   Limits(const std::string& text, const std::string& file);
   static const Limits& embedded();
-  /// These rows first: each changes only the keys that it names. Throws UsageError: an unknown key,
-  /// a glob that matches none of the metrics that there are, a floor below 0.
+  /// With each row of `text` changing the keys that it names, a later one last. Throws UsageError:
+  /// an unknown key, a glob that matches none of the metrics that there are, a floor below 0.
   Limits with(const std::string& text, const std::string& file) const;
-  /// The user's bar on one metric or glob.
+  /// The user's bar on one metric or glob. Throws UsageError where it matches no metric.
   void bar(const std::string& metric, std::optional<double> least, std::optional<double> most);
 
   /// None: the metric is not judged.

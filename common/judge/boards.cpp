@@ -1,0 +1,115 @@
+#include "common/judge/boards.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "common/error.hpp"
+#include "common/judge/embedded.hpp"
+#include "common/judge/strict_json.hpp"
+
+namespace shakedown::judge {
+namespace {
+
+double known(const std::optional<double>& value) { return value ? *value : kUnknown; }
+
+/// Every row names documents of the table's `sources`, and when they were read.
+void check_source(StrictObject& row, const std::map<std::string, std::string>& sources) {
+  for (const std::string& source : row.texts("source", true))
+    if (!sources.contains(source)) row.refuse(fmt::format("source: {} is not in sources", source));
+  row.text("date", true);
+  row.words("sure");
+}
+
+Board board_of(StrictObject& row) {
+  Board board;
+  board.architecture = row.text("architecture", true);
+  board.sms = known(row.number("sms"));
+  board.flop_per_cycle_sm = row.numbers("flop_per_cycle_sm");
+  board.memory_mhz = known(row.number("memory_mhz"));
+  board.memory_bits = known(row.number("memory_bits"));
+  board.base_mhz = known(row.number("base_mhz"));
+  board.power_w = known(row.number("power_w"));
+  if (const auto links = row.number("nvlinks")) board.nvlinks = static_cast<int>(*links);
+  board.nvlink_gbs = known(row.number("nvlink_gbs"));
+  board.pcie_generation = static_cast<int>(row.number("pcie_generation").value_or(0));
+  board.pcie_width = static_cast<int>(row.number("pcie_width").value_or(0));
+  GpuDescription wires;
+  wires.pcie_generation = board.pcie_generation;
+  wires.pcie_width = board.pcie_width;
+  const auto c2c = row.number("c2c_gbs");
+  board.pcie_gbs = c2c ? *c2c : wires.pcie_gbs();
+  board.note = row.text("cut");
+  return board;
+}
+
+/// "10de:2330" is of "10de:2330:10de:16c1".
+bool is_of(const std::string& id, const std::string& device) {
+  return !id.empty() && device.starts_with(id) &&
+         (device.size() == id.size() || device[id.size()] == ':');
+}
+
+}  // namespace
+
+Boards::Boards(const std::string& text, const std::string& file) {
+  const Json json = parsed(text, file);
+  StrictObject table(json, file);
+  const std::map<std::string, std::string> sources = table.words("sources");
+  std::size_t number = 0;
+  for (const Json& each : table.array("architectures")) {
+    StrictObject row(each, fmt::format("{}: architecture {}", file, ++number));
+    Board board = board_of(row);
+    board.name = board.architecture;
+    board.known = false;
+    check_source(row, sources);
+    row.done();
+    if (!architectures_.emplace(board.architecture, board).second)
+      row.refuse(fmt::format("architecture: {} is there twice", board.architecture));
+  }
+  number = 0;
+  for (const Json& each : table.array("boards")) {
+    const auto names = each.is_object() ? each.find("names") : each.end();
+    const bool named = names != each.end() && names->is_array() && !names->empty();
+    StrictObject row(each, fmt::format("{}: board {}{}", file, ++number,
+                                       named ? " " + json_text(names->front()) : ""));
+    Row found{board_of(row), row.texts("pci_device_ids"), row.texts("names")};
+    found.board.name = found.names.empty() ? row.text("name", true) : found.names.front();
+    check_source(row, sources);
+    row.done();
+    for (const Row& other : rows_)
+      for (const std::string& id : found.pci_device_ids)
+        if (std::count(other.pci_device_ids.begin(), other.pci_device_ids.end(), id) != 0)
+          row.refuse(fmt::format("pci_device_ids: {} is {}'s as well", id, other.board.name));
+    rows_.push_back(std::move(found));
+  }
+  table.done();
+}
+
+const Boards& Boards::embedded() {
+  static const Boards boards(embedded_files().at("boards.json"), "boards.json");
+  return boards;
+}
+
+std::optional<Board> Boards::find(const std::string& pci_device_id, const std::string& model,
+                                  const std::string& compute_capability) const {
+  const Row* best = nullptr;
+  std::size_t longest = 0;  // with the subsystem before without
+  for (const Row& row : rows_)
+    for (const std::string& id : row.pci_device_ids)
+      if (is_of(id, pci_device_id) && id.size() > longest) {
+        best = &row;
+        longest = id.size();
+      }
+  if (best != nullptr) return best->board;
+  for (const Row& row : rows_)
+    if (std::count(row.names.begin(), row.names.end(), model) != 0) return row.board;
+  std::string architecture = "sm_";
+  for (const char c : compute_capability)
+    if (c != '.') architecture += c;
+  const auto found = architectures_.find(architecture);
+  if (found == architectures_.end()) return std::nullopt;
+  return found->second;
+}
+
+}  // namespace shakedown::judge

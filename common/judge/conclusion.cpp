@@ -1,0 +1,382 @@
+#include "common/judge/conclusion.hpp"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <cmath>
+#include <set>
+#include <tuple>
+
+namespace shakedown::judge {
+namespace {
+
+constexpr std::size_t kListed = 3;
+constexpr const char* kRecord =
+    "launch/acceptance --record-reference FILE on three nodes known to be good, then --reference "
+    "FILE";
+
+/// The distinct ones, in their order.
+std::vector<std::string> distinct(const std::vector<std::string>& names) {
+  std::vector<std::string> found;
+  for (const std::string& name : names)
+    if (std::find(found.begin(), found.end(), name) == found.end()) found.push_back(name);
+  return found;
+}
+
+std::string listed(const std::vector<std::string>& names) {
+  const std::vector<std::string> first(
+      names.begin(), names.begin() + static_cast<std::ptrdiff_t>(std::min(kListed, names.size())));
+  const std::string more =
+      names.size() > kListed ? fmt::format(" and {} more", names.size() - kListed) : "";
+  return fmt::format("{}{}", fmt::join(first, ", "), more);
+}
+
+class Conclusion {
+ public:
+  Conclusion(const Evidence& evidence, const Request& request, Judgement& judgement)
+      : evidence_(evidence), request_(request), judgement_(judgement) {}
+
+  void run(bool named, const std::map<std::string, std::string>& missed) {
+    for (const std::string& node : nodes()) outcomes_[node];
+    blame_gpus_for_their_links();
+    rate_findings();
+    look_for_witnesses(missed);
+    if (named) look_for_comparisons(missed);
+    statements();
+    forgive_single_slow_classes_of_cpus();
+    for (const auto& [node, own] : outcomes_) judgement_.nodes.push_back(verdict_of(node, own));
+    std::stable_sort(judgement_.findings.begin(), judgement_.findings.end(),
+                     [](const Verdict& a, const Verdict& b) { return a.outcome > b.outcome; });
+    judgement_.job = verdict_of_job();
+  }
+
+ private:
+  /// What counts against a node, worst first.
+  struct Own {
+    Outcome outcome = Outcome::pass;
+    std::string cause;
+    std::optional<Class> class_;
+    std::string action;
+    bool on_gpu = false;
+  };
+
+  const Observation& observation(const Judged& one) const {
+    return evidence_.observations[one.observation];
+  }
+
+  std::vector<std::string> nodes() const {
+    if (!evidence_.nodes.empty()) return evidence_.nodes;
+    std::set<std::string> found;
+    for (const Observation& o : evidence_.observations)
+      found.insert(o.of.hosts.begin(), o.of.hosts.end());
+    for (const Statement& each : evidence_.statements)
+      found.insert(each.nodes.begin(), each.nodes.end());
+    return {found.begin(), found.end()};
+  }
+
+  void count(const std::vector<std::string>& nodes, const Verdict& verdict, bool accepted = false) {
+    Outcome outcome = verdict.outcome;
+    const bool reason = outcome == Outcome::fail || outcome == Outcome::inconclusive;
+    if (!reason)
+      outcome = request_.strict && !accepted && outcome != Outcome::pass ? Outcome::inconclusive
+                                                                         : Outcome::pass;
+    // What several did together is traced to none of them.
+    if (nodes.size() > 1 && outcome == Outcome::fail) {
+      outcome = Outcome::inconclusive;
+      several_failed_ = true;
+    }
+    for (const std::string& node : nodes) {
+      Own& own = outcomes_[node];
+      if (outcome <= own.outcome) continue;
+      own.outcome = outcome;
+      own.cause = verdict.cause;
+      own.class_ = verdict.class_;
+      own.action = verdict.action;
+    }
+  }
+
+  // ---- rates ----
+
+  /// A GPU three quarters of whose pairs, of two or more, are slow is the suspect; not its links.
+  void blame_gpus_for_their_links() {
+    std::map<std::string, std::map<std::string, std::vector<std::size_t>>> pairs;  // metric, GPU
+    for (std::size_t i = 0; i < judgement_.judged.size(); ++i) {
+      const Observation& o = observation(judgement_.judged[i]);
+      if (o.of.scope != Scope::link || o.of.ranks.size() != 2) continue;
+      for (std::size_t end : {0, 1})
+        pairs[o.metric + "|" + o.path_class][end_of(o, end)].push_back(i);
+    }
+    for (const auto& [metric, by_gpu] : pairs)
+      for (const auto& [gpu, own] : by_gpu) {
+        const auto slow = static_cast<std::size_t>(std::count_if(
+            own.begin(), own.end(), [&](std::size_t i) { return is_slow(judgement_.judged[i]); }));
+        if (own.size() < 2 || slow < 2 || 4 * slow < 3 * own.size() || by_gpu.size() < 3) continue;
+        blame(gpu, own, slow);
+      }
+  }
+
+  static bool is_slow(const Judged& one) {
+    return one.outcome == Outcome::fail || one.outcome == Outcome::inconclusive;
+  }
+
+  static std::string end_of(const Observation& o, std::size_t end) {
+    return fmt::format("{} {} {}", o.of.ranks[end], o.of.hosts[end],
+                       o.of.uuids.size() == 2 ? o.of.uuids[end] : "");
+  }
+
+  void blame(const std::string& gpu, const std::vector<std::size_t>& pairs, std::size_t slow) {
+    std::size_t worst = pairs.front();
+    for (const std::size_t i : pairs) {
+      if (judgement_.judged[i].r > judgement_.judged[worst].r) worst = i;
+      if (is_slow(judgement_.judged[i])) explained_.insert(i);
+    }
+    const Judged& one = judgement_.judged[worst];
+    const Observation& o = observation(one);
+    const std::size_t end = end_of(o, 0) == gpu ? 0 : 1;
+    Verdict verdict;
+    const bool known = o.of.uuids.size() == 2;
+    verdict.scope = known ? Scope::gpu : Scope::rank;
+    verdict.name = known ? o.of.uuids[end] : std::to_string(o.of.ranks[end]);
+    verdict.outcome = one.outcome;
+    verdict.cause =
+        fmt::format("rank {} on {}: {}: {} of its {} pairs are slow, the worst: {}",
+                    o.of.ranks[end], o.of.hosts[end], o.metric, slow, pairs.size(), one.cause);
+    verdict.class_ = one.class_;
+    verdict.action = one.action;
+    add(verdict, one, {o.of.hosts[end]});
+  }
+
+  void add(Verdict verdict, const Judged& one, const std::vector<std::string>& hosts) {
+    const Observation& o = observation(one);
+    verdict.check = "rates";
+    verdict.metric = o.metric;
+    verdict.witness = one.witness == Witness::none ? "" : name_of(one.witness);
+    verdict.slow_looks = one.slow_looks;
+    verdict.looks = one.looks;
+    verdict.hosts = distinct(hosts);
+    judgement_.findings.push_back(verdict);
+    // Groups of a stage are searched by launch/acceptance: what they amount to it states.
+    if (o.of.scope == Scope::group && verdict.hosts.size() > 1 && !o.stage.empty()) return;
+    count(verdict.hosts, verdict);
+  }
+
+  /// One per subject, class of rates and outcome: the worst metric, and which others.
+  void rate_findings() {
+    using Key = std::tuple<std::string, std::string, Outcome, int>;
+    std::map<Key, std::vector<std::size_t>> groups;
+    for (std::size_t i = 0; i < judgement_.judged.size(); ++i) {
+      const Judged& one = judgement_.judged[i];
+      if (one.outcome == Outcome::pass || explained_.contains(i)) continue;
+      const Observation& o = observation(one);
+      const std::string rates = one.limit->rates.empty() ? o.metric : one.limit->rates;
+      groups[{o.of.key(), rates, one.outcome, one.class_ ? static_cast<int>(*one.class_) : -1}]
+          .push_back(i);
+    }
+    for (const auto& [key, own] : groups) {
+      std::size_t worst = own.front();
+      for (const std::size_t i : own)
+        if (judgement_.judged[i].r > judgement_.judged[worst].r) worst = i;
+      const Judged& one = judgement_.judged[worst];
+      const Observation& o = observation(one);
+      std::vector<std::string> others;
+      for (const std::size_t i : own)
+        if (i != worst) others.push_back(observation(judgement_.judged[i]).metric);
+      others = distinct(others);
+      Verdict verdict{
+          o.of.scope,
+          o.of.name,
+          one.outcome,
+          fmt::format("{}: {}: {}{}", o.of.text(), o.metric,
+                      one.witness == Witness::none ? "not judged: " + one.cause : one.cause,
+                      others.empty() ? "" : "; also " + listed(others)),
+          one.class_,
+          one.action};
+      add(verdict, one, o.of.hosts);
+    }
+  }
+
+  // ---- witnesses ----
+
+  static bool must_be_judged(const Judged& one, const Observation& o) {
+    return !one.limit->rates.empty() && !one.limit->warns && o.backend != "cpu" &&
+           distinct(o.of.hosts).size() == 1;
+  }
+
+  void look_for_witnesses(const std::map<std::string, std::string>& missed) {
+    // A class of a subject is judged when one of its metrics is.
+    std::map<std::tuple<std::string, std::string, std::string>, bool>
+        judged;  // rates, node, subject
+    std::map<std::string, std::string> why;
+    for (const Judged& one : judgement_.judged) {
+      const Observation& o = observation(one);
+      for (const std::string& host : o.of.hosts) outcomes_[host].on_gpu |= o.backend != "cpu";
+      if (!must_be_judged(one, o)) continue;
+      const bool absent = one.witness == Witness::none && one.outcome == Outcome::pass &&
+                          !one.cause.empty();  // nothing there that could be slow
+      bool& witnessed = judged[{one.limit->rates, o.of.hosts.front(), o.of.key()}];
+      witnessed = witnessed || one.witness != Witness::none || absent;
+      if (one.witness != Witness::none) continue;
+      const auto reason = missed.find(o.metric);
+      why[one.limit->rates] = reason == missed.end() ? "no reference, and no peers, of " + o.board
+                                                     : "no reference compares: " + reason->second;
+    }
+    std::map<std::string, std::set<std::string>> open;  // rates: nodes
+    std::map<std::string, std::set<std::string>> measured;
+    for (const auto& [key, witnessed] : judged) {
+      measured[std::get<0>(key)].insert(std::get<1>(key));
+      if (!witnessed) open[std::get<0>(key)].insert(std::get<1>(key));
+    }
+    for (const std::string& rates : request_.rates)
+      for (const auto& [node, own] : outcomes_)
+        if ((own.on_gpu || !has_observations(node)) && !measured[rates].contains(node)) {
+          open[rates].insert(node);
+          why.try_emplace(rates, "nothing was measured");
+        }
+    for (const auto& [rates, nodes] : open)
+      unjudged(rates, {nodes.begin(), nodes.end()}, why[rates]);
+  }
+
+  bool has_observations(const std::string& node) {
+    if (observed_.empty())
+      for (const Observation& o : evidence_.observations)
+        observed_.insert(o.of.hosts.begin(), o.of.hosts.end());
+    return observed_.contains(node);
+  }
+
+  void unjudged(const std::string& rates, const std::vector<std::string>& nodes,
+                const std::string& why) {
+    judgement_.unjudged.push_back({rates, nodes, why, kRecord});
+    for (const std::string& node : nodes) {
+      Verdict verdict{Scope::node,           node,
+                      Outcome::inconclusive, fmt::format("{} not judged: {}", rates, why),
+                      std::nullopt,          kRecord};
+      verdict.check = "rates";
+      verdict.metric = rates;
+      verdict.hosts = {node};
+      judgement_.findings.push_back(verdict);
+      count({node}, verdict);
+    }
+  }
+
+  /// A reference that the user named must compare something of each node.
+  void look_for_comparisons(const std::map<std::string, std::string>& missed) {
+    std::set<std::string> compared;
+    for (const Judged& one : judgement_.judged)
+      if (one.witness == Witness::reference || one.witness == Witness::bar)
+        compared.insert(observation(one).of.hosts.begin(), observation(one).of.hosts.end());
+    const std::string why =
+        missed.empty() ? "it has nothing of this board"
+                       : fmt::format("{}: {}", missed.begin()->first, missed.begin()->second);
+    for (const std::string& node : nodes()) {
+      if (compared.contains(node) || !has_observations(node)) continue;
+      Verdict verdict{Scope::node,           node,
+                      Outcome::inconclusive, "--reference compares none of its rates: " + why,
+                      Class::config,         kRecord};
+      verdict.check = "rates";
+      verdict.metric = "reference";
+      verdict.hosts = {node};
+      judgement_.findings.push_back(verdict);
+      count({node}, verdict);
+    }
+  }
+
+  // ---- together ----
+
+  void statements() {
+    for (const Statement& each : evidence_.statements) {
+      if (each.nodes.empty())
+        worst_of_job_ =
+            std::max(worst_of_job_, each.verdict.outcome == Outcome::fail ||
+                                            each.verdict.outcome == Outcome::inconclusive
+                                        ? each.verdict.outcome
+                                        : Outcome::pass);
+      count(each.nodes, each.verdict, each.accepted);
+    }
+  }
+
+  /// What other work leaves of a CPU may be slow in one class of rates; in two or more the node is.
+  void forgive_single_slow_classes_of_cpus() {
+    std::map<std::string, std::set<std::string>> slow;
+    for (const Judged& one : judgement_.judged)
+      if (observation(one).backend == "cpu" && one.witness == Witness::peers && is_slow(one))
+        for (const std::string& host : observation(one).of.hosts)
+          slow[host].insert(one.limit->rates);
+    std::set<std::string> forgiven;
+    for (const auto& [host, rates] : slow)
+      if (rates.size() < 2) forgiven.insert(host);
+    if (forgiven.empty()) return;
+    std::erase_if(judgement_.findings, [&](const Verdict& verdict) {
+      return verdict.witness == name_of(Witness::peers) &&
+             verdict.outcome == Outcome::inconclusive &&
+             std::all_of(verdict.hosts.begin(), verdict.hosts.end(),
+                         [&](const std::string& host) { return forgiven.contains(host); });
+    });
+    for (const std::string& host : forgiven) {
+      Own& own = outcomes_[host];
+      own = {Outcome::pass, "", std::nullopt, "", own.on_gpu};
+    }
+    for (const Verdict& verdict : judgement_.findings) count(verdict.hosts, verdict);
+    for (const Statement& each : evidence_.statements)
+      count(each.nodes, each.verdict, each.accepted);
+  }
+
+  Verdict verdict_of(const std::string& node, const Own& own) const {
+    Verdict verdict{Scope::node, node, own.outcome, own.cause, own.class_, own.action};
+    if (own.outcome == Outcome::pass) verdict.cause = passed(own.on_gpu);
+    return verdict;
+  }
+
+  std::string passed(bool on_gpu) const {
+    if (!on_gpu) return "correctness only";
+    const std::string found = sentence_of(judgement_.would_have_found);
+    return found.empty() ? "all checks passed" : found;
+  }
+
+  Verdict verdict_of_job() const {
+    Verdict job{Scope::job, request_.program, Outcome::pass, ""};
+    job.outcome = worst_of_job_;
+    if (several_failed_) job.outcome = Outcome::fail;
+    std::map<Outcome, int> counts;
+    bool on_gpu = false;
+    for (const auto& [node, own] : outcomes_) {
+      job.outcome = std::max(job.outcome, own.outcome);
+      ++counts[own.outcome];
+      on_gpu |= own.on_gpu;
+    }
+    if (outcomes_.empty()) {
+      job.outcome = std::max(job.outcome, Outcome::inconclusive);
+      job.cause = "nothing was measured";
+    } else if (job.outcome == Outcome::pass) {
+      job.cause = passed(on_gpu);
+    } else {
+      std::vector<std::string> parts;
+      for (const Outcome outcome : {Outcome::fail, Outcome::inconclusive, Outcome::pass})
+        if (counts.contains(outcome))
+          parts.push_back(fmt::format("{} {}", counts.at(outcome), name_of(outcome)));
+      job.cause = fmt::format("{} node{}: {}", outcomes_.size(), outcomes_.size() == 1 ? "" : "s",
+                              fmt::join(parts, ", "));
+    }
+    job.check = judgement_.findings.empty() ? "" : "rates";
+    return job;
+  }
+
+  const Evidence& evidence_;
+  const Request& request_;
+  Judgement& judgement_;
+  std::map<std::string, Own> outcomes_;  // by node
+  std::set<std::size_t> explained_;      // judged links whose GPU is to blame
+  std::set<std::string> observed_;
+  Outcome worst_of_job_ = Outcome::pass;
+  bool several_failed_ = false;
+};
+
+}  // namespace
+
+void conclude(const Evidence& evidence, bool named,
+              const std::map<std::string, std::string>& missed, const Request& request,
+              Judgement& judgement) {
+  Conclusion(evidence, request, judgement).run(named, missed);
+}
+
+}  // namespace shakedown::judge

@@ -1,0 +1,35 @@
+// The judge as programs use it: its options, and the data that they name.
+#pragma once
+
+#include <string>
+
+#include "common/judge/judge.hpp"
+#include "common/options.hpp"
+
+namespace shakedown::judge {
+
+struct JudgeOptions {
+  std::string reference;  // a file or folder; empty: the embedded ones
+  std::string limits;     // a file; empty: the embedded ones
+};
+/// --reference and --limits.
+void declare_options(OptionSet& options, JudgeOptions& values);
+
+/// Reads the files where there are any: only the rank that judges makes one.
+class Court {
+ public:
+  /// Throws UsageError that names option, file and key.
+  explicit Court(const JudgeOptions& options);
+
+  Limits& limits() { return limits_; }
+  const References& references() const { return references_; }
+  Judgement judge(const Evidence& evidence, const Request& request) const {
+    return judge::judge(evidence, references_, limits_, Boards::embedded(), request);
+  }
+
+ private:
+  References references_;
+  Limits limits_;
+};
+
+}  // namespace shakedown::judge

@@ -1,0 +1,225 @@
+#include "common/judge/evidence.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <functional>
+#include <map>
+#include <nlohmann/json.hpp>
+
+#include "common/error.hpp"
+
+namespace shakedown::judge {
+namespace {
+
+namespace fs = std::filesystem;
+constexpr const char* kRuns = "runs.jsonl";
+
+Outcome outcome_of(const std::string& name) {
+  for (const Outcome each :
+       {Outcome::pass, Outcome::warn, Outcome::unknown, Outcome::inconclusive, Outcome::fail})
+    if (name == name_of(each)) return each;
+  return Outcome::inconclusive;  // of a later version
+}
+
+std::optional<Class> class_of(const std::string& name) {
+  for (const Class each :
+       {Class::hardware, Class::config, Class::software, Class::environment, Class::infrastructure})
+    if (name == name_of(each)) return each;
+  return std::nullopt;
+}
+
+Scope scope_of(const std::string& name) {
+  for (const Scope each : {Scope::operation, Scope::link, Scope::rank, Scope::gpu, Scope::rail,
+                           Scope::node, Scope::group, Scope::strategy})
+    if (name == name_of(each)) return each;
+  return Scope::job;
+}
+
+std::string text(const Json& line, const char* key) {
+  const auto found = line.find(key);
+  return found != line.end() && found->is_string() ? found->get<std::string>() : "";
+}
+
+std::vector<std::string> texts(const Json& line, const char* key) {
+  std::vector<std::string> found;
+  if (line.contains(key) && line[key].is_array())
+    for (const Json& each : line[key])
+      found.push_back(each.is_string() ? each.get<std::string>() : "");
+  return found;
+}
+
+Statement statement_of(const Json& line) {
+  Statement said;
+  said.verdict = {scope_of(text(line, "scope")),     text(line, "name"),
+                  outcome_of(text(line, "verdict")), text(line, "cause"),
+                  class_of(text(line, "class")),     text(line, "action")};
+  said.verdict.check = text(line, "check");
+  said.stage = text(line, "stage");
+  said.nodes = texts(line, "nodes");
+  said.accepted = line.value("accepted", Json()) == true;
+  return said;
+}
+
+/// The lines of one of these kinds; the others are not parsed.
+void for_lines(const std::string& path, const std::vector<const char*>& kinds,
+               const std::function<void(const Json&)>& use) {
+  std::ifstream in(path, std::ios::binary);
+  if (!in) throw UsageError(fmt::format("{}: cannot be read: {}", path, std::strerror(errno)));
+  std::size_t number = 0;
+  for (std::string line; std::getline(in, line);) {
+    ++number;
+    const auto start = line.find_first_not_of(" \t\r");
+    if (start == std::string::npos) continue;
+    const bool known = std::any_of(kinds.begin(), kinds.end(), [&](const char* kind) {
+      const std::string head = fmt::format(R"({{"kind":"{}")", kind);
+      return line.compare(start, head.size(), head) == 0;
+    });
+    const bool first_key = line.compare(start, 9, R"({"kind":")") == 0;
+    if (first_key && !known) continue;
+    const Json json = Json::parse(line, nullptr, false);
+    if (!json.is_object() || !json.contains("kind"))
+      throw UsageError(fmt::format("{}: line {} is no record", path, number));
+    if (std::find(kinds.begin(), kinds.end(), text(json, "kind")) != kinds.end()) use(json);
+  }
+}
+
+class Reader {
+ public:
+  explicit Reader(std::string stage) : stage_(std::move(stage)) {}
+
+  void read(const std::string& path) {
+    if (!fs::is_directory(path)) {
+      record(path, fs::path(path).filename(), stage_, true);
+    } else if (fs::exists(fs::path(path) / kRuns)) {
+      acceptance(path);
+    } else {
+      std::vector<std::string> files;
+      for (const auto& entry : fs::directory_iterator(path))
+        if (entry.path().extension() == ".jsonl") files.push_back(entry.path());
+      if (files.empty()) throw UsageError(path + ": a folder without records (.jsonl)");
+      std::sort(files.begin(), files.end());
+      for (const std::string& file : files) record(file, fs::path(file).filename(), stage_, true);
+    }
+  }
+
+  Read take() { return std::move(read_); }
+
+ private:
+  void acceptance(const std::string& folder) {
+    struct Part {
+      std::string record, stage;
+    };
+    std::vector<Part> parts;
+    for_lines(fs::path(folder) / kRuns, {"node", "stage", "verdict"}, [&](const Json& line) {
+      const std::string kind = text(line, "kind");
+      if (kind == "node") {
+        read_.evidence.nodes.push_back(text(line, "name"));
+        for (const std::string& host : texts(line, "hosts")) node_of_[host] = text(line, "name");
+      } else if (kind == "stage") {
+        parts.push_back({text(line, "record"), text(line, "stage")});
+      } else if (stage_.empty() || text(line, "stage") == stage_) {
+        read_.evidence.statements.push_back(statement_of(line));
+      }
+    });
+    for (const Part& part : parts) {
+      const std::string file = fs::path(folder) / part.record;
+      // A record that is missing or cut is a statement of the acceptance's own.
+      if ((stage_.empty() || part.stage == stage_) && !part.record.empty() && fs::exists(file))
+        record(file, part.record, part.stage, false);
+    }
+  }
+
+  void record(const std::string& file, const std::string& name, const std::string& stage,
+              bool with_statements) {
+    std::map<std::string, std::string> places;  // UUIDs and ranks: hosts
+    bool began = false, ended = true;
+    std::vector<std::string> hosts;
+    const auto incomplete = [&] {
+      if (!with_statements || !began || ended) return;
+      Statement said;
+      said.verdict = {Scope::job, name, Outcome::inconclusive,
+                      name + ": a run without an end line"};
+      said.verdict.check = "not-finished";
+      said.nodes = hosts;
+      read_.evidence.statements.push_back(said);
+    };
+    for_lines(file, {"run", "metric", "verdict", "end"}, [&](const Json& line) {
+      const std::string kind = text(line, "kind");
+      if (kind == "metric") {
+        metric(line, file, name, stage);
+      } else if (kind == "end") {
+        ended = true;
+      } else if (kind == "run") {
+        incomplete();
+        began = true;
+        ended = false;
+        hosts.clear();
+        places.clear();
+        const std::vector<std::string> all = texts(line, "hosts");
+        const std::vector<std::string> uuids = texts(line, "gpu_uuids");
+        for (std::size_t rank = 0; rank < all.size(); ++rank) {
+          places[std::to_string(rank)] = all[rank];
+          if (rank < uuids.size()) places[uuids[rank]] = all[rank];
+          if (std::find(hosts.begin(), hosts.end(), all[rank]) == hosts.end())
+            hosts.push_back(all[rank]);
+        }
+      } else if (with_statements) {
+        statement(line, places, hosts);
+      }
+    });
+    incomplete();
+  }
+
+  void metric(const Json& line, const std::string& file, const std::string& name,
+              const std::string& stage) {
+    Observation o = named_by_file(file, line);
+    for (std::string& host : o.of.hosts)
+      if (const auto node = node_of_.find(host); node != node_of_.end()) host = node->second;
+    if (!stage.empty()) o.stage = stage;
+    read_.evidence.observations.push_back(std::move(o));
+    read_.records.push_back(name);
+  }
+
+  static Observation named_by_file(const std::string& file, const Json& line) {
+    try {
+      return observation_of(line);
+    } catch (const UsageError& error) {
+      throw UsageError(fmt::format("{}: {}", file, error.what()));
+    }
+  }
+
+  /// A rate's verdict, and a job's that rates are the reason of, is concluded anew.
+  void statement(const Json& line, const std::map<std::string, std::string>& places,
+                 const std::vector<std::string>& hosts) {
+    const std::string scope = text(line, "scope");
+    if (line.contains("metric") || (scope == "job" && text(line, "check") == "rates")) return;
+    Statement said = statement_of(line);
+    const auto at = places.find(said.verdict.name);
+    if (scope == "node")
+      said.nodes = {said.verdict.name};
+    else if ((scope == "gpu" || scope == "rank") && at != places.end())
+      said.nodes = {at->second};
+    else
+      said.nodes = hosts;
+    read_.evidence.statements.push_back(said);
+  }
+
+  std::string stage_;
+  std::map<std::string, std::string> node_of_;  // host: node
+  Read read_;
+};
+
+}  // namespace
+
+Read read(const std::vector<std::string>& paths, const std::string& stage) {
+  Reader reader(stage);
+  for (const std::string& path : paths) reader.read(path);
+  return reader.take();
+}
+
+}  // namespace shakedown::judge

@@ -1,0 +1,24 @@
+// Reads the evidence back: records of programs, or the folder of an acceptance.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "common/judge/judge.hpp"
+
+namespace shakedown::judge {
+
+/// What was read, and from which file each observation is: relative to the folder that was named.
+struct Read {
+  Evidence evidence;
+  std::vector<std::string> records;
+};
+
+/// Of files and folders. Of each record: `metric` lines, and `verdict` lines that are no rate's; a
+/// record without an `end` line is a statement that it is incomplete. A folder with runs.jsonl is
+/// an acceptance's: its `stage` lines name the records, its `node` lines the nodes and their hosts,
+/// and its verdicts are the only statements. `stage`: of that one alone; "": of all. Throws
+/// UsageError that names what cannot be read, or a line that is no record.
+Read read(const std::vector<std::string>& paths, const std::string& stage = "");
+
+}  // namespace shakedown::judge

@@ -1,0 +1,260 @@
+#include "common/judge/judge.hpp"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <cmath>
+#include <map>
+#include <set>
+
+#include "common/judge/conclusion.hpp"
+#include "common/judge/explain.hpp"
+#include "common/judge/series.hpp"
+#include "common/judge/statistics.hpp"
+#include "common/judge/witnesses.hpp"
+#include "common/statistics.hpp"
+
+namespace shakedown::judge {
+namespace {
+
+constexpr const char* kClock = "/clock_mhz";
+
+/// Judges the metrics one by one.
+class Rates {
+ public:
+  Rates(const Evidence& evidence, const References& references, const Limits& limits,
+        const Boards& boards)
+      : observations_(evidence.observations),
+        references_(references),
+        boards_(boards),
+        all_(peers_of(evidence.observations, limits)) {}
+
+  void judge(Judgement& judgement, std::map<std::string, std::string>& missed) {
+    for (const bool memory : {true, false})  // which explains slow products
+      for (const Peers& peers : all_)
+        if (observations_[peers.observation].metric.starts_with("memory/") == memory)
+          judge(peers, judgement, missed);
+  }
+
+ private:
+  void judge(const Peers& peers, Judgement& judgement, std::map<std::string, std::string>& missed) {
+    const Testimonies heard = hear(peers, observations_, references_, boards_);
+    const std::string& metric = observations_[peers.observation].metric;
+    if (heard.figure == nullptr && !heard.missed.empty()) missed[metric] = heard.missed;
+    const Context context = context_of(peers, heard);
+    for (std::size_t i = 0; i < peers.series.size(); ++i) {
+      judgement.judged.push_back(judged(peers, peers.series[i], heard.of[i], heard, context));
+      const Judged& one = judgement.judged.back();
+      if (metric.starts_with("memory/") && one.outcome == Outcome::fail)
+        slow_memories_.insert(peers.series[i].subject);
+    }
+    for (const auto& said : heard.of) found(*peers.limit, metric, said, judgement);
+  }
+
+  Judged judged(const Peers& peers, const Series& series, const std::vector<Testimony>& said,
+                const Testimonies& heard, Context context) {
+    const Limit& limit = *peers.limit;
+    Judged one;
+    one.limit = &limit;
+    one.observation = series.looks.back().observation;
+    one.looks = static_cast<int>(series.looks.size());
+    const Observation& o = observations_[one.observation];
+    if (!series.judges()) {
+      one.cause = series.unjudged;
+      // What a machine lacks is nobody's fault; what others disturb is not the device's.
+      one.outcome = series.absent ? Outcome::pass : Outcome::inconclusive;
+      if (o.backend == "cpu" && series.disturbed) one.outcome = Outcome::pass;
+      if (series.disturbed) {
+        one.class_ = Class::environment;
+        one.action = "end them, or run again when it is free";
+      }
+      return one;
+    }
+    if (limit.least || limit.most) return by_bar(one, series, limit);
+    context.memory_slow = slow_memories_.contains(series.subject);
+    context.all_alike = heard.all_alike;
+    const Testimony* worst = nullptr;
+    Outcome outcome = Outcome::pass;
+    bool cleared = false;  // by a reference: what differs from peers is then no failure
+    for (const Testimony& each : said) {
+      if (each.may_fail && one.witness == Witness::none) {
+        one.witness = each.witness;
+        keep(one, each);
+      }
+      Outcome by = outcome_of(each, limit, o);
+      if (each.witness == Witness::peers && cleared && by != Outcome::pass) by = Outcome::warn;
+      cleared = cleared || (each.witness == Witness::reference && each.may_fail && each.passes());
+      if (by > outcome) {
+        outcome = by;
+        worst = &each;
+      }
+    }
+    if (worst == nullptr) return one;
+    one.witness = worst->witness;
+    keep(one, *worst);
+    one.outcome = outcome;
+    const Explanation why = explain(o, one.r, *worst, limit, context);
+    one.class_ = why.class_;
+    one.action = why.action;
+    if (why.warns && one.outcome == Outcome::fail) one.outcome = Outcome::warn;
+    one.cause = cause_of(o, one, *worst, why.cause);
+    return one;
+  }
+
+  Judged by_bar(Judged one, const Series& series, const Limit& limit) const {
+    one.witness = Witness::bar;
+    double best = kUnknown;
+    for (const Look& look : series.looks) {
+      if (!std::isfinite(look.value)) continue;
+      const bool missed =
+          (limit.least && look.value < *limit.least) || (limit.most && look.value > *limit.most);
+      one.slow_looks += missed ? 1 : 0;
+      const bool less = observations_[look.observation].less_is_better();
+      if (!std::isfinite(best) || (less ? look.value < best : look.value > best)) best = look.value;
+    }
+    one.usual = limit.least ? *limit.least : *limit.most;
+    const Observation& o = observations_[one.observation];
+    one.r = slower_by(o, best, one.usual);
+    if (one.slow_looks == one.looks) {
+      one.outcome = Outcome::fail;
+      one.class_ = limit.class_;
+      one.action = limit.action;
+      one.cause = fmt::format("{:.4g} {}, {} {:.4g}", best, o.unit,
+                              limit.least ? "at least" : "at most", one.usual);
+    }
+    return one;
+  }
+
+  static Outcome outcome_of(const Testimony& said, const Limit& limit, const Observation& o) {
+    if (said.undecided) return said.may_fail ? Outcome::inconclusive : Outcome::warn;
+    if (said.fails()) return said.may_fail ? Outcome::fail : Outcome::warn;
+    // One slow look of a best is other work; of a median it is worth a remark.
+    const int noticed = limit.statistic == Statistic::best ? 2 : 1;
+    if (said.slow() >= noticed) return Outcome::warn;
+    const bool low_clock =
+        o.metric.ends_with(kClock) && said.witness != Witness::first_principles &&
+        std::all_of(said.r.begin(), said.r.end(), [&](double r) { return r > limit.floor; });
+    return low_clock ? Outcome::warn : Outcome::pass;
+  }
+
+  static void keep(Judged& one, const Testimony& said) {
+    one.usual = said.usual;
+    one.floor = said.floor;
+    one.slow_looks = said.slow();
+    one.looks = static_cast<int>(said.r.size());
+    one.r = said.r.empty() ? 0 : *std::min_element(said.r.begin(), said.r.end());
+  }
+
+  std::string cause_of(const Observation& o, const Judged& one, const Testimony& said,
+                       const std::string& why) const {
+    const double value = statistic_of(o.samples, one.limit->statistic, o.less_is_better());
+    std::string text;
+    if (said.witness == Witness::first_principles)
+      text = fmt::format("{:.4g} {}, below {}", value, o.unit, said.text);
+    else if (std::isinf(one.r))
+      text =
+          fmt::format("{:.4g} {}, compared with {:.4g} of {}", value, o.unit, one.usual, said.text);
+    else
+      text = fmt::format("{:.4g} {}, {} than {:.4g} of {}", value, o.unit,
+                         one.r >= 1 ? fmt::format("{:.2f} times slower", 1 + one.r)
+                                    : fmt::format("{:.1f} % slower", 100 * one.r),
+                         one.usual, said.text);
+    if (said.undecided && said.witness == Witness::peers)
+      text += said.fails() ? "; which of them is right is not known"
+                           : "; another is far slower, and which of them is right is not known";
+    if (one.looks > 1) text += fmt::format("; slow in {} of {} looks", one.slow_looks, one.looks);
+    if (!why.empty()) text += "; " + why;
+    return text;
+  }
+
+  Context context_of(const Peers& peers, const Testimonies& heard) const {
+    Context context;
+    const Observation& o = observations_[peers.observation];
+    const auto board = boards_.find(o.pci_device_id, o.board, o.compute_capability);
+    if (board && board->known) context.usual_power_limit_w = board->power_w;
+    std::vector<double> temperatures;
+    for (const Series& series : peers.series) {
+      const Circumstances& seen = observations_[series.looks.back().observation].seen;
+      if (std::isfinite(seen.temperature_c)) temperatures.push_back(seen.temperature_c);
+    }
+    if (temperatures.size() > 1) context.usual_temperature_c = median_of(temperatures);
+    if (heard.figure != nullptr) {
+      if (std::isfinite(heard.figure->power_limit_w))
+        context.usual_power_limit_w = heard.figure->power_limit_w;
+      if (std::isfinite(heard.figure->temperature_c))
+        context.usual_temperature_c = heard.figure->temperature_c;
+    }
+    return context;
+  }
+
+  /// The smallest that any witness finds; of a class of rates the worst of its metrics and
+  /// subjects.
+  static void found(const Limit& limit, const std::string& metric,
+                    const std::vector<Testimony>& said, Judgement& judgement) {
+    const Testimony* best = nullptr;
+    for (const Testimony& each : said)
+      if (each.may_fail && !each.undecided && (best == nullptr || each.finds < best->finds))
+        best = &each;
+    if (best == nullptr || limit.warns || limit.rates.empty()) return;
+    for (Found& each : judgement.would_have_found)
+      if (each.rates == limit.rates) {
+        if (best->finds > each.slow_down) each = {limit.rates, metric, best->witness, best->finds};
+        return;
+      }
+    judgement.would_have_found.push_back({limit.rates, metric, best->witness, best->finds});
+  }
+
+  const std::vector<Observation>& observations_;
+  const References& references_;
+  const Boards& boards_;
+  std::vector<Peers> all_;
+  std::set<std::string> slow_memories_;  // subjects
+};
+
+}  // namespace
+
+const char* name_of(Witness witness) {
+  switch (witness) {
+    case Witness::none: return "none";
+    case Witness::bar: return "bar";
+    case Witness::reference: return "reference";
+    case Witness::first_principles: return "first_principles";
+    case Witness::peers: return "peers";
+  }
+  throw InternalError("unknown witness");
+}
+
+Judgement judge(const Evidence& evidence, const References& references, const Limits& limits,
+                const Boards& boards, const Request& request) {
+  Judgement judgement;
+  std::map<std::string, std::string> missed;  // by metric
+  Rates(evidence, references, limits, boards).judge(judgement, missed);
+  conclude(evidence, references.named(), missed, request, judgement);
+  return judgement;
+}
+
+std::vector<Suspect> suspects(const Evidence& evidence, const Judgement& judgement) {
+  std::vector<Suspect> found;
+  for (const Judged& one : judgement.judged) {
+    const bool slow = one.looks > 0 && one.slow_looks == one.looks && one.outcome != Outcome::pass;
+    if (!slow || one.looks > one.limit->looks) continue;
+    const Observation& o = evidence.observations[one.observation];
+    found.push_back({o.metric, o.of.key()});
+  }
+  return found;
+}
+
+std::string sentence_of(const std::vector<Found>& found) {
+  if (found.empty()) return "";
+  std::vector<std::string> parts;
+  for (const Found& each : found) {
+    std::string rates = each.rates;
+    std::replace(rates.begin(), rates.end(), '_', ' ');
+    parts.push_back(fmt::format("{} {:.1f} %{}", rates, std::ceil(1e3 * each.slow_down - 1e-9) / 10,
+                                rates == "products" ? " more cycles" : ""));
+  }
+  return fmt::format("would have found at 99 %: {}", fmt::join(parts, ", "));
+}
+
+}  // namespace shakedown::judge

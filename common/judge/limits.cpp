@@ -1,0 +1,206 @@
+#include "common/judge/limits.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <limits>
+
+#include "common/error.hpp"
+#include "common/judge/embedded.hpp"
+#include "common/judge/strict_json.hpp"
+
+namespace shakedown::judge {
+namespace {
+
+constexpr std::array kStatistics{"median", "best", "last"};
+constexpr std::array kClasses{Class::hardware, Class::config, Class::software, Class::environment,
+                              Class::infrastructure};
+constexpr std::array kRates{"",      "products", "memory",     "host_link",
+                            "links", "training", "collectives"};
+
+/// "memory/{copy,read}": both.
+std::vector<std::string> alternatives(const std::string& metric) {
+  const std::size_t open = metric.find('{'), close = metric.find('}', open);
+  if (open == std::string::npos || close == std::string::npos) return {metric};
+  std::vector<std::string> all;
+  for (std::size_t begin = open + 1; begin <= close;) {
+    const std::size_t end = std::min(metric.find(',', begin), close);
+    for (const std::string& rest : alternatives(metric.substr(close + 1)))
+      all.push_back(metric.substr(0, open) + metric.substr(begin, end - begin) + rest);
+    begin = end + 1;
+  }
+  return all;
+}
+
+std::vector<std::string> parts_of(const std::string& glob) {
+  std::vector<std::string> parts{""};
+  for (const char c : glob)
+    if (c == '/')
+      parts.emplace_back();
+    else
+      parts.back() += c;
+  return parts;
+}
+
+/// What matches both: "product/fp16/*" and "product/*/tflops" have "product/fp16/tflops" in common.
+/// A last "*" is of any number of parts.
+std::optional<std::string> common_to(const std::string& left, const std::string& right) {
+  std::vector<std::string> a = parts_of(left), b = parts_of(right);
+  while (a.size() < b.size() && a.back() == "*") a.emplace_back("*");
+  while (b.size() < a.size() && b.back() == "*") b.emplace_back("*");
+  if (a.size() != b.size()) return std::nullopt;
+  for (std::size_t i = 0; i < a.size(); ++i)
+    if (matches(a[i], b[i]))
+      a[i] = b[i];
+    else if (!matches(b[i], a[i]))
+      return std::nullopt;
+  return fmt::format("{}", fmt::join(a, "/"));
+}
+
+template <class Names>
+std::size_t place(StrictObject& row, const char* key, const std::string& word, const Names& names) {
+  for (std::size_t i = 0; i < names.size(); ++i)
+    if (word == names[i]) return i;
+  row.refuse(fmt::format("{}: {} is not one of {}", key, word, fmt::join(names, ", ")));
+}
+
+double least(StrictObject& row, const char* key, double value, double bound) {
+  if (!(value >= bound)) row.refuse(fmt::format("{}: {} is less than {}", key, value, bound));
+  return value;
+}
+
+int count(StrictObject& row, const char* key, double value, int bound) {
+  if (value != std::floor(value) || value > 1e6)
+    row.refuse(fmt::format("{}: a whole number is allowed, not {}", key, value));
+  return static_cast<int>(least(row, key, value, bound));
+}
+
+/// Of the keys that the row names; null takes `share` and the bars away.
+void change(Limit& limit, StrictObject& row) {
+  if (row.has("statistic"))
+    limit.statistic =
+        static_cast<Statistic>(place(row, "statistic", row.text("statistic", true), kStatistics));
+  if (const auto samples = row.number("samples"))
+    limit.samples = static_cast<std::size_t>(count(row, "samples", *samples, 1));
+  if (const auto looks = row.number("looks")) limit.looks = count(row, "looks", *looks, 0);
+  if (const auto floor = row.number("floor")) limit.floor = least(row, "floor", *floor, 0);
+  if (const auto spread = row.number("spread")) limit.spread = least(row, "spread", *spread, 0);
+  if (row.has("share")) {
+    limit.share = row.number("share");
+    if (limit.share && !(*limit.share > 0 && *limit.share < 1))
+      row.refuse(
+          fmt::format("share: more than 0 and less than 1 is allowed, not {}", *limit.share));
+  }
+  limit.constant = row.flag("constant").value_or(limit.constant);
+  limit.warns = row.flag("warns").value_or(limit.warns);
+  if (row.has("class")) {
+    std::array<std::string, kClasses.size()> names;
+    for (std::size_t i = 0; i < names.size(); ++i) names[i] = name_of(kClasses[i]);
+    limit.class_ = kClasses[place(row, "class", row.text("class", true), names)];
+  }
+  if (row.has("rates")) limit.rates = kRates[place(row, "rates", row.text("rates"), kRates)];
+  if (row.has("action")) limit.action = row.text("action");
+  if (row.has("least")) limit.least = row.number("least");
+  if (row.has("most")) limit.most = row.number("most");
+  if (limit.least && limit.most && *limit.least > *limit.most)
+    row.refuse(fmt::format("least: {} is above most, {}", *limit.least, *limit.most));
+}
+
+/// The rows of a file: the metric of each, and what else it says.
+template <class Do>
+void for_each_row(const std::string& text, const std::string& file, Do&& use) {
+  const Json json = parsed(text, file);
+  if (!json.is_array()) throw UsageError(file + ": a list of limits is allowed");
+  std::size_t number = 0;
+  for (const Json& each : json) {
+    const auto metric = each.is_object() ? each.find("metric") : each.end();
+    StrictObject row(each, fmt::format("{}: limit {}{}", file, ++number,
+                                       metric != each.end() ? " " + json_text(*metric) : ""));
+    use(row, row.text("metric", true));
+    row.done();
+  }
+}
+
+/// The rows that `glob` has in common with `rows`, in their order.
+std::vector<Limit> common_rows(const std::vector<Limit>& rows, const std::string& glob) {
+  std::vector<Limit> found;
+  for (const std::string& each : alternatives(glob))
+    for (const Limit& limit : rows)
+      if (const auto metric = common_to(each, limit.metric);
+          metric && std::none_of(found.begin(), found.end(),
+                                 [&](const Limit& earlier) { return earlier.metric == *metric; })) {
+        found.push_back(limit);
+        found.back().metric = *metric;
+      }
+  return found;
+}
+
+}  // namespace
+
+bool matches(const std::string& glob, const std::string& text) {
+  std::size_t g = 0, t = 0, star = std::string::npos, after = 0;
+  while (t < text.size())
+    if (g < glob.size() && glob[g] == '*') {
+      star = g++;
+      after = t;
+    } else if (g < glob.size() && glob[g] == text[t]) {
+      ++g;
+      ++t;
+    } else if (star != std::string::npos) {
+      g = star + 1;
+      t = ++after;
+    } else {
+      return false;
+    }
+  while (g < glob.size() && glob[g] == '*') ++g;
+  return g == glob.size();
+}
+
+Limits::Limits(const std::string& text, const std::string& file) {
+  for_each_row(text, file, [&](StrictObject& row, const std::string& metric) {
+    Limit limit;
+    limit.floor = std::numeric_limits<double>::infinity();
+    change(limit, row);
+    for (const std::string& each : alternatives(metric)) {
+      rows_.push_back(limit);
+      rows_.back().metric = each;
+    }
+  });
+}
+
+const Limits& Limits::embedded() {
+  static const Limits limits(embedded_files().at("limits.json"), "limits.json");
+  return limits;
+}
+
+Limits Limits::with(const std::string& text, const std::string& file) const {
+  Limits changed = *this;
+  for_each_row(text, file, [&](StrictObject& row, const std::string& metric) {
+    std::vector<Limit> found = common_rows(changed.rows_, metric);
+    if (found.empty()) row.refuse("metric: matches none that is measured");
+    for (Limit& limit : found) change(limit, row);
+    changed.rows_.insert(changed.rows_.begin(), found.begin(), found.end());
+  });
+  return changed;
+}
+
+void Limits::bar(const std::string& metric, std::optional<double> least,
+                 std::optional<double> most) {
+  std::vector<Limit> found = common_rows(rows_, metric);
+  if (found.empty()) throw UsageError(metric + ": no such metric");
+  for (Limit& limit : found) {
+    if (least) limit.least = least;
+    if (most) limit.most = most;
+  }
+  rows_.insert(rows_.begin(), found.begin(), found.end());
+}
+
+const Limit* Limits::find(const std::string& metric) const {
+  for (const Limit& limit : rows_)
+    if (matches(limit.metric, metric)) return &limit;
+  return nullptr;
+}
+
+}  // namespace shakedown::judge

@@ -1,0 +1,21 @@
+// A judgement as the lines of bin/judge's record.
+#pragma once
+
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "common/judge/evidence.hpp"
+#include "common/judge/judge.hpp"
+
+namespace shakedown::judge {
+
+/// Calls `write(kind, fields)` for each: a `figure` per subject and metric, with what it was
+/// compared with; a `verdict` per finding, then per node, then the job's; `found` and `unjudged`.
+void write_lines(const Read& read, const Judgement& judgement,
+                 const std::function<void(const std::string& kind, const Json& fields)>& write);
+
+/// Findings and the job's verdict, a line each, for people; then what would have been found.
+std::string text_of(const Judgement& judgement);
+
+}  // namespace shakedown::judge

@@ -1,0 +1,268 @@
+#include "common/judge/references.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <filesystem>
+#include <fstream>
+#include <sstream>
+
+#include "common/error.hpp"
+#include "common/judge/embedded.hpp"
+#include "common/judge/strict_json.hpp"
+
+namespace shakedown::judge {
+namespace {
+
+constexpr std::array kKinds{"measured", "published", "stated"};
+
+struct Seen {
+  const char* key;
+  double ReferenceFigure::*value;
+};
+constexpr std::array<Seen, 3> kSeen{{{"clock_mhz", &ReferenceFigure::clock_mhz},
+                                     {"temperature_c", &ReferenceFigure::temperature_c},
+                                     {"power_limit_w", &ReferenceFigure::power_limit_w}}};
+
+double positive(StrictObject& row, const char* key) {
+  const auto value = row.number(key);
+  if (!value) row.refuse(fmt::format("{} is missing", key));
+  if (!(*value > 0)) row.refuse(fmt::format("{}: more than 0 is allowed, not {}", key, *value));
+  return *value;
+}
+
+/// "2026-11-26" or "2026-11"
+bool is_date(const std::string& text) {
+  const std::string digits = "dddd-dd-dd";
+  if (text.size() != 10 && text.size() != 7) return false;
+  for (std::size_t i = 0; i < text.size(); ++i)
+    if (digits[i] == '-' ? text[i] != '-' : (text[i] < '0' || text[i] > '9')) return false;
+  return true;
+}
+
+/// A measured figure is judged with, and needs all that a judgement does.
+void check_measured(StrictObject& row, const ReferenceFigure& figure) {
+  if (Limits::embedded().find(figure.metric) == nullptr)
+    row.refuse("metric: nothing measures it; limits.json has the metrics");
+  if (!is_date(figure.date))
+    row.refuse(fmt::format("date: YYYY-MM-DD or YYYY-MM is allowed, not {}",
+                           figure.date.empty() ? "none" : figure.date));
+  if (figure.units == 0) row.refuse("units is missing");
+}
+
+ReferenceFigure figure_of(StrictObject& row) {
+  ReferenceFigure figure;
+  figure.metric = row.text("metric", true);
+  figure.unit = row.text("unit", true);
+  figure.value = positive(row, "value");
+  figure.kind = row.text("kind", true);
+  if (std::find(kKinds.begin(), kKinds.end(), figure.kind) == kKinds.end())
+    row.refuse(fmt::format("kind: {} is not one of {}", figure.kind, fmt::join(kKinds, ", ")));
+  figure.source = row.text("source", true);
+  figure.date = row.text("date");
+  if (row.has("units")) figure.units = static_cast<std::size_t>(positive(row, "units"));
+  for (const auto& [key, share] : {std::pair{"between", &figure.between}, {"look", &figure.look}}) {
+    *share = row.number(key).value_or(0);
+    if (!(*share >= 0 && *share < 1))
+      row.refuse(fmt::format("{}: 0 to 1 is allowed, not {}", key, *share));
+  }
+  figure.path_class = row.text("path_class");
+  figure.conditions = row.words("conditions");
+  figure.versions = row.words("versions");
+  for (const Seen& seen : kSeen) figure.*seen.value = row.number(seen.key).value_or(kUnknown);
+  if (row.has("line")) {
+    const std::map<std::string, double> line = row.numbers("line");
+    if (line.size() != 2 || !line.contains("a") || !line.contains("b"))
+      row.refuse("line: {\"a\": number, \"b\": number} is allowed");
+    figure.line = ClockLine{line.at("a"), line.at("b")};
+  }
+  figure.note = row.text("note");
+  if (figure.kind == kKinds.front()) check_measured(row, figure);
+  row.done();
+  return figure;
+}
+
+std::string text_of_file(const std::filesystem::path& path) {
+  std::ifstream in(path, std::ios::binary);
+  std::ostringstream text;
+  text << in.rdbuf();
+  if (!in || !text) throw UsageError(path.string() + ": cannot be read");
+  return text.str();
+}
+
+/// Date (of the run's start, which its run_id begins with) and observations of a record's metric
+/// lines of what can serve.
+void read_record(const std::filesystem::path& path, std::vector<Observation>& good,
+                 std::string& date) {
+  std::istringstream lines(text_of_file(path));
+  std::string line;
+  for (std::size_t number = 1; std::getline(lines, line); ++number) {
+    if (line.find("\"metric\"") == std::string::npos) continue;
+    const Json json = Json::parse(line, nullptr, false);
+    if (!json.is_object() || json.value("kind", "") != "metric") continue;
+    Observation observation;
+    try {
+      observation = observation_of(json);
+    } catch (const UsageError& error) {
+      throw UsageError(fmt::format("{}:{}: {}", path.string(), number, error.what()));
+    }
+    const std::string start = json.value("run_id", "").substr(0, 10);
+    if (is_date(start)) date = std::max(date, start);
+    if (observation.check != Check::wrong && observation.taken == Taken::measured &&
+        observation.disturbed_by.empty())
+      good.push_back(std::move(observation));
+  }
+}
+
+bool is_board_of(const Reference& reference, const Observation& observation) {
+  const std::string& id = observation.pci_device_id;
+  for (const std::string& each : reference.pci_device_ids)
+    if (!each.empty() && id.starts_with(each) &&
+        (id.size() == each.size() || id[each.size()] == ':'))
+      return true;
+  return std::find(reference.models.begin(), reference.models.end(), observation.board) !=
+         reference.models.end();
+}
+
+using Words = std::map<std::string, std::string>;
+
+/// "bytes 1048576, reference 134217728" for every key that differs. Where `only_theirs`, those that
+/// the reference does not name do not matter.
+std::vector<std::string> differences(const Words& ours, const Words& theirs, bool only_theirs) {
+  std::vector<std::string> found;
+  const auto add = [&](const std::string& key, const std::string& mine, const std::string& its) {
+    found.push_back(fmt::format("{} {}, reference {}", key, mine, its));
+  };
+  for (const auto& [key, mine] : ours) {
+    const auto its = theirs.find(key);
+    if (its == theirs.end()) {
+      if (!only_theirs) add(key, mine, "none");
+    } else if (its->second != mine) {
+      add(key, mine, its->second);
+    }
+  }
+  for (const auto& [key, its] : theirs)
+    if (!ours.contains(key)) add(key, "none", its);
+  return found;
+}
+
+std::vector<std::string> differences(const Observation& observation,
+                                     const ReferenceFigure& figure) {
+  const bool remark = figure.kind != kKinds.front();
+  std::vector<std::string> found = differences(observation.conditions, figure.conditions, remark);
+  if (figure.path_class != observation.path_class && !(remark && figure.path_class.empty()))
+    found.insert(found.begin(),
+                 fmt::format("path {}, reference {}",
+                             observation.path_class.empty() ? "none" : observation.path_class,
+                             figure.path_class.empty() ? "none" : figure.path_class));
+  return found;
+}
+
+}  // namespace
+
+Reference reference_of(const std::string& text, const std::string& file) {
+  const Json json = parsed(text, file);
+  StrictObject table(json, file);
+  if (table.has("devices"))
+    table.refuse(
+        "written by an older version, whose figures are not comparable: record it anew with "
+        "bin/judge RECORD --record-reference FILE");
+  Reference reference;
+  reference.file = file;
+  reference.name = table.text("name", true);
+  reference.note = table.text("note");
+  reference.pci_device_ids = table.texts("pci_device_ids");
+  reference.models = table.texts("models", true);
+  std::size_t number = 0;
+  for (const Json& each : table.array("figures")) {
+    const auto metric = each.is_object() ? each.find("metric") : each.end();
+    StrictObject row(each, fmt::format("{}: figure {}{}", file, ++number,
+                                       metric != each.end() ? " " + json_text(*metric) : ""));
+    reference.figures.push_back(figure_of(row));
+  }
+  table.done();
+  return reference;
+}
+
+References::References(std::vector<Reference> all) : all_(std::move(all)) {
+  for (std::size_t r = 0; r < all_.size(); ++r)
+    for (std::size_t f = 0; f < all_[r].figures.size(); ++f)
+      by_metric_[all_[r].figures[f].metric].push_back({r, f});
+}
+
+const References& References::embedded() {
+  static const References references([] {
+    std::vector<Reference> all;
+    for (const auto& [name, text] : embedded_files())
+      if (name != "boards.json" && name != "limits.json") all.push_back(reference_of(text, name));
+    return all;
+  }());
+  return references;
+}
+
+References References::load(const std::string& path) {
+  namespace fs = std::filesystem;
+  std::error_code error;
+  const bool folder = fs::is_directory(path, error);
+  if (!folder && !fs::exists(path, error)) throw UsageError(path + ": there is no such file");
+  std::vector<fs::path> files;
+  if (folder)
+    for (const auto& entry : fs::recursive_directory_iterator(path)) {
+      const std::string name = entry.path().filename().string();
+      if (entry.is_regular_file() && name != "boards.json" && name != "limits.json")
+        files.push_back(entry.path());
+    }
+  else
+    files.emplace_back(path);
+  std::sort(files.begin(), files.end());
+  std::vector<Reference> all;
+  std::vector<Observation> good;
+  std::string date;
+  for (const fs::path& file : files)
+    if (file.extension() == ".json") {
+      const std::string text = text_of_file(file);
+      if (!folder || text.find("\"figures\"") != std::string::npos)
+        all.push_back(reference_of(text, file.string()));
+    } else if (!folder || file.extension() == ".jsonl") {
+      read_record(file, good, date);
+    }
+  // Each board's: a figure is of one board alone.
+  std::map<std::string, std::vector<Observation>> by_board;
+  for (Observation& each : good) by_board[each.board].push_back(std::move(each));
+  for (const auto& [board, observations] : by_board) {
+    all.push_back(recorded(observations, Limits::embedded(), board, path, true, date));
+    all.back().file = path;
+  }
+  if (all.empty())
+    throw UsageError(path +
+                     ": no reference: a JSON file of results/reference's form, or a record "
+                     "with metric lines, is allowed");
+  References references(std::move(all));
+  references.named_ = true;
+  return references;
+}
+
+const ReferenceFigure* References::find(const Observation& observation, std::string* missed) const {
+  if (missed != nullptr) missed->clear();
+  const auto places = by_metric_.find(observation.metric);
+  if (places == by_metric_.end()) return nullptr;
+  const ReferenceFigure* best = nullptr;
+  std::vector<std::string> nearest;
+  for (const Place& place : places->second) {
+    const ReferenceFigure& figure = all_[place.reference].figures[place.figure];
+    if (figure.unit != observation.unit || !is_board_of(all_[place.reference], observation))
+      continue;
+    const bool measured = figure.kind == kKinds.front();
+    std::vector<std::string> differ = differences(observation, figure);
+    if (differ.empty() && measured) return &figure;
+    if (differ.empty() && best == nullptr) best = &figure;
+    if (measured && (nearest.empty() || differ.size() < nearest.size()))
+      nearest = std::move(differ);
+  }
+  if (missed != nullptr) *missed = fmt::format("{}", fmt::join(nearest, "; "));
+  return best;
+}
+
+}  // namespace shakedown::judge

@@ -1,0 +1,59 @@
+#include "common/judge/rejudge.hpp"
+
+#include <cstdio>
+#include <nlohmann/json.hpp>
+#include <ostream>
+
+#include "common/judge/lines.hpp"
+#include "common/output_file.hpp"
+
+namespace shakedown::judge {
+namespace {
+
+void write_reference(const std::string& path, const Read& read, const Judgement& judgement,
+                     const Limits& limits) {
+  if (judgement.job.outcome != Outcome::pass)
+    throw UsageError("--record-reference " + path + ": a reference is of nodes that pass");
+  const std::string name = path.substr(path.rfind('/') + 1);
+  const Reference made = recorded(read.evidence.observations, limits,
+                                  name.substr(0, name.rfind('.')), "bin/judge --record-reference");
+  write_file({"--record-reference", path}, [&](std::ostream& out) { out << text_of(made); });
+}
+
+}  // namespace
+
+void declare_options(OptionSet& set, RejudgeOptions& values) {
+  set.take_operands("RECORD_OR_FOLDER...", values.paths);
+  declare_options(set, values.court);
+  set.add("--rates", values.rates,
+          "classes of rates that each node must have a judgement of: products, memory, host_link, "
+          "links, collectives, training")
+      .metavar("LIST")
+      .default_text("those that were measured");
+  set.add("--stage", values.stage, "stage of an acceptance to judge alone").metavar("NAME");
+  set.add("--strict", values.strict, "make a node INCONCLUSIVE by a warning or an unknown fact");
+  set.add("--record", values.record, "file of figures, verdicts and what would have been found")
+      .metavar("FILE");
+  set.add("--record-reference", values.reference,
+          "write what passed as a reference; three GPUs of a model at least")
+      .metavar("FILE");
+  set.check([&] {
+    if (values.paths.empty()) throw UsageError("name a record or a folder of records");
+  });
+}
+
+ExitCode rejudge(const RejudgeOptions& options) {
+  Court court(options.court);
+  const Read records = read(options.paths, options.stage);
+  const Judgement judgement =
+      court.judge(records.evidence, {"judge", options.rates, options.strict});
+  std::fputs(text_of(judgement).c_str(), stdout);
+  Record record(options.record);
+  write_lines(records, judgement,
+              [&](const std::string& kind, const Json& fields) { record.write(kind, fields); });
+  if (!options.reference.empty())
+    write_reference(options.reference, records, judgement, court.limits());
+  return exit_code_of(judgement.job.outcome);
+}
+
+}  // namespace shakedown::judge

@@ -1,0 +1,96 @@
+#include "common/judge/series.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <map>
+
+#include "common/judge/statistics.hpp"
+
+namespace shakedown::judge {
+namespace {
+
+std::string group_key(const Observation& o) {
+  std::string key = o.metric + "|" + o.unit + "|" + o.backend + "|" +
+                    (o.pci_device_id.empty() ? o.board : o.pci_device_id.substr(0, 9)) + "|" +
+                    o.path_class;
+  for (const auto& [name, value] : o.conditions) key += "|" + name + "=" + value;
+  return key;
+}
+
+/// Why a measurement judges nothing; empty: it does.
+std::string why_not(const Observation& o, const Limit& limit) {
+  switch (o.taken) {
+    case Taken::timed_out: return "it timed out";
+    case Taken::not_supported: return "it is not supported here";
+    case Taken::out_of_memory: return "there was not enough memory";
+    case Taken::measured: break;
+  }
+  if (o.check == Check::wrong) return "its data were wrong";
+  if (!o.disturbed_by.empty()) return o.disturbed_by;
+  if (o.samples.size() < limit.samples)
+    return fmt::format("{} samples, {} are needed", o.samples.size(), limit.samples);
+  if (!std::all_of(o.samples.begin(), o.samples.end(),
+                   [](double sample) { return std::isfinite(sample); }))
+    return "a sample is not a number";
+  return "";
+}
+
+void add(Series& series, std::size_t index, const Observation& o, const Limit& limit) {
+  Look look{index};
+  const std::string why = why_not(o, limit);
+  if (why.empty()) {
+    look.value = statistic_of(o.samples, limit.statistic, o.less_is_better());
+    look.spread = look_spread(o.samples, limit.statistic, o.less_is_better());
+  } else {
+    series.unjudged = why;
+    series.disturbed = !o.disturbed_by.empty();
+    series.absent = o.taken == Taken::not_supported;
+  }
+  series.looks.push_back(look);
+}
+
+}  // namespace
+
+std::vector<Peers> peers_of(const std::vector<Observation>& observations, const Limits& limits) {
+  std::map<std::string, std::map<std::string, std::vector<std::size_t>>> groups;
+  std::map<std::string, const Limit*> known;
+  for (std::size_t i = 0; i < observations.size(); ++i) {
+    const Observation& o = observations[i];
+    const auto [limit, is_new] = known.try_emplace(o.metric, nullptr);
+    if (is_new) limit->second = limits.find(o.metric);
+    if (limit->second != nullptr) groups[group_key(o)][o.of.key()].push_back(i);
+  }
+  std::vector<Peers> all;
+  for (auto& [key, subjects] : groups) {
+    Peers peers{known[observations[subjects.begin()->second.front()].metric],
+                subjects.begin()->second.front(),
+                {}};
+    for (auto& [subject, indices] : subjects) {
+      std::sort(indices.begin(), indices.end(), [&](std::size_t a, std::size_t b) {
+        return std::tie(observations[a].look, observations[a].stage, observations[a].samples) <
+               std::tie(observations[b].look, observations[b].stage, observations[b].samples);
+      });
+      Series series{subject, {}, ""};
+      for (const std::size_t i : indices) add(series, i, observations[i], *peers.limit);
+      if (std::any_of(series.looks.begin(), series.looks.end(),
+                      [](const Look& look) { return std::isfinite(look.value); }))
+        series.unjudged.clear();
+      peers.series.push_back(std::move(series));
+    }
+    all.push_back(std::move(peers));
+  }
+  return all;
+}
+
+double slower_by(const Observation& of, double value, double usual) {
+  if (of.less_is_better()) return usual > 0 ? value / usual - 1 : INFINITY;
+  return value > 0 ? usual / value - 1 : INFINITY;
+}
+
+double slowed(const Observation& of, double usual, double r) {
+  return of.less_is_better() ? usual * (1 + r) : usual / (1 + r);
+}
+
+}  // namespace shakedown::judge

@@ -1,0 +1,45 @@
+// Observations in order: the looks at one subject's metric, and the subjects that are peers.
+#pragma once
+
+#include <cstddef>
+#include <string>
+#include <vector>
+
+#include "common/judge/limits.hpp"
+#include "common/judge/observation.hpp"
+
+namespace shakedown::judge {
+
+/// One measurement of a subject's metric.
+struct Look {
+  std::size_t observation = 0;  // its index
+  double value = kUnknown;      // the limit's statistic of the samples; unknown: it judges nothing
+  double spread = 0;            // what measuring again changes, as a share of the value
+};
+
+/// Of one subject and metric, under the same conditions; in the order they were taken.
+struct Series {
+  std::string subject;  // its key
+  std::vector<Look> looks;
+  std::string unjudged;                    // why no look judges it; empty: one does
+  bool disturbed = false, absent = false;  // by others; not supported here
+
+  bool judges() const { return unjudged.empty(); }
+};
+
+/// Subjects of one metric, board and path class under the same conditions.
+struct Peers {
+  const Limit* limit = nullptr;
+  std::size_t observation = 0;  // one of them, for what they have in common
+  std::vector<Series> series;   // by key
+};
+
+/// Of the observations whose metrics have a limit; sorted, so that their order does not count.
+std::vector<Peers> peers_of(const std::vector<Observation>& observations, const Limits& limits);
+
+/// The time that `value` takes, as a share of the usual one's, minus 1: 0.01 is 1 % slower.
+double slower_by(const Observation& of, double value, double usual);
+/// The value that is `r` slower.
+double slowed(const Observation& of, double usual, double r);
+
+}  // namespace shakedown::judge

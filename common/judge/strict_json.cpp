@@ -1,0 +1,108 @@
+#include "common/judge/strict_json.hpp"
+
+#include <fmt/format.h>
+
+#include "common/error.hpp"
+
+namespace shakedown::judge {
+
+Json parsed(const std::string& text, const std::string& file) {
+  try {
+    return Json::parse(text);
+  } catch (const Json::parse_error& error) {
+    throw UsageError(fmt::format("{}: no JSON: byte {}", file, error.byte));
+  }
+}
+
+StrictObject::StrictObject(const Json& json, std::string where)
+    : json_(json), where_(std::move(where)) {
+  if (!json.is_object()) refuse("an object is allowed");
+}
+
+void StrictObject::refuse(const std::string& what) const {
+  throw UsageError(fmt::format("{}: {}", where_, what));
+}
+
+const Json* StrictObject::value(const char* key, bool needed) {
+  read_.insert(key);
+  const auto found = json_.find(key);
+  if (found != json_.end()) return &*found;
+  if (needed) refuse(fmt::format("{} is missing", key));
+  return nullptr;
+}
+
+std::string StrictObject::text(const char* key, bool needed) {
+  const Json* found = value(key, needed);
+  if (found == nullptr) return "";
+  if (!found->is_string()) refuse(fmt::format("{}: a text is allowed", key));
+  if (needed && found->get<std::string>().empty()) refuse(fmt::format("{} is empty", key));
+  return found->get<std::string>();
+}
+
+std::vector<std::string> StrictObject::texts(const char* key, bool needed) {
+  const Json* found = value(key, needed);
+  std::vector<std::string> all;
+  if (found == nullptr) return all;
+  if (!found->is_array()) refuse(fmt::format("{}: a list of texts is allowed", key));
+  for (const Json& each : *found) {
+    if (!each.is_string()) refuse(fmt::format("{}: a list of texts is allowed", key));
+    all.push_back(each.get<std::string>());
+  }
+  if (needed && all.empty()) refuse(fmt::format("{} is empty", key));
+  return all;
+}
+
+std::optional<double> StrictObject::number(const char* key) {
+  const Json* found = value(key, false);
+  if (found == nullptr || found->is_null()) return std::nullopt;
+  if (!found->is_number()) refuse(fmt::format("{}: a number is allowed", key));
+  return found->get<double>();
+}
+
+std::optional<bool> StrictObject::flag(const char* key) {
+  const Json* found = value(key, false);
+  if (found == nullptr) return std::nullopt;
+  if (!found->is_boolean()) refuse(fmt::format("{}: true or false is allowed", key));
+  return found->get<bool>();
+}
+
+const Json* StrictObject::object(const char* key) {
+  const Json* found = value(key, false);
+  if (found != nullptr && !found->is_object()) refuse(fmt::format("{}: an object is allowed", key));
+  return found;
+}
+
+const Json& StrictObject::array(const char* key) {
+  const Json* found = value(key, true);
+  if (!found->is_array()) refuse(fmt::format("{}: a list is allowed", key));
+  return *found;
+}
+
+std::map<std::string, std::string> StrictObject::words(const char* key) {
+  std::map<std::string, std::string> all;
+  if (const Json* found = object(key); found != nullptr)
+    for (const auto& [name, each] : found->items()) {
+      if (each.is_structured() || each.is_null())
+        refuse(fmt::format("{}: {}: a text, a number, true or false is allowed", key, name));
+      all[name] = each.is_string() ? each.get<std::string>() : json_text(each);
+    }
+  return all;
+}
+
+std::map<std::string, double> StrictObject::numbers(const char* key) {
+  std::map<std::string, double> all;
+  if (const Json* found = object(key); found != nullptr)
+    for (const auto& [name, each] : found->items()) {
+      if (!each.is_number()) refuse(fmt::format("{}: {}: a number is allowed", key, name));
+      all[name] = each.get<double>();
+    }
+  return all;
+}
+
+void StrictObject::done() const {
+  for (const auto& item : json_.items())
+    if (!read_.contains(item.key()))
+      refuse(fmt::format("unknown key {}: {} are allowed", item.key(), fmt::join(read_, ", ")));
+}
+
+}  // namespace shakedown::judge

@@ -1,0 +1,314 @@
+#include "common/judge/witnesses.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <functional>
+
+#include "common/statistics.hpp"
+
+namespace shakedown::judge {
+namespace {
+
+// A floor is K standard deviations: 1 in 10^9 healthy values of a normal distribution lies beyond,
+// and a slow-down of one floor and kAlmostAll deviations is found in each of two looks at 99.5 %.
+constexpr double kDeviations = 6;
+constexpr double kAlmostAll = 2.576;
+constexpr double kLeastSpread = 2e-4;  // of units: what a few of them do not show
+constexpr double kOfMedian = 1.57;     // variance of a median of n, in variances of one / n
+constexpr std::size_t kUnits = 3;      // of a reference: fewer do not show how units differ
+constexpr double kWidest = 3;       // times its floor a limit may be stretched by unsteady samples
+constexpr std::size_t kFleet = 16;  // subjects that show how they differ themselves
+constexpr std::size_t kMajority = 3;  // subjects of which a majority can be right
+constexpr double kApartOnCpu = 1.0;   // other work takes half of a CPU now and then
+
+double rounded_up(double share) { return std::ceil(1e3 * share - 1e-9) / 1e3; }
+
+const Look* first_of(const Series& series) {
+  for (const Look& look : series.looks)
+    if (std::isfinite(look.value)) return &look;
+  return nullptr;
+}
+
+/// What measuring again usually changes: of the steadier half, so that one who is unsteady does not
+/// excuse itself.
+double usual_spread(const Peers& peers) {
+  std::vector<double> spreads;
+  for (const Series& series : peers.series)
+    if (const Look* look = first_of(series)) spreads.push_back(look->spread);
+  if (spreads.empty()) return 0;
+  const auto middle = spreads.begin() + static_cast<std::ptrdiff_t>((spreads.size() - 1) / 2);
+  std::nth_element(spreads.begin(), middle, spreads.end());
+  return *middle;
+}
+
+std::vector<double> each_look(const Series& series, const std::function<double(const Look&)>& r) {
+  std::vector<double> all;
+  for (const Look& look : series.looks)
+    if (std::isfinite(look.value)) all.push_back(r(look));
+  return all;
+}
+
+// ---- a measured reference ----
+
+class ByReference {
+ public:
+  ByReference(const Peers& peers, const std::vector<Observation>& all,
+              const ReferenceFigure& figure, const References& references)
+      : limit_(*peers.limit), observations_(all), figure_(figure) {
+    const double look = std::max(figure.look, usual_spread(peers));
+    const double between = std::max(figure.between, kLeastSpread);
+    const double units = static_cast<double>(std::max<std::size_t>(figure.units, 1));
+    const double s = std::sqrt(between * between * (1 + kOfMedian / units) + look * look);
+    floor_ = std::max(limit_.floor, rounded_up(kDeviations * s));
+    finds_ = floor_ + kAlmostAll * s;
+    const Observation& o = all[peers.observation];
+    for (const auto& [library, version] : figure.versions) {
+      const auto own = o.versions.find(library);
+      if (own != o.versions.end() && own->second != version)
+        remark_ += fmt::format("; measured with {} {}, here {}", library, version, own->second);
+    }
+    const bool enough = references.named() || figure.units >= kUnits;
+    if (!enough)
+      remark_ += fmt::format("; of {} units, which do not show their spread", figure.units);
+    const bool wide = limit_.floor > 0 && floor_ > kWidest * limit_.floor;
+    if (wide)
+      remark_ += fmt::format("; samples too unsteady for a floor of {:.1f} %", 100 * floor_);
+    may_fail_ = remark_.empty() && !limit_.warns;
+  }
+
+  Testimony of(const Series& series) const {
+    Testimony said{Witness::reference, figure_.value, floor_, finds_, {}, may_fail_};
+    said.r = each_look(series, [&](const Look& look) { return r_of(look); });
+    said.text = fmt::format("reference of {} unit{}, {}{}", figure_.units,
+                            figure_.units == 1 ? "" : "s", figure_.date, remark_);
+    return said;
+  }
+
+ private:
+  /// Of a time that follows the clock, what a lower one explains is no slowness of the GPU.
+  double r_of(const Look& look) const {
+    const Observation& o = observations_[look.observation];
+    const double r = slower_by(o, look.value, figure_.value);
+    const double f = o.seen.clock_mhz;
+    if (!o.metric.starts_with("train/") || !(f < figure_.clock_mhz)) return r;
+    const ClockLine line = figure_.line.value_or(ClockLine{figure_.value * figure_.clock_mhz, 0});
+    return std::min(r, slower_by(o, look.value, line.a / f + line.b));
+  }
+
+  const Limit& limit_;
+  const std::vector<Observation>& observations_;
+  const ReferenceFigure& figure_;
+  double floor_ = 0, finds_ = 0;
+  bool may_fail_ = true;
+  std::string remark_;
+};
+
+/// Of many, one that misses the floor but lies among its peers: the reference is too narrow.
+void spare_a_wide_fleet(std::vector<std::vector<Testimony>>& of) {
+  std::vector<double> r;
+  for (const auto& said : of)
+    for (const Testimony& each : said)
+      if (each.witness == Witness::reference && !each.r.empty() && std::isfinite(each.r.front()))
+        r.push_back(each.r.front());
+  if (r.size() < kFleet) return;
+  const Summary summary = summarize(r);
+  const double apart = summary.median + kDeviations * 1.4826 * summary.mad;
+  for (auto& said : of)
+    for (Testimony& each : said)
+      if (each.witness == Witness::reference && each.fails() && each.may_fail &&
+          std::any_of(each.r.begin(), each.r.end(), [&](double one) { return one <= apart; })) {
+        each.undecided = true;
+        each.text += "; the fleet is wider than the reference";
+      }
+}
+
+// ---- first principles ----
+
+/// In the metric's unit; unknown where neither the board's row nor the device says.
+double peak_of(const Observation& o, const Boards& boards, std::string& by) {
+  const auto board = boards.find(o.pci_device_id, o.board, o.compute_capability);
+  if (board)
+    by = board->known ? board->name : fmt::format("{}, judged as {}", o.board, board->architecture);
+  const auto last = o.metric.rfind('/');
+  const std::string what = o.metric.substr(last + 1);
+  if (o.metric.starts_with("product/")) {
+    if (!board) return kUnknown;
+    if (what == "clock_mhz") return board->base_mhz;
+    const auto type = board->flop_per_cycle_sm.find(o.metric.substr(8, last - 8));
+    return what == "flop_per_cycle_sm" && type != board->flop_per_cycle_sm.end() ? type->second
+                                                                                 : kUnknown;
+  }
+  if (o.metric.starts_with("memory/") && board && board->known &&
+      std::isfinite(board->memory_gbs()))
+    return board->memory_gbs();
+  const bool to_switch = o.path_class == "nvswitch";
+  if (o.metric.starts_with("link/") && to_switch && board && board->nvlinks && *board->nvlinks > 0)
+    return *board->nvlinks * board->nvlink_gbs * (what == "both_ways" ? 2 : 1);
+  if (std::isfinite(o.peak)) by = "what the device reports of itself";
+  return o.peak;
+}
+
+Testimony by_first_principles(const Series& series, const std::vector<Observation>& all,
+                              double peak, double share, const std::string& by) {
+  const Observation& o = all[series.looks.front().observation];
+  const double least = share * peak;
+  Testimony said{Witness::first_principles, least, 0};
+  said.r = each_look(series, [&](const Look& look) { return slower_by(o, look.value, least); });
+  if (const Look* look = first_of(series))
+    said.finds = std::max(0.0, -1 + 1 / (1 + slower_by(o, look->value, least)));
+  said.text = fmt::format("{:.0f} % of {:.4g} {} ({})", 100 * share, peak, o.unit, by);
+  return said;
+}
+
+// ---- peers ----
+
+class ByPeers {
+ public:
+  ByPeers(const Peers& peers, const std::vector<Observation>& all, const ReferenceFigure* figure)
+      : peers_(peers), observations_(all), cpu_(all[peers.observation].backend == "cpu") {
+    const Limit& limit = *peers.limit;
+    const double between =
+        std::max(figure != nullptr && figure->units >= kUnits ? figure->between : limit.spread,
+                 kLeastSpread);
+    const double look = usual_spread(peers);
+    const double s = std::sqrt(2 * (between * between + look * look));
+    floor_ = std::max(limit.floor, rounded_up(kDeviations * s));
+    wide_ = limit.floor > 0 && floor_ > kWidest * limit.floor;
+    finds_ = floor_ + kAlmostAll * s;
+    if (cpu_) floor_ = std::max(floor_, kApartOnCpu);
+    std::size_t looks = 0;
+    for (const Series& series : peers.series) looks = std::max(looks, series.looks.size());
+    for (std::size_t look_number = 0; look_number < looks; ++look_number)
+      centres_.push_back(centre(look_number));
+    if (!compares()) return;
+    const bool property = limit.constant && !cpu_;
+    unclear_ = !property && (centres_.front().subjects < kMajority || !has_majority());
+    for (const Series& series : peers.series) apart_ = apart_ || (unclear_ && slow_in_all(series));
+  }
+
+  /// Whether there are any to compare.
+  bool compares() const { return !centres_.empty() && centres_.front().subjects >= 2 && !wide_; }
+
+  Testimony of(const Series& series) const {
+    const std::size_t n = centres_.front().subjects;
+    Testimony said{Witness::peers, kUnknown, floor_, finds_};
+    said.may_fail = !peers_.limit->warns;
+    for (std::size_t i = 0; i < series.looks.size(); ++i)
+      if (std::isfinite(series.looks[i].value)) {
+        said.r.push_back(r_of(series.looks[i], centres_[i]));
+        said.usual = centres_[i].value;
+      }
+    said.undecided = unclear_ ? apart_ : cpu_ && said.fails();
+    said.text = fmt::format("its {} peer{}", n - 1, n == 2 ? "" : "s");
+    return said;
+  }
+
+ private:
+  struct Centre {
+    double value = kUnknown, clock_mhz = kUnknown;
+    std::size_t subjects = 0;
+  };
+
+  static const Look* look_at(const Series& series, std::size_t number) {
+    const Look* found = nullptr;
+    for (std::size_t i = 0; i < series.looks.size() && i <= number; ++i)
+      if (std::isfinite(series.looks[i].value)) found = &series.looks[i];
+    return found;
+  }
+
+  /// The median of the faster half: right while no more than half of them, and of that half, are
+  /// slow.
+  Centre centre(std::size_t number) const {
+    std::vector<const Look*> looks;
+    for (const Series& series : peers_.series)
+      if (const Look* look = look_at(series, number)) looks.push_back(look);
+    if (looks.empty()) return {};
+    const bool less = observations_[looks.front()->observation].less_is_better();
+    const auto faster = [&](const Look* a, const Look* b) {
+      return less ? a->value < b->value : a->value > b->value;
+    };
+    const std::size_t middle = ((looks.size() + 1) / 2 - 1) / 2;
+    std::nth_element(looks.begin(), looks.begin() + static_cast<std::ptrdiff_t>(middle),
+                     looks.end(), faster);
+    const Look* found = looks[middle];
+    return {found->value, observations_[found->observation].seen.clock_mhz, looks.size()};
+  }
+
+  double r_of(const Look& look, const Centre& centre) const {
+    const Observation& o = observations_[look.observation];
+    const double r = slower_by(o, look.value, centre.value);
+    const double clocks = centre.clock_mhz / o.seen.clock_mhz;  // above 1: a slower clock explains
+    return o.metric.starts_with("train/") && clocks > 1 ? std::min(r, (1 + r) / clocks - 1) : r;
+  }
+
+  bool slow_in_all(const Series& series) const {
+    bool any = false;
+    for (std::size_t i = 0; i < series.looks.size(); ++i) {
+      if (!std::isfinite(series.looks[i].value)) continue;
+      if (!(r_of(series.looks[i], centres_[i]) > floor_)) return false;
+      any = true;
+    }
+    return any;
+  }
+
+  bool has_majority() const {
+    std::size_t alike = 0;
+    for (const Series& series : peers_.series)
+      if (const Look* look = look_at(series, 0))
+        alike += std::fabs(r_of(*look, centres_.front())) <= floor_ ? 1 : 0;
+    return 2 * alike > centres_.front().subjects;
+  }
+
+  const Peers& peers_;
+  const std::vector<Observation>& observations_;
+  bool cpu_ = false, wide_ = false;
+  bool unclear_ = false, apart_ = false;  // nothing says which side is right; there are two sides
+  double floor_ = 0, finds_ = 0;
+  std::vector<Centre> centres_;  // of each look
+};
+
+}  // namespace
+
+int Testimony::slow() const {
+  return static_cast<int>(
+      std::count_if(r.begin(), r.end(), [&](double one) { return one > floor; }));
+}
+
+Testimonies hear(const Peers& peers, const std::vector<Observation>& observations,
+                 const References& references, const Boards& boards) {
+  const Observation& first = observations[peers.observation];
+  const bool gpu = first.backend != "cpu";
+  Testimonies heard;
+  heard.of.resize(peers.series.size());
+  const auto say = [&](const auto& testimony_of) {
+    for (std::size_t i = 0; i < peers.series.size(); ++i)
+      if (peers.series[i].judges()) heard.of[i].push_back(testimony_of(peers.series[i]));
+  };
+  if (gpu || references.named()) heard.figure = references.find(first, &heard.missed);
+  if (heard.figure != nullptr && heard.figure->kind == "measured") {
+    const ByReference reference(peers, observations, *heard.figure, references);
+    say([&](const Series& series) { return reference.of(series); });
+    std::size_t judged = 0, failed = 0;
+    for (const auto& said : heard.of) {
+      judged += said.empty() ? 0 : 1;
+      failed += !said.empty() && said.front().fails() ? 1 : 0;
+    }
+    heard.all_alike = judged > 1 && failed == judged;
+    if (!heard.all_alike) spare_a_wide_fleet(heard.of);
+  }
+  if (gpu && peers.limit->share) {
+    std::string by;
+    const double peak = peak_of(first, boards, by);
+    if (std::isfinite(peak))
+      say([&](const Series& series) {
+        return by_first_principles(series, observations, peak, *peers.limit->share, by);
+      });
+  }
+  const ByPeers alike(peers, observations, heard.figure);
+  if (alike.compares()) say([&](const Series& series) { return alike.of(series); });
+  return heard;
+}
+
+}  // namespace shakedown::judge

@@ -1,0 +1,41 @@
+// What a subject's metric is compared with, in this order: a measured reference, first principles,
+// peers. Shares are of time: r = time / usual time - 1.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "common/judge/boards.hpp"
+#include "common/judge/judge.hpp"
+#include "common/judge/references.hpp"
+#include "common/judge/series.hpp"
+
+namespace shakedown::judge {
+
+/// What one witness says of one series.
+struct Testimony {
+  Witness witness = Witness::none;
+  double usual = kUnknown;  // in the metric's unit
+  double floor = 0;         // r from which on it is slow
+  double finds = 0;         // r that it finds in 99 of 100
+  std::vector<double> r = {};    // of each look that judges; infinite: nothing moved
+  bool may_fail = true;     // else it only warns: few units, other versions
+  bool undecided = false;   // slow, and nothing says which side is right
+  std::string text = {};  // "reference nvidia-h100 (4 units, 2026-11-26)", "the fastest of 2 peers"
+
+  int slow() const;  // looks in which it is
+  bool passes() const { return slow() == 0; }
+  bool fails() const { return !r.empty() && slow() == static_cast<int>(r.size()); }
+};
+
+/// Of each series of `peers`, in their order, what there is.
+struct Testimonies {
+  std::vector<std::vector<Testimony>> of;
+  std::string missed;  // why no reference compares; empty: one does
+  const ReferenceFigure* figure = nullptr;
+  bool all_alike = false;  // two or more, and all are slow by the reference
+};
+Testimonies hear(const Peers& peers, const std::vector<Observation>& observations,
+                 const References& references, const Boards& boards);
+
+}  // namespace shakedown::judge
