@@ -17,7 +17,7 @@ from shakedown_launch.acceptance import stages  # noqa: E402
 from shakedown_launch.acceptance.judge import judge, program  # noqa: E402
 from shakedown_launch.acceptance.ladder import isolation  # noqa: E402
 from shakedown_launch.acceptance.model import (  # noqa: E402
-    CONFIG, FAIL, HARDWARE, INCONCLUSIVE, INFRASTRUCTURE, NOT_JUDGED, PASS, UNKNOWN, WARN, Finding, Node,
+    FAIL, HARDWARE, INCONCLUSIVE, INFRASTRUCTURE, NOT_JUDGED, PASS, UNKNOWN, WARN, Finding, Node,
     Run)
 
 
@@ -79,10 +79,10 @@ NODES = [Node("a"), Node("b")]
 GROUPS = [run_of(stages.LADDER, [f"n{i}", f"n{i + 1}"], record=f"all_reduce/{i}.jsonl") for i in (0, 2, 4)]
 
 
-def figure(outcome, record, **more):
+def figure(outcome, nodes):
     return {"kind": "figure", "metric": "collective/all_reduce/busbw", "unit": "GB/s", "value": 300.0,
-            "samples": [300.0], "scope": "group", "name": "g", "nodes": ["n0", "n1"], "record": record,
-            "stage": stages.LADDER, "outcome": outcome, **more}
+            "samples": [300.0], "scope": "group", "name": "g", "nodes": nodes, "stage": stages.LADDER,
+            "outcome": outcome}
 
 
 class Case(unittest.TestCase):
@@ -93,7 +93,7 @@ class Case(unittest.TestCase):
 
     def judge(self, *lines, **more):
         made = judge.Judge(self.folder, FakeProgram(self.folder, lines, **more))
-        made.findings = lambda run: []
+        made.findings = made.records = lambda run: []
         return made
 
 
@@ -106,7 +106,7 @@ class OfGroups(Case):
                 ((INCONCLUSIVE,), [], [PASS, PASS, INCONCLUSIVE]), ((WARN, UNKNOWN), [], [PASS] * 3),
                 ((PASS, FAIL), [], [PASS, PASS, FAIL]),
                 ((), [Finding(stages.LADDER, FAIL, GROUPS[2].nodes, "wrong data")], [PASS, PASS, FAIL])]:
-            made = self.judge(*(figure(each, GROUPS[2].record) for each in rates))
+            made = self.judge(*(figure(each, GROUPS[2].nodes) for each in rates))
             made.findings = lambda run: said if run is GROUPS[2] else []
             self.assertEqual(made.outcomes(GROUPS, GROUPS), outcomes)
 
@@ -132,16 +132,16 @@ class OfGroups(Case):
 
     def test_groups_of_the_screen_that_passed_are_judged_and_the_others_told(self):
         """What the ladder made of these is its conclusion."""
-        made = self.judge(figure(FAIL, GROUPS[2].record), figure(PASS, GROUPS[0].record))
+        made = self.judge(figure(FAIL, GROUPS[2].nodes), figure(PASS, GROUPS[0].nodes))
         again = run_of(stages.LADDER, GROUPS[2].nodes, round=1, record="all_reduce/again.jsonl")
         made.outcomes(GROUPS, GROUPS)
         made.outcomes([again], [*GROUPS, again])
-        made._judging.lines = [figure(PASS, GROUPS[0].record)]
+        made._judging.lines = [figure(PASS, GROUPS[0].nodes)]
         _, _, judged = made.conclude([], [*GROUPS, again], [], {stages.LADDER: isolation.Isolation()})
         runs = made._judging.asked[-1][-1]
         self.assertEqual([line["record"] for line in runs if line["kind"] == "stage"],
                          [run.record for run in GROUPS[:2]])
-        self.assertEqual([each.record for each in judged.figures], [GROUPS[0].record, GROUPS[2].record])
+        self.assertEqual([each.nodes for each in judged.figures], [GROUPS[0].nodes, GROUPS[2].nodes])
 
 
 class Verdicts(Case):
@@ -195,18 +195,30 @@ class Verdicts(Case):
         runs = [*self.BOTH, run_of("nodes", ["a", "b"], round=0, record="first"),
                 run_of("nodes", ["a", "b"], round=1, record="last")]
         warm = Finding("soak", WARN, ("a",), "warm", gpu="GPU-1", check="heat")
-        self.outcomes(runs, [warm], rates=["products"],
+        link = Finding("all_reduce", FAIL, ("a", "b"), "each side passes", INFRASTRUCTURE)  # the job's
+        self.outcomes(runs, [warm, link], rates=["products"],
                       accepted=lambda each: dataclasses.replace(each, accepted=True))
         (_, rates, stage, lines), = self.asked
         self.assertEqual((rates, stage), (["products"], ""))
+        self.assertEqual([line["nodes"] for line in lines if line["kind"] == "verdict"], [["a"], []])
         self.assertEqual([(line["name"], line["hosts"]) for line in lines if line["kind"] == "node"],
                          [("a", ["a"]), ("b", ["b"])])
         self.assertEqual([line["record"] for line in lines if line["kind"] == "stage"],
                          ["soak/r.jsonl", "soak/r.jsonl", "last"])  # again without lost nodes
-        verdict, = [line for line in lines if line["kind"] == "verdict"]
+        verdict, _ = [line for line in lines if line["kind"] == "verdict"]
         self.assertEqual(verdict, {
             "kind": "verdict", "stage": "soak", "scope": "gpu", "name": "GPU-1", "gpu": "GPU-1", "verdict": "WARN",
             "nodes": ["a"], "cause": "warm", "check": "heat", "accepted": True})
+
+    def test_a_record_with_a_line_that_is_none_is_not_judged(self):
+        """bin/judge would have no result of any node."""
+        made = self.judge()
+        made.records = lambda run: [{"kind": "unreadable", "line": 3, "cause": "no JSON"}] \
+            if run.nodes == ("a",) else [{"kind": "run", "hosts": ["b.site", "b.site"]}]
+        made.conclude(NODES, [run_of("soak", name, record=name) for name in "ab"], [], {})
+        lines = made._judging.asked[0][-1]
+        self.assertEqual([line["record"] for line in lines if line["kind"] == "stage"], ["b"])
+        self.assertEqual([line["hosts"] for line in lines if line["kind"] == "node"], [["a"], ["b.site"]])
 
     def test_no_result_of_bin_judge_is_no_pass_and_hides_no_failure(self):
         for why in ("bin/judge did not end within 300 s", "limits.json: row 3: floor -1"):
@@ -214,7 +226,7 @@ class Verdicts(Case):
             self.assertEqual(self.outcomes(self.BOTH, found, failed=why), {"a": FAIL, "b": INCONCLUSIVE})
             self.assertEqual([each.cause for each in self.verdicts[1].findings], [why])
 
-    RATE = {"kind": "verdict", "scope": "gpu", "name": "GPU-1", "stage": "compute", "nodes": ["a"],
+    RATE = {"kind": "verdict", "scope": "gpu", "name": "GPU-1", "nodes": ["a"], "check": "rates",
             "metric": "product/fp16/flop_per_cycle_sm", "cause": "14 % more cycles", "class": "HARDWARE",
             "action": "RMA", "verdict": "FAIL", "slow_looks": 2, "looks": 2}
 
@@ -222,7 +234,8 @@ class Verdicts(Case):
         """And so is what they amount to."""
         node = {"kind": "verdict", "scope": "node", "name": "a", "verdict": "FAIL", "cause": "14 % more cycles"}
         slow_once = {**self.RATE, "verdict": "WARN", "slow_looks": 1}
-        self.assertEqual(self.outcomes(self.BOTH, lines=[node, self.RATE, slow_once]), {"a": FAIL, "b": PASS})
+        measured = {**figure("FAIL", ["a"]), "metric": self.RATE["metric"], "name": "GPU-1", "stage": "compute"}
+        self.assertEqual(self.outcomes(self.BOTH, lines=[node, self.RATE, slow_once, measured]), {"a": FAIL, "b": PASS})
         slow, warned = self.verdicts[0].findings
         self.assertEqual((slow.stage, slow.gpu, slow.check, slow.class_, slow.action, slow.outcome),
                          ("compute", "GPU-1", "product/fp16/flop_per_cycle_sm", HARDWARE, "RMA", FAIL))
@@ -232,13 +245,13 @@ class Verdicts(Case):
         self.assertEqual([(each.subject, each.gpu) for each in self.others], [("link 0->1", "")])
 
     def test_a_class_of_rates_without_a_witness(self):
-        unjudged = {"kind": "unjudged", "rates": "host_link", "nodes": ["a"], "why": "no reference of this board",
-                    "action": "--record-reference on nodes known to be good"}
+        unjudged = {"kind": "verdict", "scope": "node", "name": "a", "nodes": ["a"], "metric": "host_link",
+                    "check": "rates", "verdict": "INCONCLUSIVE", "cause": "host link not judged: no reference",
+                    "action": "launch/acceptance --record-reference FILE"}
         node = {"kind": "verdict", "scope": "node", "name": "a", "verdict": "INCONCLUSIVE", "cause": "not judged"}
         self.assertEqual(self.outcomes(self.BOTH, lines=[node, unjudged]), {"a": INCONCLUSIVE, "b": PASS})
         found, = self.verdicts[0].findings
-        self.assertEqual((found.cause, found.check, found.class_), (
-            "host link not judged: no reference of this board", NOT_JUDGED, CONFIG))
+        self.assertEqual((found.cause, found.check), ("host link not judged: no reference", NOT_JUDGED))
         self.assertIn("--record-reference", found.action)
         self.outcomes(self.BOTH[:1], lines=[node, unjudged], expected={"a": ["soak", "train"]})
         self.assertEqual([each.check for each in self.verdicts[0].findings], ["missing"])

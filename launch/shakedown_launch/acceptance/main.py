@@ -19,7 +19,7 @@ from .campaign.progress import Log, Progress
 from .evidence import machines
 from .judge import program
 from .judge.judge import Judge
-from .model import EXIT_CODES, FAIL, INCONCLUSIVE, NOT_JUDGED, PASS, STOPPED, Acceptance, Finding
+from .model import EXIT_CODES, FAIL, INCONCLUSIVE, PASS, STOPPED, Acceptance, Finding
 from .report import digest, history, jsonl, junit, nagios, page, prometheus, slurm_lines, text
 from .words import clean, count
 
@@ -236,14 +236,13 @@ def brief(acceptance):
     lines += [f"{each.outcome} {digest.part(each, gpus_) or each.stage}: {each.cause}"
               f"{each.action and f'; {each.action}'}" for each in acceptance.all_findings()
               if not each.accepted]
+    lines += filter(None, [digest.would_have_found(acceptance)])
     return "\n".join(lines) + "\n"
 
 
 def record_reference(acceptance, judge, path):
-    """Whether all that is to be written was. Rates without a witness are a reason to write one, all else
-    that a node does not pass is a reason against it."""
-    if acceptance.outcome != PASS and any(each.blames and each.check != NOT_JUDGED
-                                          for each in acceptance.all_findings()):
+    """Whether all that is to be written was; of nodes that do not pass, nothing is."""
+    if acceptance.outcome != PASS:
         say(f"--record-reference {path}: not written, {acceptance.outcome}: a reference is of "
             "nodes that pass")
         return True

@@ -72,7 +72,6 @@ class Figure:
     witness: str = ""  # "" : it was compared with nothing
     usual: float = math.nan  # by the witness
     limit: float = math.nan  # from which on it fails
-    source: str = ""  # of `usual`
     record: str = ""
     more: dict = dataclasses.field(default_factory=dict)  # the line's other keys: condition.bytes
 

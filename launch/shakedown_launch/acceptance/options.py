@@ -43,8 +43,7 @@ COMMAND = Command(
             "file or folder of references, or of records, that rates are compared with; all nodes "
             "must see it (default: those of results/reference, which the programs have built in)"),
      Option(("--record-reference",), "FILE",
-            "write what was measured as a reference, if nodes pass or lack nothing but a witness of "
-            "their rates"),
+            "write what was measured as a reference, if all nodes pass; three GPUs of a model at least"),
      Option(("--history",), "FILE",
             "append failures by serial number, and name the parts that failed before"),
      Option(("--output",), "DIR",

@@ -160,14 +160,12 @@ def words(stage, settings, ranks, fault="", capsules=""):
     return line
 
 
-def rates(settings, ranks, together):
-    """The classes of rates that its stages measure on this many ranks per node; `together`: there are
-    several nodes. On the CPU none has to be judged."""
+def rates(settings, ranks):
+    """The classes of rates that are measured on each node of this many ranks. On the CPU none has to be
+    judged."""
     if settings.backend != GPU:
         return []
-    scopes = (NODE, GROUP) if together else (NODE,)
-    of_tier = [stage for scope in scopes for stage in chosen(settings, scope, ranks)]
-    return list(dict.fromkeys(each for stage in of_tier for each in stage.rates
+    return list(dict.fromkeys(each for stage in chosen(settings, NODE, ranks) for each in stage.rates
                               if settings.tier != PROLOG or each not in stage.not_in_prolog))
 
 

@@ -87,7 +87,7 @@ class Campaign:
 
     def rates(self):
         """The classes that must have been judged."""
-        return stages.rates(self.settings, max(self.ranks.values(), default=0), len(self.fleet.nodes) > 1)
+        return stages.rates(self.settings, max(self.ranks.values(), default=0))
 
     def kinds_of_faults(self):
         """Those that a stage of this tier finds on the ranks that the nodes have."""

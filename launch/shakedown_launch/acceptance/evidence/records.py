@@ -10,6 +10,7 @@ NEEDED = {  # by findings, of what results/schema.json requires
     "end": ("exit_code",),
     "verdict": ("scope", "name", "verdict", "cause"),
     "failure": ("ranks", "hosts"),
+    "metric": ("metric", "unit", "scope", "name", "samples"),
     "health": ("host",)}
 
 

@@ -6,7 +6,7 @@ import os
 from .. import stages
 from ..evidence import findings, records
 from ..ladder import isolation
-from ..model import (FAIL, INCONCLUSIVE, PASS, SOFTWARE, VERDICTS, WARN, Finding, NodeVerdict,
+from ..model import (FAIL, INCONCLUSIVE, NOT_JUDGED, PASS, SOFTWARE, VERDICTS, WARN, Finding, NodeVerdict,
                      worst)
 from . import program, verdicts
 
@@ -55,11 +55,11 @@ class Judge:
             program.write_runs(self._output, self._hosts({name for run in so_far for name in run.nodes}, so_far),
                                so_far)
             self._of_groups = self._judging.judge(OF_GROUPS, stage=stage)
-        of_rates = {}
+        of_rates = {}  # a group that was tested before as well has one outcome
         for each in self._of_groups.figures:
-            of_rates.setdefault(each.record, []).append(each.outcome)
-        found = [worst([mine, *(outcome for outcome in of_rates.get(run.record, ()) if outcome in VERDICTS)])
-                 for run, mine in zip(runs, own)]
+            of_rates.setdefault(frozenset(each.nodes), []).append(each.outcome)
+        found = [worst([mine, *(outcome for outcome in of_rates.get(frozenset(run.nodes), ())
+                                if outcome in VERDICTS)]) for run, mine in zip(runs, own)]
         self._passed.update(run.record for run, outcome in zip(runs, found) if outcome == PASS)
         return found
 
@@ -108,9 +108,8 @@ class Judge:
         made = []
         for node in sorted(nodes, key=lambda node: node.name):
             lacks = verdicts.missing(node.name, ran, expected)
-            mine = own[node.name]
-            if not lacks:  # what did not run was not judged either
-                mine += judged.unjudged.get(node.name, ())
+            mine = [each for each in own[node.name]
+                    if not lacks or each.check != NOT_JUDGED]  # what did not run was not judged either
             outcome, more = program.verdict_of(judged, node.name, mine)
             mine = tuple(sorted([*mine, *more], key=verdicts.rank))
             made.append(NodeVerdict(node, outcome, mine, {stage: worst(
@@ -120,16 +119,19 @@ class Judge:
 
     def _of_screen(self, judged, runs):
         """The figures of the ladder's first groups that are not judged again."""
-        records = {run.record for run in runs if not run.round} - {each.record for each in judged.figures}
-        return [each for each in self._of_groups.figures if each.record in records]
+        groups = {frozenset(run.nodes) for run in runs if run.stage == stages.LADDER and not run.round}
+        groups -= {frozenset(each.nodes) for each in judged.figures if each.stage == stages.LADDER}
+        return [each for each in self._of_groups.figures if frozenset(each.nodes) in groups]
 
     def _counted(self, runs, isolations):
         """Those whose metrics are judged: of the ladder the groups of its screen that passed, as it says
-        what the others amount to; of what was repeated without lost nodes the last."""
+        what the others amount to; of what was repeated without lost nodes the last; none of which the
+        record cannot be read."""
         last = {run.stage: run for run in runs if len(run.nodes) > 1}
         return [run for run in runs if (
             not run.round and run.record in self._passed if run.stage in isolations
-            else run is last.get(run.stage, run) or len(run.nodes) == 1)]
+            else run is last.get(run.stage, run) or len(run.nodes) == 1)
+            and not any(line["kind"] == records.UNREADABLE for line in self.records(run))]
 
     def _hosts(self, names, runs):
         """{node: the hosts that its ranks report}"""

@@ -9,28 +9,36 @@ import subprocess
 
 from ... import places
 from ..lines import finding_line, stage_line
-from ..model import (CLASSES, CONFIG, INCONCLUSIVE, NOT_JUDGED, OUTCOMES, PASS, SOFTWARE, VERDICTS,
+from ..model import (CLASSES, INCONCLUSIVE, NOT_JUDGED, OUTCOMES, PASS, SOFTWARE, VERDICTS,
                      Figure, Finding, worst)
 from ..words import valid
 
 RUNS = "runs.jsonl"
 LIMIT_S = 300  # 8,000 GPUs take 2 s
 CHECK = "judge"  # of what it could not conclude, and its stage
-# What it concluded. `findings`: of rates, worst first. `nodes`: {name: its verdict line}. `unjudged`:
-# {node: findings about its classes of rates without a witness}. `failed`: why there is none of it all.
-Judged = collections.namedtuple("Judged", "figures findings nodes unjudged found failed")
-NOTHING = Judged((), (), {}, {}, (), "")
+# What it concluded. `findings`: of rates, worst first. `nodes`: {name: its verdict line}. `failed`: why
+# there is none of it all.
+Judged = collections.namedtuple("Judged", "figures findings nodes found failed")
+NOTHING = Judged((), (), {}, (), "")
 FIGURE_KEYS = {"kind", "run_id", "metric", "unit", "value", "samples", "scope", "name", "nodes", "outcome",
-               "stage", "record", "witness", "usual", "limit", "source"}
+               "stage", "record", "witness", "usual", "limit"}
 
 
 def write_runs(folder, nodes, runs, findings=()):
-    """`nodes`: {name: the hosts that its ranks report}."""
+    """`nodes`: {name: the hosts that its ranks report}. What several nodes did together is the job's: a
+    finding of each says what it means for the node."""
     lines = [*({"kind": "node", "name": name, "hosts": hosts} for name, hosts in nodes.items()),
              *map(stage_line, runs), *map(finding_line, findings)]
     with open(os.path.join(folder, RUNS), "w", encoding="utf-8") as file:
         for line in lines:
-            file.write(json.dumps(valid(line), allow_nan=False) + "\n")
+            if line["kind"] == "verdict" and len(line["nodes"]) > 1:
+                line["nodes"] = ()
+            file.write(text_of(line) + "\n")
+
+
+def text_of(line):
+    """Without blanks: bin/judge looks at the first bytes of a line."""
+    return json.dumps(valid(line), allow_nan=False, separators=(",", ":"))
 
 
 class Program:
@@ -73,54 +81,52 @@ class Program:
 
 def read(path):
     """Judged; a record that is cut, or of another form, has no result."""
-    made = Judged([], [], {}, {}, [], "")
+    figures, findings, nodes, found = [], [], {}, []
     try:
         with open(path, encoding="utf-8") as file:
-            for text in file:
-                add(made, json.loads(text))
+            for line in map(json.loads, file):
+                kind = line["kind"]
+                if kind == "figure":
+                    figures.append(figure_of(line))
+                elif kind == "found":
+                    found.append((line["rates"], line["metric"], line["witness"], line["slow_down"]))
+                elif kind == "verdict" and "metric" in line:
+                    findings.append(line)
+                elif kind == "verdict" and line["scope"] == "node":
+                    nodes[line["name"]] = line
+        stages = {}
+        for each in figures:
+            stages.setdefault((each.metric, each.outcome), each.stage)
+            stages[each.metric, each.outcome, each.name] = each.stage
+        return Judged(figures, [finding_of(line, stages) for line in findings], nodes, found, "")
     except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
-        return made._replace(nodes={}, failed=f"the record of bin/judge cannot be read: {error!r}")
-    return made
-
-
-def add(made, line):
-    kind = line["kind"]
-    if kind == "figure":
-        made.figures.append(figure_of(line))
-    elif kind == "found":
-        made.found.append((line["rates"], line["metric"], line["witness"], line["slow_down"]))
-    elif kind == "unjudged":
-        for name in line["nodes"]:
-            made.unjudged.setdefault(name, []).append(Finding(
-                CHECK, INCONCLUSIVE, (name,), f"{line['rates'].replace('_', ' ')} not judged: {line['why']}",
-                CONFIG, line.get("action", ""), subject=f"node {name}", check=NOT_JUDGED))
-    elif kind == "verdict" and "metric" in line:
-        made.findings.append(finding_of(line))
-    elif kind == "verdict" and line["scope"] == "node" and "check" not in line:
-        made.nodes[line["name"]] = line
+        return NOTHING._replace(failed=f"the record of bin/judge cannot be read: {error!r}")
 
 
 def figure_of(line):
     def number(key):
         value = line.get(key)
         return math.nan if value is None else float(value)
-    witness = line.get("witness", "")
     return Figure(line.get("stage", ""), tuple(line["nodes"]), line["metric"], number("value"), line["unit"],
                   line["scope"], line["name"],
                   tuple(math.nan if each is None else float(each) for each in line["samples"]),
-                  line["outcome"], "" if witness == "none" else witness, number("usual"), number("limit"),
-                  line.get("source", ""), line.get("record", ""),
+                  line["outcome"], line.get("witness", ""), number("usual"), number("limit"),
+                  line.get("record", ""),
                   {key: value for key, value in line.items() if key not in FIGURE_KEYS})
 
 
-def finding_of(line):
-    """Of a rate. An outcome of another name is no pass."""
-    scope, name = line["scope"], line["name"]
+def finding_of(line, stages):
+    """Of a rate, or of a class of them ("products") that nothing judged. An outcome of another name is
+    no pass."""
+    scope, name, metric = line["scope"], line["name"], line["metric"]
     outcome = line["verdict"] if line["verdict"] in OUTCOMES else INCONCLUSIVE
-    return Finding(line.get("stage", CHECK), outcome, tuple(line["nodes"]), line["cause"],
+    known = metric, line["verdict"]
+    stage = line.get("stage") or stages.get((*known, name)) or stages.get(known) or CHECK
+    return Finding(stage, outcome, tuple(line["nodes"]), line["cause"],
                    line["class"] if line.get("class") in CLASSES else "", line.get("action", ""),
-                   name if scope == "gpu" else line.get("gpu", ""), "" if scope == "gpu" else f"{scope} {name}",
-                   line["metric"], line.get("record", ""), line.get("slow_looks", 0), line.get("looks", 1))
+                   name if scope == "gpu" else "", "" if scope == "gpu" else f"{scope} {name}",
+                   metric if "/" in metric else NOT_JUDGED, slow_looks=line.get("slow_looks", 0),
+                   looks=line.get("looks", 0))
 
 
 def verdict_of(judged, node, own):

@@ -89,7 +89,7 @@ def figure_line(figure):
              "samples": figure.samples, "scope": figure.scope, "name": figure.name,
              "nodes": figure.nodes, "outcome": figure.outcome}
     others = {"stage": figure.stage, "record": figure.record, "witness": figure.witness,
-              "usual": figure.usual, "limit": figure.limit, "source": figure.source}
+              "usual": figure.usual, "limit": figure.limit}
     return {**found, **{key: value for key, value in others.items() if value and value == value},
             **figure.more}
 

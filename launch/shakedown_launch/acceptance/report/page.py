@@ -163,8 +163,8 @@ def figure_rows(acceptance, found):
     rows = [[each.name, each.unit, f"{len(each.figures):,}",
              (figure(each.worst.value), "missed" * each.missed), series.where(each.worst, gpus),
              each.slower, known(each.median), figure(each.best), known(each.limit), known(each.usual),
-             each.source] for each in found]
-    return table(["metric", "unit", "values", "worst", "of", "than usual", "median", "best",
+             each.witness] for each in found]
+    return table(["metric", "unit", "values", "worst", "of", "slower", "median", "best",
                   "limit", "usual", "by"], rows, (2, 3, 5, 6, 7, 8, 9))
 
 

@@ -47,9 +47,9 @@ class Series:
 
     @property
     def slower(self):
-        """"7.2 % slower": the worst than usual, as bin/judge has it; "" where it is not."""
+        """"7.2 %": the worst than usual, as bin/judge has it; "" where it is not."""
         share = number(self.worst.more.get("slower"))
-        return f"{100 * share:.1f} % slower" if share >= 0.0005 else ""
+        return f"{100 * share:.1f} %" if share >= 0.0005 else ""
 
     @property
     def usual(self):
@@ -60,10 +60,9 @@ class Series:
         return self.worst.limit
 
     @property
-    def source(self):
-        """"reference, results/reference/nvidia-h200.json"."""
-        witness = self.worst.witness.replace("_", " ")
-        return clean(", ".join(filter(None, (witness, self.worst.source))), 80)
+    def witness(self):
+        """"reference", "first principles", "peers"; "": nothing."""
+        return self.worst.witness.replace("_", " ")
 
     @property
     def missed(self):

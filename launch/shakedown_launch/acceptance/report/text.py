@@ -112,10 +112,10 @@ def figure_lines(acceptance):
     chosen = series.chosen(found, METRICS)
     lines = aligned([
         [each.name, each.unit, figure(each.worst.value), series.where(each.worst, gpus),
-         each.slower, known(each.median), known(each.best if len(each.figures) == 2 else math.nan),
-         known(each.limit), known(each.usual), "missed" if each.missed else ""] for each in chosen],
+         each.slower, known(math.nan if each.usual == each.usual else each.median),
+         known(each.best if len(each.figures) == 2 else math.nan), known(each.limit), known(each.usual), "missed" if each.missed else ""] for each in chosen],
         left={0, 1, 3, 9},
-        head=["", "unit", "worst", "of", "than usual", "median", "best", "limit", "usual", ""])
+        head=["", "unit", "worst", "of", "slower", "median", "best", "limit", "usual", ""])
     if len(found) > len(chosen):
         lines.append(f"  and {len(found) - len(chosen)} {MORE}")
     return lines
