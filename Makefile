@@ -81,13 +81,20 @@ ifneq ($(V),1)
   quiet = @echo '$(1) $@';
 endif
 .PHONY: all tests
-all: $(BINARIES) $(NCCL_TESTS)
+all: $(BINARIES) $(NCCL_TESTS) $(BIN)/judge
 tests: all $(TESTS)
 
 $(foreach source,$(PROGRAM_SOURCES),$(eval $(BIN)/$(basename $(notdir $(source))): $(LIBRARY_OBJECTS) $(call object,$(source))))
 $(BINARIES): $(BUILD)/link_flags
 	@mkdir -p $(@D)
 	$(call quiet,link) $(MPICXX) $(cxxflags) $(ldflags) $(filter %.o,$^) -o $@ $(ldlibs)
+
+# Without MPI and backends: for any machine that has records.
+JUDGE := $(call object,launch/judge.cpp $(wildcard common/judge/*.cpp) \
+           $(addprefix common/,error.cpp options.cpp options_help.cpp nvml.cpp nvml_library.cpp options_parsing.cpp output_file.cpp record.cpp statistics.cpp verdict.cpp))
+$(BIN)/judge: $(JUDGE) $(BUILD)/embedded.cpp.o $(BUILD)/link_flags
+	@mkdir -p $(@D)
+	$(call quiet,link) $(or $(lastword $(host_cxx)),c++) $(cxxflags) $(LDFLAGS) $(filter %.o,$^) -o $@ $(filter -lfmt,$(ldlibs)) $(LDLIBS)
 
 $(NCCL_TESTS): $(BIN)/collective_perf
 	@ln -sf collective_perf $@
@@ -147,7 +154,7 @@ $(call rewrite,$(BUILD)/nvcc_flags,$(call quoted,$(NVCC) $(ccbin) $(nvcc_cppflag
 $(call rewrite,$(BUILD)/link_flags,$(call quoted,$(MPICXX) $(host_cxx) $(cxxflags) $(ldflags) $(ldlibs)))
 $(call rewrite,$(BUILD)/embedded_names,$(EMBEDDED))
 -include $(LIBRARY_OBJECTS:.o=.d) $(EXPERIMENTS:.o=.d) $(TEST_OBJECTS:.o=.d) $(MPI_TEST_OBJECTS:.o=.d) \
-         $(PROGRAM_SOURCES:%=$(BUILD)/%.d)
+         $(PROGRAM_SOURCES:%=$(BUILD)/%.d) $(BUILD)/launch/judge.cpp.d
 endif
 $(BUILD)/flags $(BUILD)/nvcc_flags $(BUILD)/link_flags $(BUILD)/embedded_names: ;
 

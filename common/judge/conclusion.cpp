@@ -212,10 +212,10 @@ class Conclusion {
       const Observation& o = observation(one);
       for (const std::string& host : o.of.hosts) outcomes_[host].on_gpu |= o.backend != "cpu";
       if (!must_be_judged(one, o)) continue;
-      const bool absent = one.witness == Witness::none && one.outcome == Outcome::pass &&
-                          !one.cause.empty();  // nothing there that could be slow
+      // What is not there cannot be slow; what is INCONCLUSIVE for a reason of its own has said so.
+      const bool settled = one.witness != Witness::none || !one.cause.empty();
       bool& witnessed = judged[{one.limit->rates, o.of.hosts.front(), o.of.key()}];
-      witnessed = witnessed || one.witness != Witness::none || absent;
+      witnessed = witnessed || settled;
       if (one.witness != Witness::none) continue;
       const auto reason = missed.find(o.metric);
       why[one.limit->rates] = reason == missed.end() ? "no reference, and no peers, of " + o.board
