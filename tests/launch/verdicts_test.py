@@ -98,7 +98,7 @@ class Case(unittest.TestCase):
 
 
 class OfGroups(Case):
-    """What the ladder is told."""
+    """The outcomes that the ladder gets."""
 
     def test_a_group_is_what_its_run_says_and_then_what_its_rates_say(self):
         for rates, said, outcomes in [
@@ -130,7 +130,7 @@ class OfGroups(Case):
         self.assertEqual({(each.nodes, each.outcome) for each in found},
                          {((f"n{i}",), INCONCLUSIVE) for i in range(6)})
 
-    def test_groups_of_the_screen_that_passed_are_judged_and_the_others_told(self):
+    def test_groups_of_the_screen_that_passed_are_judged_and_the_others_shown(self):
         """What the ladder made of these is its conclusion."""
         made = self.judge(figure(FAIL, GROUPS[2].nodes), figure(PASS, GROUPS[0].nodes))
         again = run_of(stages.LADDER, GROUPS[2].nodes, round=1, record="all_reduce/again.jsonl")

@@ -1,15 +1,19 @@
 """A simulated fleet: nodes of eight GPUs on leaf switches under a spine, with the spread that
-healthy hardware was measured to have, and faults. It answers the tests that ladder.isolate yields."""
+healthy hardware was measured to have, and faults. It answers the tests that ladder.isolate yields,
+and has the metrics that bin/judge concludes from."""
 
 import dataclasses
+import os
 import pathlib
 import random
 import sys
+import tempfile
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "launch"))
+from shakedown_launch.acceptance.judge import program  # noqa: E402
 from shakedown_launch.acceptance.ladder import isolation, ladder  # noqa: E402
 from shakedown_launch.acceptance.model import (  # noqa: E402
-    FAIL, HARDWARE, INCONCLUSIVE, INFRASTRUCTURE, PASS, WARN)
+    CONFIG, ENVIRONMENT, FAIL, HARDWARE, INCONCLUSIVE, INFRASTRUCTURE, PASS, WARN, Run)
 
 GPUS = 8
 LEAF = 16  # nodes on a leaf switch
@@ -17,7 +21,16 @@ LEAF = 16  # nodes on a leaf switch
 # Standard deviations, of the value: healthy hardware, measured or published (acceptance.md).
 NODE_SPREAD = 0.01  # of a node's network
 ALL_REDUCE_NOISE = 0.025  # of one all_reduce over nodes
+HEAT_C = 71
 FLOOR = 0.92  # of the baseline: below it a group fails
+
+# metric: value, unit, spread between GPUs, noise between samples, samples
+CYCLES, CLOCK, HOST = "product/fp16/flop_per_cycle_sm", "product/fp16/clock_mhz", "host_link/to_device/alone"
+METRICS = {CYCLES: (4002, "FLOP/cycle/SM", 0.0003, 0.001, 12), CLOCK: (1530, "MHz", 0.015, 0.005, 5),
+           "memory/copy": (4270, "GB/s", 0.003, 0.003, 5), HOST: (55.3, "GB/s", 0.002, 0.001, 20)}
+THERMAL, POWER_CAP = 0x20, 0x04  # NVML's bits
+FACTORS = {"slow GPU: heat": (CLOCK, 0.85), "slow GPU: chip": (CYCLES, 0.85), "power limit": (CLOCK, 0.85),
+           "host link at half": (HOST, 0.5)}
 
 # Assumed, in seconds: starting a job on the nodes of a group, its all_reduce, and the time-out of a
 # group in which a node does not answer. The tests of a round run at the same time.
@@ -30,15 +43,21 @@ class Fault:
     kind: str
     nodes: tuple = ()  # whom it concerns: one node, or the two of a pair
     leaves: tuple = ()
+    gpu: int = 0
     share: float = 1  # of the tests in which it shows
 
 
-# kind: the class that has to be named
-KINDS = {"corrupt GPU": HARDWARE, "dead node": "", "flaky node": "", "bad port": INFRASTRUCTURE,
-         "port at 93 %": INFRASTRUCTURE, "bad pair": INFRASTRUCTURE,
-         "bad pair of two leaves": INFRASTRUCTURE, "bad leaf or rail": INFRASTRUCTURE,
-         "bad uplinks of a leaf": INFRASTRUCTURE, "1 of 8 uplinks": INFRASTRUCTURE,
-         "bad path of two leaves": INFRASTRUCTURE, "bad spine": INFRASTRUCTURE}
+# kind: the class that has to be named; who finds it
+KINDS = {"slow GPU: heat": (ENVIRONMENT, program), "slow GPU: chip": (HARDWARE, program),
+         "power limit": (CONFIG, program), "host link at half": (INFRASTRUCTURE, program),
+         "corrupt GPU": (HARDWARE, ladder), "dead node": ("", ladder),
+         "flaky node": ("", ladder), "bad port": (INFRASTRUCTURE, ladder),
+         "port at 93 %": (INFRASTRUCTURE, ladder), "bad pair": (INFRASTRUCTURE, ladder),
+         "bad pair of two leaves": (INFRASTRUCTURE, ladder),
+         "bad leaf or rail": (INFRASTRUCTURE, ladder),
+         "bad uplinks of a leaf": (INFRASTRUCTURE, ladder),
+         "1 of 8 uplinks": (INFRASTRUCTURE, ladder),
+         "bad path of two leaves": (INFRASTRUCTURE, ladder), "bad spine": (INFRASTRUCTURE, ladder)}
 BY_CHANCE = ("flaky node", "port at 93 %", "bad pair of two leaves", "1 of 8 uplinks")
 FATES = ("found", "other class", "inconclusive", "warned", "missed")
 NEEDS_LEAVES = {"bad uplinks of a leaf": 2, "1 of 8 uplinks": 2, "bad pair of two leaves": 2,
@@ -54,6 +73,7 @@ class Fleet:
         self.domains = {node: f"leaf{i // leaf:03}" for i, node in enumerate(self.nodes)}
         self.leaves = list(dict.fromkeys(self.domains.values()))
         self.faults = [self.fault(kind) for kind in kinds]
+        self._draws = random.Random(seed + 1)  # of its own: what is measured leaves the ladder's tests alone
         self._network = {node: self.random.gauss(1, NODE_SPREAD) for node in self.nodes}
         self.seconds = self.tests = 0
 
@@ -69,7 +89,7 @@ class Fleet:
                 self.domains[each] == self.domains[node])]
             return Fault(kind, (node, pick.choice(others)))
         share = pick.uniform(0.2, 0.8) if kind == "flaky node" else 1
-        return Fault(kind, (pick.choice(self.nodes),), share=share)
+        return Fault(kind, (pick.choice(self.nodes),), gpu=pick.randrange(GPUS), share=share)
 
     # ---- what the ladder tests ----
 
@@ -120,16 +140,53 @@ class Fleet:
         except StopIteration as end:
             return end.value
 
+    # ---- what bin/judge concludes from ----
+
+    def judged(self):
+        """Its findings."""
+        with tempfile.TemporaryDirectory() as folder:
+            with open(f"{folder}/fleet.jsonl", "w", encoding="utf-8") as file:
+                for node in self.nodes:
+                    for gpu in range(GPUS):
+                        faults = [fault for fault in self.faults if fault.nodes == (node,) and fault.gpu == gpu]
+                        file.writelines(self.line(metric, node, gpu, faults) for metric in METRICS)
+            program.write_runs(folder, {node: [node] for node in self.nodes},
+                               [Run("compute", tuple(self.nodes), 0, "", 0, "fleet.jsonl", "")])
+            judged = program.Program(folder, os.environ).judge("judged.jsonl")
+        assert not judged.failed, judged.failed
+        return judged.findings
+
+    def line(self, metric, node, gpu, faults):
+        value, unit, spread, noise, count = METRICS[metric]
+        draw = self._draws.gauss
+        value *= draw(1, spread)
+        seen = {"temperature_c": round(draw(HEAT_C, 2)), "power_limit_w": 700, "reasons": POWER_CAP}
+        for fault in faults:
+            slowed, share = FACTORS.get(fault.kind, ("", 1))
+            value *= share if metric == slowed else 1
+            if fault.kind == "slow GPU: heat":
+                seen.update(temperature_c=84, reasons=POWER_CAP | THERMAL)
+            if fault.kind == "power limit":
+                seen["power_limit_w"] = 600
+        samples = [round(value * draw(1, noise), 4) for _ in range(count)]
+        uuid = f"GPU-{node}-{gpu}"
+        return program.text_of({
+            "kind": "metric", "metric": metric, "unit": unit, "scope": "gpu", "name": uuid, "ranks": [gpu],
+            "hosts": [node], "uuids": [uuid], "backend": "gpu", "board": "NVIDIA H200", "look": 1,
+            "samples": samples, "check": "verified", "outcome": "measured", **seen}) + "\n"
+
     # ---- what came of it ----
 
-    def score(self, result):
+    def score(self, result, findings=()):
         """{each of FATES, "wrong nodes", "wrong links": count}."""
         score = dict.fromkeys((*FATES, "wrong nodes", "wrong links"), 0)
         found = isolation.findings(result, "ladder")
         for fault in self.faults:
-            score[self.fate(fault, KINDS[fault.kind], result, found)] += 1
+            class_, by = KINDS[fault.kind]
+            score[self.fate(fault, class_, result, found if by is ladder else findings)] += 1
         guilty = {node for fault in self.faults for node in fault.nodes}
         blamed = {each.node for each in (*result.faulty, *result.dead)} | set(result.lost)
+        blamed |= {each.nodes[0] for each in findings if each.outcome == FAIL}
         score["wrong nodes"] = len(blamed - guilty)
         score["wrong links"] = sum(
             not any(self.matches(fault, link) or fault.nodes in link.sides

@@ -19,7 +19,7 @@ COMMAND = Command(
     together, where a failure is traced to a node or a link. Without --quick and --full the stages
     are chosen for 8 minutes, 2 of them soak; on the CPU all are short, the soak 5 s (--full:
     --soak-minutes), and path and throughput do not run.""",
-    [Option(("--quick",), None, "short run before other jobs; its stages are chosen for 60 s"),
+    [Option(("--quick",), None, "short run before other jobs; its stages are chosen for 40 s"),
      Option(("--full",), None, "all sizes and types, and a soak of --soak-minutes"),
      Option(("--prolog",), None,
             "run for Slurm's Prolog, at most 20 s: this node, and only the GPUs of the job "
