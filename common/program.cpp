@@ -9,6 +9,8 @@
 #include <cmath>
 #include <csignal>
 #include <cstdio>
+#include <future>
+#include <memory>
 #include <nlohmann/json.hpp>
 #include <thread>
 #include <variant>
@@ -33,22 +35,34 @@ double timeout_of(const OptionSet& set) {
   return INFINITY;
 }
 
-/// The record of a job that ends for ranks that do not answer names them, with a line of the first
-/// rank that does: the one whose record it is, or the one that does without it. Best effort.
+/// The record of a job that ends for ranks that do not answer names them, in a line of the first
+/// rank that does: the one whose record it is, or the one that does without it. Best effort: what
+/// those ranks hang on may be the record's file system.
 void record_silence(const OptionSet& set, const MpiSession& session,
                     const std::vector<int>& silent) {
+  constexpr std::chrono::seconds kPatience{2};
   int first = 0;
   while (std::find(silent.begin(), silent.end(), first) != silent.end()) ++first;
   if (session.rank() != first) return;
-  for (const OptionValue& option : set.values()) {
-    const auto* path = std::get_if<std::string>(&option.value);
-    // A file that is not there is another host's.
-    if (option.name != "record" || !path || access(path->c_str(), W_OK) != 0) continue;
-    Json line = {{"check", "no-answer"}, {"ranks", silent}, {"hosts", Json::array()}};
-    for (int r : silent) line["hosts"].push_back(session.hosts()[static_cast<std::size_t>(r)]);
-    if (const double waited = timeout_of(set); std::isfinite(waited)) line["waited_s"] = waited;
-    Record(*path).write("failure", line);
-  }
+  std::string path;
+  for (const OptionValue& option : set.values())
+    if (const auto* text = std::get_if<std::string>(&option.value);
+        option.name == "record" && text != nullptr)
+      path = *text;
+  if (path.empty()) return;
+  Json line = {{"check", "no-answer"}, {"ranks", silent}, {"hosts", Json::array()}};
+  for (int r : silent) line["hosts"].push_back(session.hosts()[static_cast<std::size_t>(r)]);
+  if (const double waited = timeout_of(set); std::isfinite(waited)) line["waited_s"] = waited;
+  const auto written = std::make_shared<std::promise<void>>();
+  std::thread([written, path, line] {
+    try {
+      // A file that is not there is another host's.
+      if (access(path.c_str(), W_OK) == 0) Record(path).write("failure", line);
+    } catch (const std::exception&) {
+    }
+    written->set_value();
+  }).detach();
+  written->get_future().wait_for(kPatience);
 }
 
 /// Who did not come, in words; ranks time out together, those that still run say so within seconds.
