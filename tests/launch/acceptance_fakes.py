@@ -55,7 +55,7 @@ class FakeJudge:
         return {0: PASS, 1: FAIL}.get(run.code, INCONCLUSIVE)
 
     def outcomes(self, runs, so_far):
-        assert {run.stage for run in so_far} == {run.stage for run in runs}
+        assert set(runs) <= set(so_far)
         return [self.outcome(run) for run in runs]
 
 

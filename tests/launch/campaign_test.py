@@ -62,6 +62,7 @@ class Campaign(unittest.TestCase):
         """As much as another one, whose variables name GPUs that are not there."""
         one = conduct(FakeFleet(["a", "b"]), backend="gpu")
         one.ranks = {"a": 2, "b": 0}
+        self.assertIn("links", one.rates())
         expected = one.expected()
         self.assertEqual(expected["b"], expected["a"])
         self.assertIn("node_check", expected["b"])

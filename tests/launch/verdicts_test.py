@@ -112,9 +112,11 @@ class OfGroups(Case):
 
     def test_all_rounds_so_far_are_peers(self):
         made = self.judge()
-        made.outcomes(GROUPS[2:], GROUPS)
+        made.records = lambda run: [{"kind": "run", "hosts": ["n0.site"]}]
+        made.outcomes(GROUPS[2:], [run_of("soak", "n0", record="soak"), *GROUPS])
         (_, rates, stage, runs), = made._judging.asked
         self.assertEqual((rates, stage), ((), stages.LADDER))
+        self.assertEqual(runs[0], {"kind": "node", "name": "n0", "hosts": ["n0.site"]})
         self.assertEqual([line["record"] for line in runs if line["kind"] == "stage"],
                          [run.record for run in GROUPS])
 

@@ -86,8 +86,8 @@ class Campaign:
                 for node in self.fleet.nodes}
 
     def rates(self):
-        """The classes that must have been judged."""
-        return stages.rates(self.settings, max(self.ranks.values(), default=0))
+        """The classes that every node must have a judgement of; what more was measured needs one too."""
+        return stages.rates(self.settings, min(filter(None, self.ranks.values()), default=0))
 
     def kinds_of_faults(self):
         """Those that a stage of this tier finds on the ranks that the nodes have."""
@@ -257,7 +257,7 @@ class Campaign:
                     search.send(None)  # what is open is inconclusive
                 runs = self._run([self._task(stage, group, round_=number, group=i)
                                   for i, group in enumerate(groups)])
-                outcomes = self.judge.outcomes(runs, [run for run in self.runs if run.stage == stage.name])
+                outcomes = self.judge.outcomes(runs, self.runs)
                 number += 1
                 lost |= self._lost(stage, number, [
                     run for run in runs if run.code == 3 and self.judge.outcome(run) == INCONCLUSIVE])

@@ -48,18 +48,16 @@ class Judge:
 
     def outcomes(self, runs, so_far):
         """Of a round of the ladder: groups of nodes that were tested at the same time. `so_far`: all
-        runs of its stage, which are peers."""
-        own = [self.outcome(run) for run in runs]
-        stage = runs[0].stage if runs else ""
-        if runs and stages.named(stage).rates:
-            program.write_runs(self._output, self._hosts({name for run in so_far for name in run.nodes}, so_far),
-                               so_far)
-            self._of_groups = self._judging.judge(OF_GROUPS, stage=stage)
+        runs, of which those of its stage are peers."""
         of_rates = {}  # a group that was tested before as well has one outcome
-        for each in self._of_groups.figures:
-            of_rates.setdefault(frozenset(each.nodes), []).append(each.outcome)
-        found = [worst([mine, *(outcome for outcome in of_rates.get(frozenset(run.nodes), ())
-                                if outcome in VERDICTS)]) for run, mine in zip(runs, own)]
+        if any(run.stage == stages.LADDER for run in runs):
+            program.write_runs(self._output, self._hosts(so_far), [
+                run for run in so_far if run.stage == stages.LADDER and self._is_readable(run)])
+            self._of_groups = self._judging.judge(OF_GROUPS, stage=stages.LADDER)
+            for each in self._of_groups.figures:
+                if each.outcome in VERDICTS:
+                    of_rates.setdefault(frozenset(each.nodes), []).append(each.outcome)
+        found = [worst([self.outcome(run), *of_rates.get(frozenset(run.nodes), ())]) for run in runs]
         self._passed.update(run.record for run, outcome in zip(runs, found) if outcome == PASS)
         return found
 
@@ -97,7 +95,7 @@ class Judge:
                 ran.setdefault(name, {})[run.stage] = None
         found = list(map(accepted, found))
         found += verdicts.closed(nodes, ran, found, expected, left_out)
-        program.write_runs(self._output, self._hosts([node.name for node in nodes], runs),
+        program.write_runs(self._output, {**{node.name: [node.name] for node in nodes}, **self._hosts(runs)},
                            self._counted(runs, isolations), found)
         judged = self._judging.judge(JUDGED, rates, limit=limit)
         found += map(accepted, judged.findings)
@@ -131,16 +129,19 @@ class Judge:
         return [run for run in runs if (
             not run.round and run.record in self._passed if run.stage in isolations
             else run is last.get(run.stage, run) or len(run.nodes) == 1)
-            and not any(line["kind"] == records.UNREADABLE for line in self.records(run))]
+            and self._is_readable(run)]
 
-    def _hosts(self, names, runs):
+    def _is_readable(self, run):
+        return not any(line["kind"] == records.UNREADABLE for line in self.records(run))
+
+    def _hosts(self, runs):
         """{node: the hosts that its ranks report}"""
-        found = {name: {} for name in names}
+        found = {}
         for run in runs:
             for line in self.records(run) if len(run.nodes) == 1 else ():
-                if line["kind"] == "run" and run.nodes[0] in found:
-                    found[run.nodes[0]].update(dict.fromkeys(map(str, line["hosts"])))
-        return {name: list(hosts) or [name] for name, hosts in found.items()}
+                if line["kind"] == "run":
+                    found.setdefault(run.nodes[0], {}).update(dict.fromkeys(map(str, line["hosts"])))
+        return {name: list(hosts) for name, hosts in found.items()}
 
     def _transient(self, runs, stage):
         """What a failure amounts to that did not repeat: wrong data is never noise."""
