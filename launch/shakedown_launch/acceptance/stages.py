@@ -155,7 +155,7 @@ def words(stage, settings, ranks, fault="", capsules=""):
     if settings.reference and stage.rates and stage.program in JUDGES:
         line += ["--reference", settings.reference]
     kind, _, *amount = fault.split(":") if fault else ("", "")
-    if kind in faults(stage, settings, ranks) and (not amount or stage.program in JUDGES):
+    if kind in faults(stage, settings, ranks) and (not amount or stage.program == "compute_perf"):
         line += ["--inject-fault", fault]
     return line
 
