@@ -110,15 +110,19 @@ class OfGroups(Case):
             made.findings = lambda run: said if run is GROUPS[2] else []
             self.assertEqual(made.outcomes(GROUPS, GROUPS), outcomes)
 
-    def test_all_rounds_so_far_are_peers(self):
-        made = self.judge()
+    def test_groups_that_passed_so_far_are_peers(self):
+        """Those that were slow are no measure, nor is a group one of itself."""
+        made = self.judge(figure(FAIL, GROUPS[0].nodes))
         made.records = lambda run: [{"kind": "run", "hosts": ["n0.site"]}]
-        made.outcomes(GROUPS[2:], [run_of("soak", "n0", record="soak"), *GROUPS])
-        (_, rates, stage, runs), = made._judging.asked
-        self.assertEqual((rates, stage), ((), stages.LADDER))
-        self.assertEqual(runs[0], {"kind": "node", "name": "n0", "hosts": ["n0.site"]})
-        self.assertEqual([line["record"] for line in runs if line["kind"] == "stage"],
-                         [run.record for run in GROUPS])
+        other = run_of("soak", "n0", record="soak")
+        again = run_of(stages.LADDER, GROUPS[1].nodes, round=1, record="all_reduce/again.jsonl")
+        made.outcomes(GROUPS, [other, *GROUPS])
+        made.outcomes([again], [other, *GROUPS, again])
+        for (_, rates, stage, runs), listed in zip(made._judging.asked, [GROUPS, [GROUPS[2], again]]):
+            self.assertEqual((rates, stage), ((), stages.LADDER))
+            self.assertEqual(runs[0], {"kind": "node", "name": "n0", "hosts": ["n0.site"]})
+            self.assertEqual([line["record"] for line in runs if line["kind"] == "stage"],
+                             [run.record for run in listed])
 
     def test_what_measures_no_rates_is_not_judged(self):
         made = self.judge()

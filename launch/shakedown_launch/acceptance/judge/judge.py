@@ -22,7 +22,8 @@ class Judge:
         self._job_gpus = None if job_gpus is None else set(job_gpus.values())
         self._lines = {}  # of each record
         self._passed = set()  # records of groups that passed
-        self._of_groups = program.NOTHING  # of the ladder's last round
+        self._screen = ()  # figures of the ladder's first round
+        self._failed = ""  # why there is no result of a round's rates
 
     def records(self, run):
         if run.record not in self._lines:
@@ -48,16 +49,21 @@ class Judge:
 
     def outcomes(self, runs, so_far):
         """Of a round of the ladder: groups of nodes that were tested at the same time. `so_far`: all
-        runs, of which those of its stage are peers."""
-        of_rates = {}  # a group that was tested before as well has one outcome
+        runs, of which the groups that passed are peers: those that were slow are no measure for
+        those to come. A group that is tested again is not one of its own peers."""
+        of_rates = {}
         if any(run.stage == stages.LADDER for run in runs):
+            groups, now = {frozenset(run.nodes) for run in runs}, set(map(id, runs))
             program.write_runs(self._output, self._hosts(so_far), [
-                run for run in so_far if run.stage == stages.LADDER and self._is_readable(run)])
-            self._of_groups = self._judging.judge(OF_GROUPS, stage=stages.LADDER)
-            for each in self._of_groups.figures:
-                if each.outcome in VERDICTS:
-                    of_rates.setdefault(frozenset(each.nodes), []).append(each.outcome)
-        found = [worst([self.outcome(run), *of_rates.get(frozenset(run.nodes), ())]) for run in runs]
+                run for run in so_far if self._is_readable(run) and (
+                    id(run) in now or run.record in self._passed and frozenset(run.nodes) not in groups)])
+            judged = self._judging.judge(OF_GROUPS, stage=stages.LADDER)
+            for each in judged.figures:
+                of_rates.setdefault(frozenset(each.nodes), []).append(each)
+            self._screen = self._screen or judged.figures
+            self._failed = self._failed or judged.failed
+        found = [worst([self.outcome(run), *(each.outcome for each in of_rates.get(frozenset(run.nodes), ())
+                                             if each.outcome in VERDICTS)]) for run in runs]
         self._passed.update(run.record for run, outcome in zip(runs, found) if outcome == PASS)
         return found
 
@@ -77,9 +83,8 @@ class Judge:
             found += of_run
         for stage, isolated in isolations.items():
             found += isolation.findings(isolated, stage, self._transient(runs, stage))
-        if self._of_groups.failed:
-            found += [Finding(stages.LADDER, INCONCLUSIVE, (name,), self._of_groups.failed, SOFTWARE,
-                              check=program.CHECK)
+        if self._failed:
+            found += [Finding(stages.LADDER, INCONCLUSIVE, (name,), self._failed, SOFTWARE, check=program.CHECK)
                       for name in dict.fromkeys(name for run in runs if run.stage == stages.LADDER
                                                 for name in run.nodes)]
         return once(found)
@@ -113,13 +118,9 @@ class Judge:
             made.append(NodeVerdict(node, outcome, mine, {stage: worst(
                 each.outcome for each in mine if each.stage == stage and each.blames)
                 for stage in ran.get(node.name, ())}, lacks))
-        return made, others, judged._replace(figures=[*judged.figures, *self._of_screen(judged, runs)])
-
-    def _of_screen(self, judged, runs):
-        """The figures of the ladder's first groups that are not judged again."""
-        groups = {frozenset(run.nodes) for run in runs if run.stage == stages.LADDER and not run.round}
-        groups -= {frozenset(each.nodes) for each in judged.figures if each.stage == stages.LADDER}
-        return [each for each in self._of_groups.figures if frozenset(each.nodes) in groups]
+        again = {each.nodes for each in judged.figures if each.stage == stages.LADDER}
+        screen = [each for each in self._screen if each.nodes not in again]  # groups that did not pass it
+        return made, others, judged._replace(figures=[*judged.figures, *screen])
 
     def _counted(self, runs, isolations):
         """Those whose metrics are judged: of the ladder the groups of its screen that passed, as it says

@@ -8,6 +8,7 @@ import os
 import subprocess
 
 from ... import places
+from .. import stages
 from ..lines import finding_line, stage_line
 from ..model import (CLASSES, INCONCLUSIVE, NOT_JUDGED, OUTCOMES, PASS, SOFTWARE, VERDICTS,
                      Figure, Finding, worst)
@@ -19,6 +20,7 @@ CHECK = "judge"  # of what it could not conclude, and its stage
 # What it concluded. `findings`: of rates, worst first. `nodes`: {name: its verdict line}. `failed`: why
 # there is none of it all.
 Judged = collections.namedtuple("Judged", "figures findings nodes found failed")
+ORDER = {stage.name: number for number, stage in enumerate(stages.STAGES)}
 NOTHING = Judged((), (), {}, (), "")
 FIGURE_KEYS = {"kind", "run_id", "metric", "unit", "value", "samples", "scope", "name", "nodes", "outcome",
                "stage", "record", "witness", "usual", "limit"}
@@ -94,11 +96,11 @@ def read(path):
                     findings.append(line)
                 elif kind == "verdict" and line["scope"] == "node":
                     nodes[line["name"]] = line
-        stages = {}
-        for each in figures:
-            stages.setdefault((each.metric, each.outcome), each.stage)
-            stages[each.metric, each.outcome, each.name] = each.stage
-        return Judged(figures, [finding_of(line, stages) for line in findings], nodes, found, "")
+        measured = {}  # in the first of the stages that has it
+        for each in sorted(figures, key=lambda each: ORDER.get(each.stage, 0)):
+            measured.setdefault((each.metric, each.outcome), each.stage)
+            measured.setdefault((each.metric, each.outcome, each.name), each.stage)
+        return Judged(figures, [finding_of(line, measured) for line in findings], nodes, found, "")
     except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
         return NOTHING._replace(failed=f"the record of bin/judge cannot be read: {error!r}")
 
@@ -115,13 +117,13 @@ def figure_of(line):
                   {key: value for key, value in line.items() if key not in FIGURE_KEYS})
 
 
-def finding_of(line, stages):
+def finding_of(line, measured):
     """Of a rate, or of a class of them ("products") that nothing judged. An outcome of another name is
-    no pass."""
+    no pass. `measured`: where."""
     scope, name, metric = line["scope"], line["name"], line["metric"]
     outcome = line["verdict"] if line["verdict"] in OUTCOMES else INCONCLUSIVE
     known = metric, line["verdict"]
-    stage = line.get("stage") or stages.get((*known, name)) or stages.get(known) or CHECK
+    stage = line.get("stage") or measured.get((*known, name)) or measured.get(known) or CHECK
     return Finding(stage, outcome, tuple(line["nodes"]), line["cause"],
                    line["class"] if line.get("class") in CLASSES else "", line.get("action", ""),
                    name if scope == "gpu" else "", "" if scope == "gpu" else f"{scope} {name}",
