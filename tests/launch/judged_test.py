@@ -118,19 +118,16 @@ class Judged(unittest.TestCase):
             self.assertEqual(self.verdicts[0].stages["compute"], FAIL)
 
     def test_a_class_of_rates_without_a_witness(self):
-        """Of one node, where no reference has its conditions."""
+        """Of one node, where no reference has its conditions; the folder of an acceptance is one."""
         self.assertEqual(self.accept(1), {"n1": INCONCLUSIVE})
         self.assertEqual({each.check for each in self.findings(INCONCLUSIVE)}, {NOT_JUDGED})
         self.assertTrue(all("--record-reference" in each.action for each in self.findings(INCONCLUSIVE)))
         with tempfile.TemporaryDirectory() as good:
             made = Nodes(good, 1, {})
             conduct(made, stages.QUICK, "gpu", judge.Judge(good), ranks=2)
-            known = pathlib.Path(good, "known.jsonl")
-            known.write_text("".join(pathlib.Path(good, stage, "n1.jsonl").read_text()
-                                     for stage in ("compute", "links", "collectives", "train")))
-            self.assertEqual(self.accept(1, reference=str(known)), {"n1": PASS}, self.verdicts)
+            self.assertEqual(self.accept(1, reference=good), {"n1": PASS}, self.verdicts)
             self.assertIn("training", {rates for rates, *_ in self.judged.found})
-            self.assertEqual(self.accept(1, {("n1", None, "training"): [1.2, 1.2]}, str(known)), {"n1": FAIL})
+            self.assertEqual(self.accept(1, {("n1", None, "training"): [1.2, 1.2]}, good), {"n1": FAIL})
 
     def test_slow_in_one_of_two_looks(self):
         self.assertEqual(self.accept(3, {("n2", 1, "products"): [1.1, 1]})["n2"], PASS)
