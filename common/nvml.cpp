@@ -110,13 +110,7 @@ GpuDescription Nvml::describe(const std::string& uuid) const {
   if (succeeds(library_->serial, device, text.data(), static_cast<unsigned>(text.size())))
     found.serial = text.data();
   nvml::PciInfo pci{};
-  const auto halves = [](unsigned id) {
-    return fmt::format("{:04x}:{:04x}", id & 0xffff, id >> 16);
-  };
-  if (succeeds(library_->pci, device, &pci) && pci.device_id != 0) {
-    found.pci_device_id = halves(pci.device_id);
-    if (pci.subsystem_id != 0) found.pci_device_id += ":" + halves(pci.subsystem_id);
-  }
+  if (succeeds(library_->pci, device, &pci)) found.pci_device_id = nvml::device_id_of(pci);
   unsigned value = 0;
   if (succeeds(library_->max_clock, device, nvml::kClockMemory, &value))
     found.memory_clock_mhz = value;

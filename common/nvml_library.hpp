@@ -155,6 +155,8 @@ inline FieldValue field_value(Field field, unsigned scope = 0) {
 
 /// The value of a field that is no fraction and not negative; none where it was not read.
 std::optional<std::uint64_t> count_of(const FieldValue& field);
+/// Vendor and device, vendor and device of the subsystem: "10de:2335:10de:18be"; empty: not known.
+std::string device_id_of(const PciInfo& pci);
 
 /// The address of one of the library's functions, or null.
 using FindFunction = std::function<void*(const char* name)>;

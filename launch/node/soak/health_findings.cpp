@@ -148,12 +148,11 @@ void judge_xids(const std::vector<Window>& windows, const std::vector<RankIdenti
                        static_cast<std::ptrdiff_t>(r);
     for (const Judgement& judgement : judge_kernel_events(events)) {
       const bool of_switch = judgement.class_ == Class::infrastructure;  // seen by all its ranks
-      if (judgement.severity == Severity::pass || (of_switch && !first)) continue;
+      if (judgement.outcome == Outcome::pass || (of_switch && !first)) continue;
       Verdict verdict = on_rank(static_cast<int>(r), ranks[r]);
       if (of_switch) verdict = {Scope::node, ranks[r].host, Outcome::pass, ""};
-      verdict.outcome = judgement.severity == Severity::fail      ? Outcome::fail
-                        : judgement.severity == Severity::unknown ? Outcome::inconclusive
-                                                                  : Outcome::pass;
+      verdict.outcome =
+          judgement.outcome == Outcome::unknown ? Outcome::inconclusive : *judgement.outcome;
       verdict.class_ = judgement.class_;
       verdict.cause = fmt::format("{}: during the soak: {}",
                                   place_of(static_cast<int>(r), ranks[r]), judgement.cause);
