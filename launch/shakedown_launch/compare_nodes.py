@@ -67,8 +67,8 @@ def judge(jobs):
         for run, job in zip(runs, last.values()):
             with open(os.path.join(folder, run.record), "w", encoding="utf-8") as file:
                 file.write("\n".join(map(program.text_of, job.lines)) + "\n")
-        program.write_runs(folder, {job.node: [job.node] for job in jobs}, runs)
-        judged = program.Program(folder, os.environ).judge("judged.jsonl")
+        judged = program.Program(folder, os.environ).judge(
+            "judged.jsonl", {job.node: [job.node] for job in jobs}, runs)
     if judged.failed:
         raise UsageError(judged.failed)
     return judged

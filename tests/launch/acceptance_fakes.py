@@ -59,24 +59,24 @@ class FakeJudge:
         return [self.outcome(run) for run in runs]
 
 
-class FakeProgram:
+class FakeProgram(program.Program):
     """bin/judge, of rates that all pass: a node is what runs.jsonl says of it alone. `lines`: more of
-    its record; `failed`: why it has no result. `asked`: what it was asked, with the lines of runs.jsonl."""
+    its record; `failed`: why it has no result. `asked`: its options and the lines of runs.jsonl."""
 
     def __init__(self, folder, lines=(), failed=""):
-        self.folder, self.lines, self.failed, self.asked = pathlib.Path(folder), lines, failed, []
+        super().__init__(folder, {})
+        self.lines, self.failed, self.asked = lines, failed, []
 
-    def judge(self, name, rates=(), stage="", limit=0):
-        runs = list(map(json.loads, (self.folder / program.RUNS).read_text().splitlines()))
-        self.asked.append((name, rates, stage, runs))
-        if self.failed:
-            return program.NOTHING._replace(failed=self.failed)
+    def run(self, words, limit=0):
+        (_, record), *options = zip(words[::2], words[1::2])
+        runs = list(map(json.loads, (pathlib.Path(record).parent / program.RUNS).read_text().splitlines()))
+        self.asked.append((dict(options), runs))
         said = [line for line in runs if line["kind"] == "verdict"]
         nodes = [{"kind": "verdict", "scope": "node", "name": line["name"], "cause": "",
                   "verdict": worst(each["verdict"] for each in said if each["nodes"] == [line["name"]])}
                  for line in runs if line["kind"] == "node"]
-        (self.folder / name).write_text("".join(f"{json.dumps(line)}\n" for line in [*nodes, *self.lines]))
-        return program.read(self.folder / name)
+        pathlib.Path(record).write_text("".join(f"{json.dumps(line)}\n" for line in [*nodes, *self.lines]))
+        return self.failed
 
 
 def concluded(nodes, runs, found, isolations=(), **more):

@@ -118,8 +118,8 @@ class OfGroups(Case):
         again = run_of(stages.LADDER, GROUPS[1].nodes, round=1, record="all_reduce/again.jsonl")
         made.outcomes(GROUPS, [other, *GROUPS])
         made.outcomes([again], [other, *GROUPS, again])
-        for (_, rates, stage, runs), listed in zip(made._judging.asked, [GROUPS, [GROUPS[2], again]]):
-            self.assertEqual((rates, stage), ((), stages.LADDER))
+        for (options, runs), listed in zip(made._judging.asked, [GROUPS, [GROUPS[2], again]]):
+            self.assertEqual(options, {"--stage": stages.LADDER})
             self.assertEqual(runs[0], {"kind": "node", "name": "n0", "hosts": ["n0.site"]})
             self.assertEqual([line["record"] for line in runs if line["kind"] == "stage"],
                              [run.record for run in listed])
@@ -204,8 +204,8 @@ class Verdicts(Case):
         link = Finding("all_reduce", FAIL, ("a", "b"), "each side passes", INFRASTRUCTURE)  # the job's
         self.outcomes(runs, [warm, link], rates=["products"],
                       accepted=lambda each: dataclasses.replace(each, accepted=True))
-        (_, rates, stage, lines), = self.asked
-        self.assertEqual((rates, stage), (["products"], ""))
+        (options, lines), = self.asked
+        self.assertEqual(options, {"--rates": "products"})
         self.assertEqual([line["nodes"] for line in lines if line["kind"] == "verdict"], [["a"], []])
         self.assertEqual([(line["name"], line["hosts"]) for line in lines if line["kind"] == "node"],
                          [("a", ["a"]), ("b", ["b"])])
@@ -282,11 +282,15 @@ class Program(Case):
 
     def test_its_line(self):
         made = self.script('echo "$@" > "$1/said"; echo "{}" > "$1/out"')
-        made.judge("out", ["products", "memory"], "all_reduce")
+        made.judge("out", {}, [], (), ["products", "memory"], "all_reduce")
         with open(os.path.join(self.folder, "said")) as file:
             self.assertEqual(file.read().split(), [
                 self.folder, "--reference", "/r.json", "--record", f"{self.folder}/out", "--strict", "--rates",
                 "products,memory", "--stage", "all_reduce"])
+
+    def test_a_full_disk(self):
+        with unittest.mock.patch.object(program, "write_runs", side_effect=OSError(28, "No space left on device")):
+            self.assertEqual(self.script("").judge("out", {}, []).failed, "runs.jsonl: No space left on device")
 
     def test_how_it_ends(self):
         line = json.dumps({"kind": "verdict", "scope": "node", "name": "a", "verdict": "PASS", "cause": ""})
@@ -298,7 +302,7 @@ class Program(Case):
                 ("sleep 9", "bin/judge did not end within 0 s"), ("", "cannot be read: FileNotFoundError"),
                 ("echo '{' > $1/out", "cannot be read: JSONDecodeError"),
                 ('echo "{\\"kind\\": \\"figure\\"}" > $1/out', "cannot be read: KeyError")]:
-            judged = self.script(text).judge("out", limit=0.4 if "sleep" in text else 60)
+            judged = self.script(text).judge("out", {}, [], limit=0.4 if "sleep" in text else 60)
             self.assertIn(why, judged.failed, text)
             self.assertEqual((bool(judged.failed), bool(judged.nodes)), (bool(why), not why), text)
 

@@ -150,9 +150,9 @@ class Fleet:
                     for gpu in range(GPUS):
                         faults = [fault for fault in self.faults if fault.nodes == (node,) and fault.gpu == gpu]
                         file.writelines(self.line(metric, node, gpu, faults) for metric in METRICS)
-            program.write_runs(folder, {node: [node] for node in self.nodes},
-                               [Run("compute", tuple(self.nodes), 0, "", 0, "fleet.jsonl", "")])
-            judged = program.Program(folder, os.environ).judge("judged.jsonl")
+            judged = program.Program(folder, os.environ).judge(
+                "judged.jsonl", {node: [node] for node in self.nodes},
+                [Run("compute", tuple(self.nodes), 0, "", 0, "fleet.jsonl", "")])
         assert not judged.failed, judged.failed
         return judged.findings
 

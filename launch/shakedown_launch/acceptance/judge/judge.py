@@ -54,10 +54,10 @@ class Judge:
         of_rates = {}
         if any(run.stage == stages.LADDER for run in runs):
             groups, now = {frozenset(run.nodes) for run in runs}, set(map(id, runs))
-            program.write_runs(self._output, self._hosts(so_far), [
+            judged = self._judging.judge(OF_GROUPS, self._hosts(so_far), [
                 run for run in so_far if self._is_readable(run) and (
-                    id(run) in now or run.record in self._passed and frozenset(run.nodes) not in groups)])
-            judged = self._judging.judge(OF_GROUPS, stage=stages.LADDER)
+                    id(run) in now or run.record in self._passed and frozenset(run.nodes) not in groups)],
+                stage=stages.LADDER)
             for each in judged.figures:
                 of_rates.setdefault(frozenset(each.nodes), []).append(each)
             self._screen = self._screen or judged.figures
@@ -100,9 +100,9 @@ class Judge:
                 ran.setdefault(name, {})[run.stage] = None
         found = list(map(accepted, found))
         found += verdicts.closed(nodes, ran, found, expected, left_out)
-        program.write_runs(self._output, {**{node.name: [node.name] for node in nodes}, **self._hosts(runs)},
-                           self._counted(runs, isolations), found)
-        judged = self._judging.judge(JUDGED, rates, limit=limit)
+        judged = self._judging.judge(
+            JUDGED, {**{node.name: [node.name] for node in nodes}, **self._hosts(runs)},
+            self._counted(runs, isolations), found, rates, limit=limit)
         found += map(accepted, judged.findings)
         own = {node.name: [] for node in nodes}
         others = []

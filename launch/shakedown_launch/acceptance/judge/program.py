@@ -51,14 +51,18 @@ class Program:
         self._options = ["--reference", reference] if reference else []
         self._strict = ["--strict"] if strict else []
 
-    def judge(self, name, rates=(), stage="", limit=LIMIT_S):
-        """Judged, by its record NAME in the folder."""
+    def judge(self, name, nodes, runs, findings=(), rates=(), stage="", limit=LIMIT_S):
+        """Judged, by its record NAME in the folder. `nodes`, `runs`, `findings`: of runs.jsonl."""
         record = os.path.join(self._folder, name)
-        if os.path.exists(record):
-            os.unlink(record)  # it would be appended to
         words = ["--record", record, *self._strict]
         words += ["--rates", ",".join(rates)] if rates else []
         words += ["--stage", stage] if stage else []
+        try:
+            write_runs(self._folder, nodes, runs, findings)
+            if os.path.exists(record):
+                os.unlink(record)  # it would be appended to
+        except OSError as error:  # a full disk
+            return NOTHING._replace(failed=f"{RUNS}: {error.strerror}")
         failed = self.run(words, limit)
         return NOTHING._replace(failed=failed) if failed else read(record)
 
