@@ -117,7 +117,8 @@ class Conclusion {
   }
 
   static bool is_slow(const Judged& one) {
-    return one.outcome == Outcome::fail || one.outcome == Outcome::inconclusive;
+    const bool warns = one.outcome == Outcome::warn && one.looks > 0 && one.slow_looks == one.looks;
+    return one.outcome == Outcome::fail || one.outcome == Outcome::inconclusive || warns;
   }
 
   static std::string end_of(const Observation& o, std::size_t end) {

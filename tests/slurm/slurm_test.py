@@ -139,11 +139,12 @@ class FourNodes(Jobs):
     def test_a_slow_node_is_named(self):
         self.cluster("node", "n3", "slow", *"tbf rate 40mbit burst 32k latency 400ms".split())
         self.addCleanup(self.cluster, "node", "n3", "fast")
-        job = self.submit("links.sbatch", "--backend", "cpu", "--bytes", "128K", "--iterations", 3,
+        job = self.submit("links.sbatch", "--backend", "cpu", "--bytes", "128K", "--iterations", 5,
                           "--warmup", 1, "--latency-iterations", 5, "--alone", "off",
-                          "--fail-on-outlier", options=["--nodes=4", "--ntasks-per-node=1"],
+                          options=["--nodes=4", "--ntasks-per-node=1"],
                           CUDA_VISIBLE_DEVICES="7")
-        self.expect(job, 1, "CUDA_VISIBLE_DEVICES=7 of the submission is ignored", "FAIL node n3: all_reduce")
+        self.expect(job, 0, "CUDA_VISIBLE_DEVICES=7 of the submission is ignored",
+                    "WARN rank 2: rank 2 on n3: link/")
         self.assertNotIn("environment.CUDA_VISIBLE_DEVICES", job.records("links")[0])
 
     def test_an_array_measures_each_node(self):
