@@ -91,7 +91,7 @@ $(BINARIES): $(BUILD)/link_flags
 
 # Without MPI and backends: for any machine that has records.
 JUDGE := $(call object,launch/judge.cpp $(wildcard common/judge/*.cpp) \
-           $(addprefix common/,error.cpp options.cpp options_help.cpp nvml.cpp nvml_library.cpp options_parsing.cpp output_file.cpp record.cpp statistics.cpp verdict.cpp))
+           $(addprefix common/,error.cpp options.cpp options_help.cpp nvml.cpp nvml_library.cpp options_parsing.cpp output_file.cpp record.cpp statistics.cpp types.cpp verdict.cpp))
 $(BIN)/judge: $(JUDGE) $(BUILD)/embedded.cpp.o $(BUILD)/link_flags
 	@mkdir -p $(@D)
 	$(call quiet,link) $(or $(lastword $(host_cxx)),c++) $(cxxflags) $(LDFLAGS) $(filter %.o,$^) -o $@ $(filter -lfmt,$(ldlibs)) $(LDLIBS)
