@@ -2,6 +2,8 @@
 // it.
 #pragma once
 
+#include <cstdint>
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
@@ -28,15 +30,20 @@ const char* name_of(FaultKind kind);
 struct Fault {
   FaultKind kind = FaultKind::product;
   int rank = 0;
+  // How slow, where the program knows amounts; 0 and 0: none was given.
+  int held_sms = 0;       // "slow:1:3sms"
+  double idle_share = 0;  // "slow:1:5%": 0.05 of the time of each piece of work is idle after it
 };
 
 /// --inject-fault KIND:RANK, hidden.
 Option& declare_fault_option(OptionSet& options, std::string& value);
 
+enum class FaultAmount { none, of_slow };  // whether a program knows slow:RANK:AMOUNT
+
 /// None where `value` is empty. Throws UsageError that names the option, the value and what is
 /// allowed.
 std::optional<Fault> parse_fault(const std::string& value, const std::vector<FaultKind>& kinds,
-                                 int ranks);
+                                 int ranks, FaultAmount amount = FaultAmount::none);
 
 /// Flips one bit of an element, the last one where there are fewer, after the work of the stream;
 /// waits until it is done.
@@ -46,5 +53,34 @@ void flip_bit(Device& device, View in, std::size_t index, int bit);
 
 /// "fault injected: product on rank 1", for the output; the record has options.inject_fault.
 std::string line_of(const Fault& fault);
+
+/// Holds SMs of a gpu device while it lives: each has a resident block that leaves no room for the
+/// blocks of a product. No memory is freed and no kernel run for the first time meanwhile: both
+/// wait for all work of the device.
+class HeldSms {
+ public:
+  /// With more of them held, clusters of blocks find no place, and a product nearly stops.
+  static constexpr int kMost = 4;
+
+  /// Returns when the blocks are resident. Throws InconclusiveError where they find no place.
+  HeldSms(Device& device, int count);
+  ~HeldSms();
+  HeldSms(const HeldSms&) = delete;
+  HeldSms& operator=(const HeldSms&) = delete;
+
+ private:
+  std::unique_ptr<Stream> stream_;
+  Buffer words_;  // of the host: HoldWords
+};
+
+struct HoldWords {
+  std::int32_t stop = 0;      // written by the host
+  std::int32_t resident = 0;  // blocks, counted by the device
+};
+
+namespace gpu {
+/// Enqueues `count` blocks that stay until words->stop, in pinned host memory.
+void launch_hold_sms(HoldWords* words, int count, Stream& stream);
+}  // namespace gpu
 
 }  // namespace shakedown

@@ -1,7 +1,9 @@
 // Stands in for common/gpu where it is not built.
 #include "common/backend.hpp"
 #include "common/error.hpp"
+#include "common/fault.hpp"
 #include "common/peers.hpp"
+#include "common/sm_clock.hpp"
 
 namespace shakedown::gpu {
 
@@ -17,6 +19,14 @@ std::unique_ptr<Communicator> make_communicator(const MpiSession&, Device&, int)
 std::unique_ptr<Peers> make_peers(Communicator&, Device&, double) {
   throw UsageError("built without gpu");
 }
+void launch_hold_sms(HoldWords*, int, Stream&) { throw UsageError("built without gpu"); }
+void launch_sm_stamp(SmStampCount*, SmStamp*, std::uint32_t, int, Stream&) {
+  throw UsageError("built without gpu");
+}
+std::unique_ptr<PeerMemory> map_reachable(Communicator&, Device&, View) {
+  throw UsageError("built without gpu");
+}
+void copy_of_peers(View, ConstView, CopyBy, Stream&) { throw UsageError("built without gpu"); }
 std::vector<LibraryVersion> library_versions() { return {}; }
 
 }  // namespace shakedown::gpu

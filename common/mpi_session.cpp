@@ -205,17 +205,32 @@ void MpiSession::gather_bytes(const void* mine, void* all, std::size_t bytes) co
 }
 
 std::vector<std::string> MpiSession::all_gather(const std::string& value) const {
+  return gather_texts(value, true);
+}
+
+std::vector<std::string> MpiSession::gather(const std::string& value) const {
+  return gather_texts(value, false);
+}
+
+std::vector<std::string> MpiSession::gather_texts(const std::string& value, bool everywhere) const {
   const std::vector<double> lengths = all_gather(static_cast<double>(value.size()));
   MpiOperation operation;
   const std::string& mine = operation.keep(value);
   const auto& counts = operation.keep(std::vector<int>(lengths.begin(), lengths.end()));
   auto& offsets = operation.keep(std::vector<int>(counts.size() + 1, 0));
   std::partial_sum(counts.begin(), counts.end(), offsets.begin() + 1);
-  auto& all = operation.keep(std::string(static_cast<std::size_t>(offsets.back()), '\0'));
-  CHECK_MPI(MPI_Iallgatherv(mine.data(), static_cast<int>(mine.size()), MPI_CHAR, all.data(),
-                            counts.data(), offsets.data(), MPI_CHAR, handle_->comm,
-                            operation.request()));
+  const bool here = everywhere || is_root();
+  auto& all =
+      operation.keep(std::string(here ? static_cast<std::size_t>(offsets.back()) : 0, '\0'));
+  const auto length = static_cast<int>(mine.size());
+  if (everywhere)
+    CHECK_MPI(MPI_Iallgatherv(mine.data(), length, MPI_CHAR, all.data(), counts.data(),
+                              offsets.data(), MPI_CHAR, handle_->comm, operation.request()));
+  else
+    CHECK_MPI(MPI_Igatherv(mine.data(), length, MPI_CHAR, all.data(), counts.data(), offsets.data(),
+                           MPI_CHAR, 0, handle_->comm, operation.request()));
   operation.wait(handle_->timeout_s, "exchanging a text between all ranks");
+  if (!here) return {};
   std::vector<std::string> values;
   for (std::size_t r = 0; r < counts.size(); ++r)
     values.push_back(

@@ -42,6 +42,8 @@ class MpiSession {
   /// One value from every rank, in rank order, on every rank.
   std::vector<double> all_gather(double value) const;
   std::vector<std::string> all_gather(const std::string& value) const;
+  /// The same on rank 0 alone, empty on the others: for what grows with the number of ranks.
+  std::vector<std::string> gather(const std::string& value) const;
   template <class Struct>
   requires(std::is_class_v<Struct>&& std::is_trivially_copyable_v<Struct>)
       std::vector<Struct> all_gather(const Struct& value)
@@ -84,6 +86,7 @@ class MpiSession {
   explicit MpiSession(std::unique_ptr<MpiHandle> handle);
   bool progress_is_due() const;
   bool root_gives(const std::string& reason) const noexcept;
+  std::vector<std::string> gather_texts(const std::string& value, bool everywhere) const;
   void gather_bytes(const void* mine, void* all, std::size_t bytes) const;
 
   std::unique_ptr<MpiHandle> handle_;

@@ -143,7 +143,7 @@ class Network {
   MemoryPlan plan_;
   WorkLog log_;
   std::unique_ptr<UnitFactory> units_;
-  std::vector<std::vector<std::unique_ptr<Unit>>> blocks_;
+  std::vector<std::vector<std::unique_ptr<NetworkUnit>>> blocks_;
   const Slot* input_ = nullptr;
   const Slot* labels_ = nullptr;
   const Slot* logits_ = nullptr;

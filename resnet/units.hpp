@@ -30,9 +30,9 @@ namespace shakedown {
 /// the running ones and keeps nothing for backward.
 enum class Pass { training, evaluation };
 
-class Unit {
+class NetworkUnit {
  public:
-  virtual ~Unit() = default;
+  virtual ~NetworkUnit() = default;
   /// Called when the plan's slots and the weights have memory, and again when it moves.
   virtual void bind() = 0;
   virtual void forward(Pass pass) = 0;
@@ -177,10 +177,10 @@ class UnitFactory {
  public:
   virtual ~UnitFactory() = default;
 
-  virtual std::unique_ptr<Unit> stem(const StemSpec& spec) = 0;
-  virtual std::unique_ptr<Unit> conv_norm(const ConvNormSpec& spec) = 0;
-  virtual std::unique_ptr<Unit> conv_norm_add(const ConvNormAddSpec& spec) = 0;
-  virtual std::unique_ptr<Unit> head(const HeadSpec& spec) = 0;
+  virtual std::unique_ptr<NetworkUnit> stem(const StemSpec& spec) = 0;
+  virtual std::unique_ptr<NetworkUnit> conv_norm(const ConvNormSpec& spec) = 0;
+  virtual std::unique_ptr<NetworkUnit> conv_norm_add(const ConvNormAddSpec& spec) = 0;
+  virtual std::unique_ptr<NetworkUnit> head(const HeadSpec& spec) = 0;
 
   /// Whether a strided shortcut's gradient may leave out the pixels that the shortcut does not
   /// read, where it is zero.

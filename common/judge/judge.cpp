@@ -63,8 +63,9 @@ class Rates {
     if (!series.judges()) {
       one.cause = series.unjudged;
       // What a machine lacks is nobody's fault; what others disturb is not the device's.
-      one.outcome = series.absent ? Outcome::pass : Outcome::inconclusive;
-      if (o.backend == "cpu" && series.disturbed) one.outcome = Outcome::pass;
+      // What only warns, and a CPU's rates, decide nothing unless the user has a bar for them.
+      const bool decides = (!limit.warns && o.backend != "cpu") || limit.least || limit.most;
+      one.outcome = series.absent || !decides ? Outcome::pass : Outcome::inconclusive;
       if (series.disturbed) {
         one.class_ = Class::environment;
         one.action = "end them, or run again when it is free";

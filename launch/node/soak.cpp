@@ -12,13 +12,14 @@ namespace {
 
 ExitCode soak(const SoakOptions& options, const OptionSet& set, MpiSession& session) {
   if (options.replay.empty()) check_capsules(options.output, session.rank());
+  const auto before = options.replay.empty() ? read_processes(session) : std::vector<NodeReport>();
   Backend backend = open_backend(options.backend, session);
   Record record(session.is_root() ? options.record : "");
   record.write("run", describe_run(set, session, backend));
   say(session, backend.remark);
   return recorded(record, [&] {
     if (!options.replay.empty()) return replay_capsule(options, backend, session, record);
-    return SoakRun(options, backend, session, record).run();
+    return SoakRun(options, before, backend, session, record).run();
   });
 }
 

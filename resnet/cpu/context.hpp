@@ -48,10 +48,10 @@ void gemm(const GemmShape& shape, const float* a, const float* b, float beta, fl
 inline bool relu_stops(float x) { return x <= 0; }
 inline float relu(float x) { return relu_stops(x) ? 0.0F : x; }
 
-std::unique_ptr<Unit> make_stem(CpuContext& shared, const StemSpec& spec);
-std::unique_ptr<Unit> make_conv_norm(CpuContext& shared, const ConvNormSpec& spec);
-std::unique_ptr<Unit> make_conv_norm_add(CpuContext& shared, const ConvNormAddSpec& spec);
-std::unique_ptr<Unit> make_head(CpuContext& shared, const HeadSpec& spec);
+std::unique_ptr<NetworkUnit> make_stem(CpuContext& shared, const StemSpec& spec);
+std::unique_ptr<NetworkUnit> make_conv_norm(CpuContext& shared, const ConvNormSpec& spec);
+std::unique_ptr<NetworkUnit> make_conv_norm_add(CpuContext& shared, const ConvNormAddSpec& spec);
+std::unique_ptr<NetworkUnit> make_head(CpuContext& shared, const HeadSpec& spec);
 
 Roofs measure_roofs(CpuContext& shared);
 

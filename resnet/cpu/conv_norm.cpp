@@ -13,7 +13,7 @@ void relu_with_mask(float* y, std::uint8_t* mask, std::size_t count) {
   }
 }
 
-class CpuConvNorm final : public Unit {
+class CpuConvNorm final : public NetworkUnit {
  public:
   CpuConvNorm(CpuContext& context, const ConvNormSpec& spec)
       : context_(context),
@@ -59,7 +59,7 @@ class CpuConvNorm final : public Unit {
 
 }  // namespace
 
-std::unique_ptr<Unit> make_conv_norm(CpuContext& context, const ConvNormSpec& spec) {
+std::unique_ptr<NetworkUnit> make_conv_norm(CpuContext& context, const ConvNormSpec& spec) {
   return std::make_unique<CpuConvNorm>(context, spec);
 }
 

@@ -3,7 +3,7 @@
 namespace shakedown::cpu {
 namespace {
 
-class CpuConvNormAdd final : public Unit {
+class CpuConvNormAdd final : public NetworkUnit {
  public:
   CpuConvNormAdd(CpuContext& context, const ConvNormAddSpec& spec)
       : context_(context), spec_(spec), count_(spec.layer.conv.y().count()) {
@@ -80,7 +80,7 @@ class CpuConvNormAdd final : public Unit {
 
 }  // namespace
 
-std::unique_ptr<Unit> make_conv_norm_add(CpuContext& context, const ConvNormAddSpec& spec) {
+std::unique_ptr<NetworkUnit> make_conv_norm_add(CpuContext& context, const ConvNormAddSpec& spec) {
   return std::make_unique<CpuConvNormAdd>(context, spec);
 }
 

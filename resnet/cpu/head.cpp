@@ -7,7 +7,7 @@
 namespace shakedown::cpu {
 namespace {
 
-class CpuHead final : public Unit {
+class CpuHead final : public NetworkUnit {
  public:
   CpuHead(CpuContext& context, const HeadSpec& spec)
       : context_(context),
@@ -170,7 +170,7 @@ void gemm(const GemmShape& s, const float* a, const float* b, float beta, float*
                         "status " + std::to_string(status));
 }
 
-std::unique_ptr<Unit> make_head(CpuContext& context, const HeadSpec& spec) {
+std::unique_ptr<NetworkUnit> make_head(CpuContext& context, const HeadSpec& spec) {
   return std::make_unique<CpuHead>(context, spec);
 }
 

@@ -95,7 +95,7 @@ void relu_max_pool_backward(const Planes& x, const Planes& y, const float* a, co
   }
 }
 
-class CpuStem final : public Unit {
+class CpuStem final : public NetworkUnit {
  public:
   CpuStem(CpuContext& context, const StemSpec& spec)
       : context_(context),
@@ -158,7 +158,7 @@ class CpuStem final : public Unit {
 
 }  // namespace
 
-std::unique_ptr<Unit> make_stem(CpuContext& context, const StemSpec& spec) {
+std::unique_ptr<NetworkUnit> make_stem(CpuContext& context, const StemSpec& spec) {
   return std::make_unique<CpuStem>(context, spec);
 }
 

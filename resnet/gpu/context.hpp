@@ -64,9 +64,9 @@ struct GpuContext : UnitContext {
 
 Roofs measure_roofs(GpuContext& context);
 
-std::unique_ptr<Unit> make_stem(GpuContext& context, const StemSpec& spec);
-std::unique_ptr<Unit> make_conv_norm(GpuContext& context, const ConvNormSpec& spec);
-std::unique_ptr<Unit> make_conv_norm_add(GpuContext& context, const ConvNormAddSpec& spec);
-std::unique_ptr<Unit> make_head(GpuContext& context, const HeadSpec& spec);
+std::unique_ptr<NetworkUnit> make_stem(GpuContext& context, const StemSpec& spec);
+std::unique_ptr<NetworkUnit> make_conv_norm(GpuContext& context, const ConvNormSpec& spec);
+std::unique_ptr<NetworkUnit> make_conv_norm_add(GpuContext& context, const ConvNormAddSpec& spec);
+std::unique_ptr<NetworkUnit> make_head(GpuContext& context, const HeadSpec& spec);
 
 }  // namespace shakedown::gpu

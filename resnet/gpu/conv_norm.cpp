@@ -3,7 +3,7 @@
 namespace shakedown::gpu {
 namespace {
 
-class GpuConvNorm final : public Unit, public FusableReduction {
+class GpuConvNorm final : public NetworkUnit, public FusableReduction {
  public:
   GpuConvNorm(GpuContext& context, const ConvNormSpec& spec) : context_(context), spec_(spec) {
     MemoryPlan& plan = context.plan;
@@ -146,7 +146,7 @@ class GpuConvNorm final : public Unit, public FusableReduction {
 
 }  // namespace
 
-std::unique_ptr<Unit> make_conv_norm(GpuContext& context, const ConvNormSpec& spec) {
+std::unique_ptr<NetworkUnit> make_conv_norm(GpuContext& context, const ConvNormSpec& spec) {
   return std::make_unique<GpuConvNorm>(context, spec);
 }
 

@@ -5,7 +5,7 @@
 namespace shakedown::gpu {
 namespace {
 
-class GpuConvNormAdd final : public Unit, public FusableReduction {
+class GpuConvNormAdd final : public NetworkUnit, public FusableReduction {
  public:
   GpuConvNormAdd(GpuContext& context, const ConvNormAddSpec& spec)
       : context_(context), spec_(spec), dsum_(spec.dy.first) {
@@ -198,7 +198,7 @@ class GpuConvNormAdd final : public Unit, public FusableReduction {
 
 }  // namespace
 
-std::unique_ptr<Unit> make_conv_norm_add(GpuContext& context, const ConvNormAddSpec& spec) {
+std::unique_ptr<NetworkUnit> make_conv_norm_add(GpuContext& context, const ConvNormAddSpec& spec) {
   return std::make_unique<GpuConvNormAdd>(context, spec);
 }
 

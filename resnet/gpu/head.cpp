@@ -10,7 +10,7 @@ struct Matrix {
   bool transposed = false;
 };
 
-class GpuHead final : public Unit {
+class GpuHead final : public NetworkUnit {
  public:
   GpuHead(GpuContext& context, const HeadSpec& spec) : context_(context), spec_(spec) {
     MemoryPlan& plan = context.plan;
@@ -105,7 +105,7 @@ class GpuHead final : public Unit {
 
 }  // namespace
 
-std::unique_ptr<Unit> make_head(GpuContext& context, const HeadSpec& spec) {
+std::unique_ptr<NetworkUnit> make_head(GpuContext& context, const HeadSpec& spec) {
   return std::make_unique<GpuHead>(context, spec);
 }
 

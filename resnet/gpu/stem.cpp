@@ -5,7 +5,7 @@ namespace {
 
 /// Max-pooling before the norm and the ReLU, which are monotonic: of z only what is pooled goes
 /// through them.
-class GpuStem : public Unit {
+class GpuStem : public NetworkUnit {
  public:
   GpuStem(GpuContext& context, const StemSpec& spec) : context_(context), spec_(spec) {
     ENSURE(spec.dy.second_stride == 1, "the stem's gradient: whole");
@@ -168,7 +168,7 @@ class FusedStem final : public GpuStem {
 
 }  // namespace
 
-std::unique_ptr<Unit> make_stem(GpuContext& context, const StemSpec& spec) {
+std::unique_ptr<NetworkUnit> make_stem(GpuContext& context, const StemSpec& spec) {
   if (FusedStem::replaces(context, spec.layer.conv))
     return std::make_unique<FusedStem>(context, spec);
   return std::make_unique<PlainStem>(context, spec);

@@ -51,14 +51,18 @@ class GpuUnits final : public UnitFactory {
  public:
   explicit GpuUnits(const UnitContext& context) : context_(context) {}
 
-  std::unique_ptr<Unit> stem(const StemSpec& spec) override { return make_stem(context_, spec); }
-  std::unique_ptr<Unit> conv_norm(const ConvNormSpec& spec) override {
+  std::unique_ptr<NetworkUnit> stem(const StemSpec& spec) override {
+    return make_stem(context_, spec);
+  }
+  std::unique_ptr<NetworkUnit> conv_norm(const ConvNormSpec& spec) override {
     return make_conv_norm(context_, spec);
   }
-  std::unique_ptr<Unit> conv_norm_add(const ConvNormAddSpec& spec) override {
+  std::unique_ptr<NetworkUnit> conv_norm_add(const ConvNormAddSpec& spec) override {
     return make_conv_norm_add(context_, spec);
   }
-  std::unique_ptr<Unit> head(const HeadSpec& spec) override { return make_head(context_, spec); }
+  std::unique_ptr<NetworkUnit> head(const HeadSpec& spec) override {
+    return make_head(context_, spec);
+  }
 
   bool compacts_gradients() const override { return true; }
   bool rebuilds() const override { return true; }

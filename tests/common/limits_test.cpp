@@ -65,7 +65,7 @@ TEST_CASE("an error in the limits names file, row and key", "[judge]") {
   refused(R"([{"metric": "memory/cpy", "floor": 1}])", "matches none");
   refused(R"([{"metric": "memory/copy", "floor": -1}])", "floor: -1 is less than 0");
   refused(R"([{"metric": "memory/copy", "floor": "1"}])", "floor: a number");
-  refused(R"([{"metric": "memory/copy", "share": 75}])", "share: more than 0 and less than 1");
+  refused(R"([{"metric": "memory/copy", "share": 75}])", "share: more than 0 and at most 1");
   refused(R"([{"metric": "memory/copy", "samples": 1.5}])", "samples: a whole number");
   refused(R"([{"metric": "memory/copy", "class": "hard"}])", "class: hard is not one of HARDWARE");
   refused(R"([{"metric": "memory/copy", "least": 2, "most": 1}])", "least: 2 is above most, 1");

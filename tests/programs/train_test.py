@@ -3,6 +3,7 @@
 import json
 import pathlib
 import re
+import statistics
 import unittest
 
 import support
@@ -24,7 +25,7 @@ class Throughput(Folder):
         kinds = [line["kind"] for line in lines]
         self.assertEqual(kinds[:4] + kinds[-1:],
                          ["run", "certificate", "step", "breakdown", "end"])
-        self.assertEqual(set(kinds[4:-1]), {"bucket"})
+        self.assertEqual(set(kinds[4:-1]), {"bucket", "metric"})
         start, certificate, step, breakdown, *_, end = lines
         self.assertGreater(step["comm_ms"], 0)
         self.assertNotIn("interference_ms", breakdown)  # nothing to compare with
@@ -123,6 +124,40 @@ class Throughput(Folder):
         step = next(line for line in read_record(record) if line["kind"] == "step")
         self.assertLess(step["images_per_s_low"], step["images_per_s"])
         self.assertGreater(step["images_per_s_high"], step["images_per_s"])
+
+    def test_a_slow_rank_is_the_one_whose_own_passes_take_long(self):
+        """In a step all wait for it; alone each has its own time."""
+        record = self.folder / "r.jsonl"
+        for strategy in ("ddp", "none"):
+            record.unlink(missing_ok=True)
+            result = run(TRAIN, *SMALL, "--batch-size", 2, "--iterations", 5, "--warmup", 1, "--warmup-seconds",
+                         0, "--certificate", "off", "--strategy", strategy, "--inject-fault", "slow:1",
+                         "--record", record, ranks=2)
+            self.expect(result, 0, "fault injected: slow on rank 1")
+            metrics = [line for line in read_record(record) if line["kind"] == "metric"]
+            *own, step = metrics
+            self.assertEqual([(line["metric"], line["ranks"]) for line in metrics],
+                             [("train/compute_ms", [0]), ("train/compute_ms", [1]), ("train/step_ms", [0, 1])])
+            first, slow, steps = (statistics.median(line["samples"]) for line in metrics)
+            self.assertGreater(slow, 50)  # what the fault adds
+            self.assertGreater(steps, 50)
+            self.assertLess(first, slow)
+            self.assertEqual([len(line["samples"]) for line in metrics], [5, 5, 5])
+            self.assertEqual({line["scope"] for line in own}, {"gpu" if support.GPUS else "rank"})
+            self.assertEqual(all(line.get("clock_mhz", 0) > 0 for line in own), support.GPUS > 0)
+            self.assertEqual((step["scope"], step["name"]), ("node", step["hosts"][0]))
+            self.assertEqual((step["condition.strategy"], step["condition.world_size"],
+                              step["condition.deterministic"]), (strategy, "2", "false"))
+            self.assertNotIn("condition.strategy", own[0])
+
+    def test_without_all_weights_there_are_no_passes_of_its_own(self):
+        record = self.folder / "r.jsonl"
+        for strategy, metrics in (("fsdp", ["train/step_ms"]),
+                                  ("parameter-server", ["train/compute_ms", "train/step_ms"])):
+            record.unlink(missing_ok=True)
+            self.expect(run(TRAIN, *SMALL, "--iterations", 2, "--warmup", 1, "--certificate", "off", "--strategy",
+                            strategy, "--record", record, ranks=2), 0)
+            self.assertEqual([line["metric"] for line in read_record(record) if line["kind"] == "metric"], metrics)
 
     def test_steps_are_graphs_where_they_can_be(self):
         record = self.folder / "r.jsonl"

@@ -60,7 +60,7 @@ struct ConvNormRig {
   NormedConv normed;
   ActivationShape y_shape;
   ConvNormSpec spec;
-  std::unique_ptr<Unit> unit;
+  std::unique_ptr<NetworkUnit> unit;
 
   explicit ConvNormRig(UnitCase c)
       : rig(c, layers_with({"layer1.0", {layer()}, std::nullopt}), 10),

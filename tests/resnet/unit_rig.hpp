@@ -114,7 +114,7 @@ class UnitRig {
   }
 
   /// Gives the plan its memory, poisoned so that what a unit forgets to write shows.
-  void bind(Unit& unit) {
+  void bind(NetworkUnit& unit) {
     plan.place();
     arena = Buffer(*device, plan.bytes());
     const std::vector<std::uint8_t> poison(plan.bytes(), 0xFF);  // NaN in every float type

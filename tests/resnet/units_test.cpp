@@ -32,9 +32,9 @@ double tolerance(Precision precision) {
 
 /// The unit's own forward pass against its own backward pass: how fast sum(y * dy) changes when x
 /// moves along its gradient, by central differences, over what the gradient says.
-double derivative_ratio(Rig& rig, Unit& unit, const Slot* x_slot, const ActivationShape& x_shape,
-                        const Values& x, const Slot* y_slot, const ActivationShape& y_shape,
-                        const Values& dy, const Values& dx) {
+double derivative_ratio(Rig& rig, NetworkUnit& unit, const Slot* x_slot,
+                        const ActivationShape& x_shape, const Values& x, const Slot* y_slot,
+                        const ActivationShape& y_shape, const Values& dy, const Values& dx) {
   constexpr double kStep =
       2e-3;  // float32: small enough for few ReLUs to turn, large enough to see
   double squares = 0;

@@ -245,6 +245,7 @@ Throughput measure_throughput(Engine& engine, BatchSource& batches,
   measured.warmup_steps = warm_up.steps;
   measured.warmup_s = highest(session.all_gather(warm_up.seconds));
   add_rate(measured, engine, timed.step_ms, images_per_rank, session);
+  measured.step_ms = timed.step_ms;
   add_step(measured, engine, timed.step_ms, session);
   measured.input = over_ranks(timed.input, session);
   measured.timed_s = highest(session.all_gather(sum(timed.step_ms) / 1e3));

@@ -1,6 +1,7 @@
 // The throughput run: warm-up, then N timed steps.
 #pragma once
 
+#include <map>
 #include <optional>
 #include <string>
 #include <vector>
@@ -18,6 +19,8 @@ struct ThroughputSettings {
   int warmup = 20;            // steps at least
   double warmup_seconds = 0;  // at least, after the first step
   double learning_rate = 0.1;
+  /// Of the options, those of its `metric` lines that an Identity lacks; none: there is no record.
+  std::optional<std::map<std::string, std::string>> conditions = std::nullopt;
 };
 
 /// How many more steps bring `elapsed_s`, which `steps` took, to `seconds`; 1 where no step was
@@ -48,7 +51,8 @@ struct Throughput {
   int iterations = 0;
   long warmup_steps = 0;
   double warmup_s = 0;
-  double step_ms_p50 = 0;
+  std::vector<double> step_ms;  // of this rank
+  double step_ms_p50 = 0;       // of the slowest rank
   double step_ms_p95 = 0;
   double step_ms_cv = 0;
   double tflops_per_rank = 0;

@@ -128,9 +128,13 @@ void Detector::start(long updates_per_epoch) {
   if (check_ || fault_) engine_.step.before_update([this] { before_update(); });
 }
 
-void Detector::before_update() {
+void Detector::delay() const {
   if (fault_ && fault_->kind == FaultKind::slow && fault_->rank == run_.session.rank())
     std::this_thread::sleep_for(kSlowStep);
+}
+
+void Detector::before_update() {
+  delay();
   if (check_ && updates_++ % options_.check_neighbour == 0) check();
 }
 

@@ -28,6 +28,8 @@ class Detector {
   void start(long updates_per_epoch = 0);
   /// The end of that: prints and records what was checked and what it cost.
   ExitCode finish();
+  /// What --inject-fault slow adds to each step, on its rank.
+  void delay() const;
 
  private:
   void before_update();

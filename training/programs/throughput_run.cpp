@@ -1,10 +1,12 @@
 #include "training/programs/throughput_run.hpp"
 
+#include <algorithm>
 #include <cmath>
 #include <nlohmann/json.hpp>
 
 #include "common/program.hpp"
 #include "common/text_table.hpp"
+#include "training/measure/observations.hpp"
 #include "training/measure/summary.hpp"
 #include "training/measure/weights_check.hpp"
 #include "training/programs/detector.hpp"
@@ -23,6 +25,17 @@ Outcome certified(const Run& run, double learning_rate) {
   return certificate.applies() ? certificate.outcome : Outcome::pass;
 }
 
+std::vector<judge::Observation> observe(const Run& run, const Throughput& measured,
+                                        const Detector& detector,
+                                        const ThroughputSettings& settings) {
+  if (!settings.conditions) return {};
+  constexpr int kMost = 30;
+  const OwnCompute own = measure_own_compute(run.engine, std::min(measured.iterations, kMost),
+                                             [&] { detector.delay(); });
+  return observations_of(measured, own, run.identity, *settings.conditions, run.engine.backend,
+                         run.session);
+}
+
 }  // namespace
 
 ExitCode run_throughput(const Run& run, const ThroughputSettings& settings, bool certifies,
@@ -37,6 +50,7 @@ ExitCode run_throughput(const Run& run, const ThroughputSettings& settings, bool
   const bool sound =
       std::isfinite(measured.loss_last) && unsound_weights(engine, run.session).empty();
   const auto trained = sound ? state_to_save(files, engine) : std::vector<Tensor>();
+  const auto observations = observe(run, measured, detector, settings);
   const Trace trace = trace_steps(engine, run.batches, steps_to_trace(settings.iterations),
                                   settings.learning_rate, run.session);  // trains on
   const ExchangeSums exchange = exchange_sums(trace);
@@ -57,6 +71,8 @@ ExitCode run_throughput(const Run& run, const ThroughputSettings& settings, bool
   std::vector<ExchangeTimes> buckets;
   if (engine.step.strategy_entry().ranks_agree) buckets = bucket_times(trace);
   for (const ExchangeTimes& bucket : buckets) run.write("bucket", record_of(bucket));
+  for (const judge::Observation& observation : observations)
+    run.record.write("metric", judge::record_of(observation));
   say(run.session, summary + summary_of(breakdown) + table_of(buckets));
   say(run.session,
       wrapped(input_advice(measured.input, run.input, measured.timed_s, run.input.ranks), 2));

@@ -108,8 +108,15 @@ InputSettings input_settings(const TrainOptions& options) {
 }
 
 ThroughputSettings throughput_settings(const TrainOptions& options, BackendKind kind) {
-  return {options.iterations, options.warmup, warmup_seconds_of(options, kind),
-          options.optimizer.learning_rate};
+  ThroughputSettings settings{options.iterations, options.warmup, warmup_seconds_of(options, kind),
+                              options.optimizer.learning_rate};
+  const auto text = [](bool value) { return value ? "true" : "false"; };
+  if (!options.record.empty())
+    settings.conditions = {{"fusion", options.model.fusion},
+                           {"deterministic", text(options.model.deterministic)},
+                           {"autotune", text(options.model.autotune)},
+                           {"check_neighbour", std::to_string(options.detector.check_neighbour)}};
+  return settings;
 }
 
 LayersSettings layers_settings(const TrainOptions& options) {

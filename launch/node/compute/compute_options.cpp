@@ -12,7 +12,6 @@
 namespace shakedown::node {
 namespace {
 
-constexpr int kGpuSize = 8192;
 constexpr int kCpuSize = 512;
 constexpr std::size_t kGpuMiB = 1024;
 constexpr std::size_t kCpuMiB = 16;
@@ -28,11 +27,11 @@ void declare_options(OptionSet& options, ComputeOptions& values) {
   for (const ProductType type : all_product_types()) types.emplace_back(name_of(type));
   options.heading("Measurement");
   options
-      .add(
-          "--tests", values.tests,
-          "products: TFLOP/s of matrix products, burst (10 after 3) and sustained (under the power "
-          "limit)\nmemory: GB/s of device memory\nhost: GB/s between host and device, each GPU "
-          "alone and all at once")
+      .add("--tests", values.tests,
+           "products: FLOP per SM cycle, SM clock and TFLOP/s of matrix products under "
+           "load\nmemory: "
+           "GB/s of device memory\nhost: GB/s between host and device, each GPU alone and all at "
+           "once")
       .one_of({"products", "memory", "host"});
   options.add("--types", values.types, "types of the products")
       .one_of(types)
@@ -40,45 +39,43 @@ void declare_options(OptionSet& options, ComputeOptions& values) {
   options.add("--size", values.size, "rows and columns of the matrices, a multiple of 32")
       .at_least(32)
       .at_most(65536)
-      .default_text(fmt::format("{} on gpu, {} on cpu", kGpuSize, kCpuSize));
+      .default_text(fmt::format(
+          "whole waves of tiles on gpu, 8192 x 8448 x 8192 on 132 SMs; {} on cpu", kCpuSize));
   options
       .add("--bytes", values.memory_bytes,
-           "size of each buffer in device and host memory, a multiple of 32K: 256M, 1G")
+           "size of each buffer in device memory, a multiple of 32K: 256M, 1G; in host memory 256M "
+           "at most")
       .metavar("SIZE")
       .default_text(fmt::format("{} MiB on gpu, {} MiB on cpu", kGpuMiB, kCpuMiB));
   options
       .add("--seconds", values.seconds,
-           "timed seconds of each type's sustained products per round, after a warm-up of a fifth "
-           "of that; each direction of memory and host is timed for a twentieth of it")
+           "timed seconds of each type's products, 16 batches of 20 ms at least, after a warm-up")
       .at_least(0.001)
       .at_most(300);
   options
-      .add("--rounds", values.rounds,
-           "interleaved rounds of all tests; fewer than 5 are not compared between GPUs")
+      .add(
+          "--rounds", values.rounds,
+          "interleaved rounds of memory and host: 2 samples per access and round, 4 per direction; "
+          "fewer than 5 rounds of host are not judged")
       .at_least(1);
   options.add("--csv", values.csv, "CSV file, one line per GPU and test").metavar("FILE");
   options.add("--record", values.record, ".jsonl file to which the results are appended")
       .metavar("FILE");
   declare_options(options, values.backend);
   options.heading("Verdict");
-  options
-      .add("--reference", values.reference,
-           "record of compute_perf on good GPUs of the same model, with which the rates are "
-           "compared")
-      .metavar("FILE")
-      .existing_file("compute_perf --record writes one");
+  declare_options(options, values.judge);
   declare_fault_option(options, values.fault);
   options.check([&] {
-    product_size(values, BackendKind::cpu);
+    if (values.size % 32 != 0)
+      throw UsageError(fmt::format("--size {}: must be a multiple of 32", values.size));
     buffer_bytes(values, BackendKind::cpu);
   });
 }
 
-int product_size(const ComputeOptions& options, BackendKind kind) {
-  if (options.size % 32 != 0)
-    throw UsageError(fmt::format("--size {}: must be a multiple of 32", options.size));
-  if (options.size != 0) return options.size;
-  return kind == BackendKind::gpu ? kGpuSize : kCpuSize;
+ProductSpec product_spec(const ComputeOptions& options, ProductType type, const Unit& unit) {
+  if (options.size == 0 && unit.multiprocessors > 0) return whole_waves(type, unit.multiprocessors);
+  const int n = options.size != 0 ? options.size : kCpuSize;
+  return {type, n, n, n};
 }
 
 std::size_t buffer_bytes(const ComputeOptions& options, BackendKind kind) {

@@ -5,6 +5,9 @@
 #include <vector>
 
 #include "common/backend.hpp"
+#include "common/judge/court.hpp"
+#include "common/units.hpp"
+#include "launch/node/compute/product.hpp"
 
 namespace shakedown::node {
 
@@ -15,7 +18,8 @@ struct ComputeOptions {
   std::string memory_bytes;        // empty: by backend
   double seconds = 1.5;
   int rounds = 5;
-  std::string reference, record, csv;
+  std::string record, csv;
+  judge::JudgeOptions judge;
   BackendOptions backend;
   std::string fault;  // for tests
 
@@ -25,7 +29,7 @@ struct ComputeOptions {
 void declare_options(OptionSet& options, ComputeOptions& values);
 
 /// Sizes by the backend, where no option gives them. Throws UsageError.
-int product_size(const ComputeOptions& options, BackendKind kind);
+ProductSpec product_spec(const ComputeOptions& options, ProductType type, const Unit& unit);
 std::size_t buffer_bytes(const ComputeOptions& options, BackendKind kind);
 
 /// Why the rates of memory are not those of memory: a GPU's caches may hold the buffers. Empty

@@ -4,19 +4,18 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <cerrno>
-#include <chrono>
-#include <cstring>
-#include <fstream>
 #include <iterator>
 #include <map>
 #include <nlohmann/json.hpp>
+#include <set>
 #include <sstream>
-#include <thread>
 
 #include "common/csv.hpp"
+#include "common/judge/lines.hpp"
+#include "common/judge/statistics.hpp"
 #include "common/program.hpp"
 #include "common/progress.hpp"
+#include "common/throttle_reasons.hpp"
 
 namespace shakedown::node {
 namespace {
@@ -61,25 +60,12 @@ std::vector<ProductType> agreed_types(const ComputeOptions& options, const Bench
   return types;
 }
 
-/// The first rank of each model chooses the algorithm, so that its peers compute the same bits.
-std::unique_ptr<RateTest> agreed_product_test(const Bench& bench, ProductType type, int n) {
-  const std::vector<std::string> models = bench.session.all_gather(bench.device().identity().model);
-  const auto self = static_cast<std::size_t>(bench.session.rank());
-  const auto leader = static_cast<std::size_t>(
-      std::find(models.begin(), models.end(), models[self]) - models.begin());
-  std::unique_ptr<RateTest> test;
-  if (leader == self) test = make_product_test(bench, type, n, "");
-  const std::string chosen =
-      bench.session.all_gather(test ? test->series().front().detail : "")[leader];
-  return test ? std::move(test) : make_product_test(bench, type, n, chosen);
-}
-
 Tests make_tests(const ComputeOptions& options, const Bench& bench) {
   Tests tests;
   const BackendKind kind = bench.device().kind();
   if (options.has("products"))
     for (const ProductType type : agreed_types(options, bench))
-      tests.push_back(agreed_product_test(bench, type, product_size(options, kind)));
+      tests.push_back(make_product_test(bench, product_spec(options, type, bench.unit)));
   const std::size_t bytes = buffer_bytes(options, kind);
   try {
     if (options.has("memory")) tests.push_back(make_memory_test(bench, bytes));
@@ -93,35 +79,13 @@ Tests make_tests(const ComputeOptions& options, const Bench& bench) {
   return tests;
 }
 
-/// The tests that have one of these metrics, counted over all tests; the others are dropped.
-Tests only(Tests tests, const std::vector<std::size_t>& metrics) {
-  Tests kept;
-  std::size_t first = 0;
-  for (auto& test : tests) {
-    const std::size_t end = first + test->series().size();
-    const bool any = std::any_of(metrics.begin(), metrics.end(),
-                                 [&](std::size_t m) { return m >= first && m < end; });
-    first = end;
-    if (any) kept.push_back(std::move(test));
-  }
-  return kept;
-}
-
-/// Rank 0 alone reads the file. Collective.
-ComputeReference open_reference(const ComputeOptions& options, const Bench& bench) {
-  if (options.reference.empty()) return {};
-  std::string text;
-  if (bench.session.is_root()) {
-    std::ifstream in(options.reference, std::ios::binary);
-    if (!in)
-      throw UsageError(fmt::format("--reference {}: cannot be read: {}", options.reference,
-                                   std::strerror(errno)));
-    text.assign(std::istreambuf_iterator<char>(in), {});
-  }
-  const BackendKind kind = bench.device().kind();
-  return ComputeReference(options.reference, bench.session.all_gather(text).front(),
-                          product_size(options, kind), buffer_bytes(options, kind),
-                          options.seconds);
+/// The tests that have one of these metrics; the others are dropped.
+Tests only(Tests tests, const std::set<std::string>& metrics) {
+  std::erase_if(tests, [&](const auto& test) {
+    return std::ranges::none_of(
+        test->series(), [&](const Series& series) { return metrics.contains(series.metric.name); });
+  });
+  return tests;
 }
 
 class Writer {
@@ -130,41 +94,34 @@ class Writer {
       : session_(bench.session),
         record_(record),
         csv_({"--csv", bench.session.is_root() ? options.csv : ""},
-             {"rank", "host", "gpu", "model", "test", "rate", "unit", "sm_clock_mhz", "power_w",
-              "temperature_c", "throttle_reasons", "rate_per_ghz", "correct", "pass"}),
-        size_(product_size(options, bench.device().kind())),
-        bytes_(buffer_bytes(options, bench.device().kind())),
+             {"rank", "host", "name", "board", "metric", "unit", "value", "look", "clock_mhz",
+              "power_w", "temperature_c", "throttle_reasons", "check", "disturbed_by"}),
         identity_{{"backend", name_of(bench.device().kind())},
-                  {"world_size", bench.session.world_size()}},
-        seconds_(options.seconds) {}
+                  {"world_size", bench.session.world_size()}} {}
 
-  /// `pass`: 1, and 2 of what was measured again.
-  void write(const Results& results, int pass) {
-    for (std::size_t rank = 0; rank < results.size(); ++rank)
-      for (std::size_t metric = 0; metric < results[rank].series.size(); ++metric) {
-        Json line = merged(identity_, {{"rank", rank}, {"pass", pass}, {"seconds", seconds_}});
-        line.update(record_of(results[rank], metric));
-        if (results[rank].series[metric].metric.follows_clock)
-          line["size"] = size_;
-        else
-          line["bytes"] = bytes_;
-        record_.write("compute", line);
-        csv_.add(line);
-      }
+  void write(const judge::Observation& one, const judge::Limits& limits) {
+    Json line = record_of(one);
+    record_.write("metric", line);
+    const judge::Limit* limit = limits.find(one.metric);
+    if (limit != nullptr)
+      line["value"] = judge::statistic_of(one.samples, limit->statistic, one.less_is_better());
+    line["rank"] = one.of.ranks.front();
+    line["host"] = one.of.hosts.front();
+    line["throttle_reasons"] = text_of_throttle_reasons(one.seen.reasons);
+    csv_.add(line);
   }
   void write(const Verdict& verdict) {
     record_.write("verdict", merged(identity_, shakedown::record_of(verdict)));
   }
-  /// The newest sample of each of the test's metrics that has one of this round and is not written
-  /// yet: what was measured outlives a crash. Collective.
-  void write_round(const RateTest& test, int round, int pass) {
+  /// The samples of each of the test's metrics that are not written yet: what was measured outlives
+  /// a crash. Collective.
+  void write_round(const RateTest& test, int round, int look) {
     for (const Series& series : test.series()) {
-      std::size_t& written = written_[{pass, series.metric.name}];
-      if (series.samples.size() <= written) continue;
-      written = series.samples.size();
-      Json line = merged(identity_, {{"pass", pass}, {"round", round}, {"seconds", seconds_}});
-      line.update(round_record_of(session_, series));
+      std::size_t& written = written_[{look, series.metric.name}];
+      Json line = merged(identity_, {{"look", look}, {"round", round}});
+      line.update(round_record_of(session_, series, written));
       record_.write("compute_round", line);
+      written = series.samples.size();
     }
   }
 
@@ -172,59 +129,87 @@ class Writer {
   const MpiSession& session_;
   Record& record_;
   CsvFile csv_;
-  int size_;
-  std::size_t bytes_;
   Json identity_;
-  double seconds_;
-  std::map<std::pair<int, std::string>, std::size_t> written_;  // samples by pass and metric
+  std::map<std::pair<int, std::string>, std::size_t> written_;  // samples by look and metric
 };
 
-/// All products of a cool device first, the shortest ones before those that heat it; then all tests
-/// under load, one right after the other, so that a product finds the device as hot as it leaves
-/// it.
+/// One right after the other: a product finds the device as hot as the one before has left it.
 void measure(const Tests& tests, const ComputeOptions& options, const Bench& bench, Writer& writer,
-             int pass) {
-  Progress progress(pass == 1 ? "measuring" : "measuring again",
-                    static_cast<long>(tests.size()) * options.rounds, "tests",
+             int look) {
+  long all = 0;
+  for (const auto& test : tests) all += test->rounds(options.rounds);
+  Progress progress(look == 1 ? "measuring" : "measuring again", all, "tests",
                     bench.session.is_root());
-  const bool heats = bench.device().kind() == BackendKind::gpu && options.has("products");
   long done = 0;
   for (const auto& test : tests) test->forget();
-  for (int round = 0; round < options.rounds; ++round) {
-    if (heats)
-      std::this_thread::sleep_for(std::chrono::duration<double>(std::min(1.0, options.seconds)));
-    for (auto test = tests.rbegin(); test != tests.rend(); ++test) {
-      (*test)->measure_cool();
-      writer.write_round(**test, round, pass);
-    }
+  for (int round = 0; round < options.rounds; ++round)
     for (const auto& test : tests) {
+      if (round >= test->rounds(options.rounds)) continue;
       test->measure();
-      writer.write_round(*test, round, pass);
+      writer.write_round(*test, round, look);
       progress.update(++done);
     }
-  }
 }
 
-/// Notes who else uses the ranks' GPUs, before this job and now. Collective.
-void note_others(Results& results, const std::vector<NodeReport>& before,
-                 const MpiSession& session) {
+/// Notes what makes rates no measure of their GPU: who else uses it, before this job and now, and
+/// caches that hold the buffers. Collective.
+void note_disturbances(Measured& measured, const std::vector<Unit>& units,
+                       const std::vector<NodeReport>& before, const MpiSession& session,
+                       const std::string& cached) {
   std::vector<std::string> gpus;
-  for (const RankResult& result : results) gpus.push_back(result.gpu);
+  for (const Unit& unit : units) gpus.push_back(unit.uuid);
   const auto uses = used_by_others(gpus, before, read_processes(session));
-  for (std::size_t rank = 0; rank < results.size(); ++rank) results[rank].in_use = uses[rank];
+  for (judge::Observation& one : measured.observations) {
+    const std::string& use = uses[static_cast<std::size_t>(one.of.ranks.front())];
+    if (!use.empty()) one.disturbed_by = use;
+    if (one.disturbed_by.empty() && one.metric.starts_with("memory/")) one.disturbed_by = cached;
+  }
 }
 
-/// The findings of `again` with the metrics' places among all tests.
-RateJudgement renumbered(RateJudgement again, const Results& all, const Results& few) {
-  for (SlowFinding& finding : again.findings) {
-    const std::string& name = few.front().series[finding.metric].metric.name;
-    const auto& series = all.front().series;
-    finding.metric = static_cast<std::size_t>(
-        std::find_if(series.begin(), series.end(),
-                     [&](const Series& one) { return one.metric.name == name; }) -
-        series.begin());
+/// What rank 0 judges: everything that was measured so far.
+struct Trial {
+  judge::Court court;
+  judge::Evidence evidence;
+  std::vector<Verdict> wrong;
+
+  void add(const Measured& measured) {
+    evidence.observations.insert(evidence.observations.end(), measured.observations.begin(),
+                                 measured.observations.end());
+    for (const Verdict& verdict : wrong_data(measured)) {
+      wrong.push_back(verdict);
+      evidence.statements.push_back({verdict, "", verdict.hosts});
+    }
   }
-  return again;
+  judge::Judgement judgement() const { return court.judge(evidence, {"compute_perf", {}}); }
+  /// The metrics that should be measured again.
+  std::set<std::string> suspects() const {
+    std::set<std::string> metrics;
+    for (const judge::Suspect& one : judge::suspects(evidence, judgement()))
+      metrics.insert(one.metric);
+    return metrics;
+  }
+};
+
+/// Rank 0's, on every rank. Collective.
+std::set<std::string> agreed(const MpiSession& session, const std::set<std::string>& names) {
+  std::istringstream words(session.all_gather(fmt::format("{}", fmt::join(names, " "))).front());
+  return {std::istream_iterator<std::string>(words), {}};
+}
+
+Bench make_bench(const ComputeOptions& options, Backend& backend, MpiSession& session,
+                 Stream& stream, const Unit& unit) {
+  std::optional<Fault> fault =
+      parse_fault(options.fault, {FaultKind::product, FaultKind::copy, FaultKind::slow},
+                  session.world_size(), FaultAmount::of_slow);
+  if (fault && fault->held_sms > 0 && unit.uuid.empty())
+    throw UsageError(fmt::format("--inject-fault {}: SMs are a GPU's", options.fault));
+  if (fault) say(session, line_of(*fault));
+  if (fault && fault->rank != session.rank()) fault.reset();
+  Bench bench{backend, session,         stream, unit.uuid.empty() ? nullptr : Nvml::open(),
+              unit,    options.seconds, fault};
+  bench.busy = std::make_shared<Buffer>(bench.device(), sizeof(DuplexTime));
+  bench.device().zero(bench.busy->data(), bench.busy->bytes(), stream);
+  return bench;
 }
 
 }  // namespace
@@ -232,54 +217,49 @@ RateJudgement renumbered(RateJudgement again, const Results& all, const Results&
 ExitCode run_compute(const ComputeOptions& options, Backend& backend, MpiSession& session,
                      const std::vector<NodeReport>& before, Record& record) {
   const auto stream = backend.device->make_stream();
-  std::optional<Fault> fault = parse_fault(
-      options.fault, {FaultKind::product, FaultKind::copy, FaultKind::slow}, session.world_size());
-  if (fault) say(session, line_of(*fault));
-  if (fault && fault->rank != session.rank()) fault.reset();
-  const DeviceIdentity device = backend.device->identity();
-  const Bench bench{
-      backend,     session,         *stream, device.uuid.empty() ? nullptr : Nvml::open(),
-      device.uuid, options.seconds, fault};
-  const ComputeReference reference = open_reference(options, bench);
+  const std::vector<Unit> units = units_of(session, backend);
+  const Unit& unit = units[static_cast<std::size_t>(session.rank())];
+  const Bench bench = make_bench(options, backend, session, *stream, unit);
+  std::optional<Trial> trial;
+  if (session.is_root()) trial.emplace(Trial{judge::Court(options.judge), {}, {}});
   Writer writer(options, bench, record);
   say(session, fmt::format("{} rank{}, {}, {}", session.world_size(),
-                           session.world_size() == 1 ? "" : "s", backend.remark, device.model));
+                           session.world_size() == 1 ? "" : "s", backend.remark, unit.board));
 
   Tests tests = make_tests(options, bench);
-  measure(tests, options, bench, writer, 1);
-  const auto gathered = [&] {
-    Results results = gather(session, device, tests);
-    note_others(results, before, session);
-    return results;
-  };
-  Results results = gathered();
-  writer.write(results, 1);
-  say(session, table_of(results));
-
-  RateJudgement judgement = judge(results, reference);
-  if (const std::string cached = cached_by(options, backend.kind); !cached.empty())
-    judgement.not_judged.push_back(cached);
-  if (const std::vector<std::size_t> again = suspects(judgement); !again.empty()) {
-    say(session, "slow devices: their tests are measured again");
-    tests = only(std::move(tests), again);
-    measure(tests, options, bench, writer, 2);
-    const Results repeated = gathered();
-    writer.write(repeated, 2);
-    judgement = confirmed(judgement, renumbered(judge(repeated, reference), results, repeated));
-    for (std::size_t rank = 0; rank < results.size(); ++rank) {  // wrong data, or use, this time
-      if (results[rank].in_use.empty()) results[rank].in_use = repeated[rank].in_use;
-      for (const Series& series : repeated[rank].series)
-        for (Series& first : results[rank].series)
-          if (first.metric.name == series.metric.name && first.wrong.empty())
-            first.wrong = series.wrong;
+  const std::string cached = cached_by(options, backend.kind);
+  std::set<std::string> slow;
+  for (int look = 1; look == 1 || !slow.empty(); ++look) {
+    if (look > 1) {
+      say(session, fmt::format("slow: {}: measured again", fmt::join(slow, ", ")));
+      tests = only(std::move(tests), slow);
     }
+    measure(tests, options, bench, writer, look);
+    Measured measured = gather(session, unit, tests, look);
+    note_disturbances(measured, units, before, session, cached);
+    if (trial) {
+      for (const judge::Observation& one : measured.observations)
+        writer.write(one, trial->court.limits());
+      say(session, table_of(measured.observations, trial->court.limits()));
+      trial->add(measured);
+      slow = trial->suspects();
+    }
+    slow = agreed(session, slow);
   }
-  const std::vector<Verdict> verdicts = verdicts_of(results, judgement);
-  for (const Verdict& verdict : verdicts) {
-    writer.write(verdict);
-    say(session, line_of(verdict));
+  Outcome outcome = Outcome::pass;
+  if (trial) {
+    const judge::Judgement judgement = trial->judgement();
+    for (const Verdict& verdict : trial->wrong) {
+      say(session, line_of(verdict));
+      writer.write(verdict);
+    }
+    say(session, judge::text_of(judgement));
+    for (const Verdict& verdict : judgement.findings) writer.write(verdict);
+    writer.write(judgement.job);
+    outcome = judgement.job.outcome;
   }
-  return worst(verdicts);
+  return exit_code_of(static_cast<Outcome>(
+      static_cast<int>(session.all_gather(static_cast<double>(outcome)).front())));
 }
 
 }  // namespace shakedown::node

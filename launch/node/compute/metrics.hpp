@@ -1,27 +1,23 @@
-// What compute_perf measures on each GPU, and how far healthy GPUs differ in it.
+// What compute_perf measures on each GPU: names and units as in results/reference/limits.json.
 #pragma once
 
 #include <string>
 #include <vector>
 
-#include "launch/node/compute/judge.hpp"
 #include "launch/node/compute/product.hpp"
 
 namespace shakedown::node {
 
 struct Metric {
-  std::string name;  // "bf16 sustained"
-  std::string unit;  // "TFLOP/s" or "GB/s"
-  Limits limits;
-  bool follows_clock = false;  // a product's rate does
+  std::string name;  // "product/bf16/flop_per_cycle_sm"
+  std::string unit;
 };
 
-/// First products of 10 after 3, then those under the power limit.
-std::vector<Metric> product_metrics(ProductType type);
+/// FLOP per SM cycle and SM, the clock of the SMs, and the rate. On the cpu backend the rate alone.
+std::vector<Metric> product_metrics(ProductType type, BackendKind kind);
 /// Read, write, copy, triad: in the order of MemoryTest.
 std::vector<Metric> memory_metrics();
 /// To the device, from it, both at once: each GPU alone; then the same of all GPUs at once.
 std::vector<Metric> host_metrics();
-std::vector<Metric> all_metrics(const std::vector<ProductType>& types);
 
 }  // namespace shakedown::node

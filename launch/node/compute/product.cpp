@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <numeric>
 
 #include "common/error.hpp"
 #include "launch/node/compute/operands.hpp"
@@ -49,10 +50,25 @@ double flop_of(const ProductSpec& spec) {
          static_cast<double>(spec.k);
 }
 
-std::size_t preferred(const std::vector<double>& times) {
-  constexpr double kNoise = 0.03;  // at the power limit: at 0.005 three runs made three choices
-  const auto best = std::min_element(times.begin(), times.end());
-  return times.front() * (1 - kNoise) <= *best ? 0 : static_cast<std::size_t>(best - times.begin());
+std::string without_library(const std::string& algorithm) {
+  const std::size_t version = algorithm.find(' ');  // after the name
+  const std::size_t choice = algorithm.find(' ', version + 1);
+  return choice == std::string::npos ? algorithm : algorithm.substr(choice + 1);
+}
+
+ProductSpec whole_waves(ProductType type, int sms) {
+  constexpr std::int64_t kEdge = 8192;
+  ProductSpec spec{type, kEdge, kEdge, kEdge};
+  if (type == ProductType::int8) return spec;
+  /// The multiple of `unit` that is nearest to kEdge and gives whole waves.
+  const auto nearest = [&](std::int64_t unit, std::int64_t across) {
+    const std::int64_t step = unit * (sms / std::gcd(std::int64_t{sms}, across));
+    return std::max<std::int64_t>(1, (kEdge + step / 2) / step) * step;
+  };
+  std::int64_t edge = nearest(256, kEdge / 128);  // in tiles of either orientation
+  if (edge > kEdge * 3 / 2) edge = nearest(128, kEdge / 256);
+  (type == ProductType::fp8 ? spec.m : spec.n) = edge;
+  return spec;
 }
 
 void check_exact(const ProductSpec& spec) {

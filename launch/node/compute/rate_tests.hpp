@@ -1,7 +1,8 @@
-// The measurements of compute_perf: a round of each at a time, on all ranks together.
+// The measurements of compute_perf, on all ranks together.
 #pragma once
 
-#include <cmath>
+#include <algorithm>
+#include <map>
 #include <memory>
 #include <string>
 #include <vector>
@@ -9,7 +10,9 @@
 #include "common/backend.hpp"
 #include "common/fault.hpp"
 #include "common/gpu_sampler.hpp"
+#include "common/kernels.hpp"
 #include "common/mpi_session.hpp"
+#include "common/units.hpp"
 #include "launch/node/compute/metrics.hpp"
 
 namespace shakedown::node {
@@ -20,9 +23,10 @@ struct Bench {
   MpiSession& session;
   Stream& stream;
   std::shared_ptr<Nvml> nvml;
-  std::string uuid;  // empty: no GPU
+  Unit unit;  // this rank's
   double seconds = 2;
-  std::optional<Fault> fault;  // of this rank
+  std::optional<Fault> fault;              // of this rank
+  std::shared_ptr<Buffer> busy = nullptr;  // a DuplexTime: for idle time
 
   Device& device() const { return *backend.device; }
   bool has(FaultKind kind) const { return fault && fault->kind == kind; }
@@ -34,50 +38,63 @@ struct Bench {
     backend.world->wait(*done, HostWait::polite);
   }
 
-  /// Milliseconds that `body`, which enqueues on the stream, takes when it is called `runs` times.
+  /// Enqueues `body` `runs` times. With `slow` it is run four times each time, or the stream is
+  /// idle after each for a share of `once_ms`.
   template <class Body>
-  double time_ms(int runs, Body&& body) const {
+  void repeat(int runs, double once_ms, Body&& body) const {
+    constexpr int kSlowed = 4;
+    const bool slow = has(FaultKind::slow);
+    const auto idle_ns = slow ? static_cast<std::uint64_t>(1e6 * once_ms * fault->idle_share) : 0;
+    const bool by_work = slow && fault->idle_share == 0 && fault->held_sms == 0;
+    for (int run = 0; run < runs; ++run) {
+      for (int again = 0; again < (by_work ? kSlowed : 1); ++again) body();
+      if (idle_ns > 0)
+        device().kernels().occupy_link(static_cast<DuplexTime*>(busy->data()), {idle_ns, 0},
+                                       stream);
+    }
+  }
+  /// With `slow`, the SMs that are held from here on; else null. What runs meanwhile has run
+  /// before.
+  std::unique_ptr<HeldSms> hold_sms() const {
+    if (!has(FaultKind::slow) || fault->held_sms == 0) return nullptr;
+    return std::make_unique<HeldSms>(device(), fault->held_sms);
+  }
+
+  /// Milliseconds that what `enqueue` enqueues on the stream takes.
+  template <class Enqueue>
+  double time_ms(Enqueue&& enqueue) const {
+    constexpr double kLeast_ms = 1e-6;
     const auto start = device().make_event();
     const auto end = device().make_event();
-    constexpr int kSlowed = 4;
     start->record(stream);
-    for (int run = 0; run < runs * (has(FaultKind::slow) ? kSlowed : 1); ++run) body();
+    enqueue();
     end->record(stream);
     backend.world->wait(*end, HostWait::timed);
-    return end->milliseconds_since(*start);
+    return std::max(end->milliseconds_since(*start), kLeast_ms);
   }
-};
-
-/// A window of `ms` without the power that it cannot know: NVML's is the mean of the last second,
-/// where no energy counter measures it.
-inline GpuWindow readings_of(GpuWindow window, double ms) {
-  constexpr double kAveraged_ms = 1000;
-  if (ms < kAveraged_ms && !std::isfinite(window.energy_j)) window.power_w = kUnknown;
-  return window;
-}
-
-/// One metric in one round.
-struct Sample {
-  double rate = kUnknown;
-  GpuWindow window = {};              // while it was timed; unknown where that was too short
-  double last_over_first = kUnknown;  // rates of its windows: 1 where it was steady
 };
 
 /// One metric on this rank.
 struct Series {
   Metric metric;
-  std::vector<Sample> samples;  // by round
+  std::vector<double> samples = {};                    // of this look
+  std::map<std::string, std::string> conditions = {};  // as judge::Observation has them
+  std::string path_class = "";
+  double peak = kUnknown;       // in the metric's unit
   std::string wrong = "";       // the first error in what was computed or moved; empty: none
-  std::string detail = "";      // the algorithm of a product, the NUMA node of host memory
+  std::string unknown = "";     // why there is no sample
+  double clock_mhz = kUnknown;  // by the SMs' counters
+  GpuWindow window = {};        // the last one
 };
 
 class RateTest {
  public:
   virtual ~RateTest() = default;
-  /// Appends a sample to each series: to those of a cool device by the first, before all tests'
-  /// measure(). Collective: all ranks measure at the same time, or one after the other.
-  virtual void measure_cool() {}
+  /// Appends samples to each series. Collective: all ranks measure at the same time, or one after
+  /// the other.
   virtual void measure() = 0;
+  /// How often it is measured, of `rounds` at most.
+  virtual int rounds(int rounds) const { return rounds; }
   const std::vector<Series>& series() const { return series_; }
   /// Before measuring anew.
   void forget() {
@@ -86,7 +103,7 @@ class RateTest {
 
  protected:
   explicit RateTest(const std::vector<Metric>& metrics) {
-    for (const Metric& metric : metrics) series_.push_back({metric, {}});
+    for (const Metric& metric : metrics) series_.push_back({metric});
   }
   void note_wrong(std::size_t series, const std::string& text) {
     if (series_[series].wrong.empty()) series_[series].wrong = text;
@@ -95,12 +112,11 @@ class RateTest {
   std::vector<Series> series_;
 };
 
-/// Products of one type, n x n x n: `algorithm` as make_product has it.
-std::unique_ptr<RateTest> make_product_test(const Bench& bench, ProductType type, int n,
-                                            const std::string& algorithm);
+std::unique_ptr<RateTest> make_product_test(const Bench& bench, const ProductSpec& spec);
 /// Streams through three buffers of `bytes` each.
 std::unique_ptr<RateTest> make_memory_test(const Bench& bench, std::size_t bytes);
-/// Copies of `bytes` between pinned host memory and the device.
+/// Copies of `bytes`, of kMostHostBytes at most, between pinned host memory and the device.
+inline constexpr std::size_t kMostHostBytes = std::size_t{256} << 20;
 std::unique_ptr<RateTest> make_host_test(const Bench& bench, std::size_t bytes);
 
 }  // namespace shakedown::node

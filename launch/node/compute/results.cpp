@@ -7,44 +7,16 @@
 #include <map>
 #include <nlohmann/json.hpp>
 #include <set>
-#include <sstream>
 
 #include "common/cores.hpp"
 #include "common/error.hpp"
+#include "common/judge/statistics.hpp"
 #include "common/statistics.hpp"
 #include "common/text_table.hpp"
 #include "common/throttle_reasons.hpp"
 
 namespace shakedown::node {
 namespace {
-
-double number_of(const Json& value) { return value.is_number() ? value.get<double>() : kUnknown; }
-
-Json json_of(const Series& series) {
-  Json samples = Json::array();
-  for (const Sample& sample : series.samples) {
-    const GpuWindow& window = sample.window;
-    const auto& reasons = window.throttle_reasons;
-    samples.push_back({sample.rate, window.sm_clock_mhz, window.power_w, window.temperature_c,
-                       reasons ? Json(*reasons) : Json(), sample.last_over_first});
-  }
-  return {{"samples", samples}, {"wrong", series.wrong}, {"detail", series.detail}};
-}
-
-Series series_of(const Metric& metric, const Json& json) {
-  Series series{metric, {}, json.at("wrong"), json.at("detail")};
-  for (const Json& values : json.at("samples")) {
-    Sample sample;
-    sample.rate = number_of(values[0]);
-    sample.window.sm_clock_mhz = number_of(values[1]);
-    sample.window.power_w = number_of(values[2]);
-    sample.window.temperature_c = number_of(values[3]);
-    if (values[4].is_number()) sample.window.throttle_reasons = values[4].get<std::uint64_t>();
-    sample.last_over_first = number_of(values[5]);
-    series.samples.push_back(sample);
-  }
-  return series;
-}
 
 /// "power,heat": what held the clock down; "-": unknown.
 std::string limited_by(const std::optional<std::uint64_t>& reasons) {
@@ -57,146 +29,169 @@ std::string limited_by(const std::optional<std::uint64_t>& reasons) {
   return text;
 }
 
-double rate_per_ghz(const Series& series, double rate) {
-  return rate / typical(series, &GpuWindow::sm_clock_mhz) * 1e3;
+std::string shown(double value, const char* format) {
+  return std::isfinite(value) ? fmt::format(fmt::runtime(format), value) : std::string("-");
+}
+
+/// A metric's line.
+std::string row_of(const std::vector<Column>& columns,
+                   const std::vector<const judge::Observation*>& all, const judge::Limits& limits) {
+  const judge::Observation& first = *all.front();
+  const judge::Limit* limit = limits.find(first.metric);
+  std::vector<std::pair<double, const judge::Observation*>> values;
+  for (const judge::Observation* one : all) {
+    const double value = judge::statistic_of(
+        one->samples, limit != nullptr ? limit->statistic : judge::Statistic::median, false);
+    if (std::isfinite(value)) values.emplace_back(value, one);
+  }
+  if (values.empty())
+    return row(columns, {first.metric, first.unit, "-", "-", "", "-", "", "", ""});
+  std::sort(values.begin(), values.end());
+  const auto& middle = values[values.size() / 2];
+  const auto rank = [](const auto& value) {
+    return std::to_string(value.second->of.ranks.front());
+  };
+  const judge::Circumstances& seen = middle.second->seen;
+  return row(columns, {first.metric, first.unit, shown(middle.first, "{:.5g}"),
+                       shown(values.front().first, "{:.5g}"), rank(values.front()),
+                       shown(values.back().first, "{:.5g}"), rank(values.back()),
+                       shown(seen.power_w, "{:.0f}"), limited_by(seen.reasons)});
 }
 
 }  // namespace
 
-double typical(const Series& series, double GpuWindow::*reading) {
-  std::vector<double> known;
-  for (const Sample& sample : series.samples)
-    if (std::isfinite(sample.window.*reading)) known.push_back(sample.window.*reading);
-  return known.empty() ? kUnknown : median_of(known);
-}
-
-std::optional<std::uint64_t> throttle_reasons_of(const Series& series) {
-  std::optional<std::uint64_t> all;
-  for (const Sample& sample : series.samples)
-    if (sample.window.throttle_reasons) all = all.value_or(0) | *sample.window.throttle_reasons;
-  return all;
-}
-
-double RankResult::rate(std::size_t metric) const {
-  std::vector<double> rates;
-  for (const Sample& sample : series[metric].samples) rates.push_back(sample.rate);
-  return rates.empty() ? kUnknown : median_of(rates);
+judge::Observation observation_of(const Series& series, const Unit& unit, int look) {
+  judge::Observation one = observed(series.metric.name, series.metric.unit, unit);
+  one.path_class = series.path_class;
+  one.conditions = series.conditions;
+  one.peak = series.peak;
+  one.look = look;
+  one.samples = series.samples;
+  one.seen.clock_mhz = series.clock_mhz;
+  one.seen.temperature_c = series.window.temperature_c;
+  one.seen.power_w = series.window.power_w;
+  one.seen.reasons = series.window.throttle_reasons;
+  if (!series.wrong.empty()) one.check = judge::Check::wrong;
+  if (series.samples.empty()) one.disturbed_by = series.unknown;
+  if (series.metric.name.starts_with("product/"))
+    for (const LibraryVersion& library :
+         library_versions(unit.uuid.empty() ? BackendKind::cpu : BackendKind::gpu))
+      if (library.name == "cublas" || library.name == "onednn")
+        one.versions[library.name] = library.running;
+  return one;
 }
 
 std::vector<std::string> shared_cores(const std::vector<std::string>& hosts,
                                       const std::vector<std::vector<int>>& cores) {
   std::map<std::string, std::set<int>> of_host;
-  for (std::size_t rank = 0; rank < hosts.size(); ++rank)
+  std::map<std::string, std::size_t> ranks;
+  for (std::size_t rank = 0; rank < hosts.size(); ++rank) {
     of_host[hosts[rank]].insert(cores[rank].begin(), cores[rank].end());
+    ++ranks[hosts[rank]];
+  }
   std::vector<std::string> shares;
   for (const std::string& host : hosts) {
-    const auto ranks = static_cast<std::size_t>(std::count(hosts.begin(), hosts.end(), host));
     const std::size_t own = of_host[host].size();
-    shares.push_back(own == 0 || ranks <= own ? ""
-                                              : fmt::format("{} ranks on {} core{} of {}", ranks,
-                                                            own, own == 1 ? "" : "s", host));
+    shares.push_back(own == 0 || ranks[host] <= own
+                         ? ""
+                         : fmt::format("{} ranks on {} core{} of {}", ranks[host], own,
+                                       own == 1 ? "" : "s", host));
   }
   return shares;
 }
 
-Results gather(const MpiSession& session, const DeviceIdentity& device,
-               const std::vector<std::unique_ptr<RateTest>>& tests) {
-  Json mine{{"gpu", device.uuid}, {"model", device.model}, {"series", Json::array()}};
-  mine["cores"] = device.uuid.empty() ? allowed_cores() : std::vector<int>{};
-  std::vector<Metric> metrics;
+Measured gather(const MpiSession& session, const Unit& unit,
+                const std::vector<std::unique_ptr<RateTest>>& tests, int look) {
+  std::vector<Series> all;
   for (const auto& test : tests)
-    for (const Series& series : test->series()) {
-      mine["series"].push_back(json_of(series));
-      metrics.push_back(series.metric);
-    }
-  Results results;
-  std::vector<std::vector<int>> cores;
-  const std::vector<std::string> all = session.all_gather(json_text(mine));
-  for (std::size_t rank = 0; rank < all.size(); ++rank) {
-    const Json of_rank = Json::parse(all[rank]);
-    RankResult result{session.hosts()[rank], of_rank.at("gpu"), of_rank.at("model"), {}};
-    for (std::size_t m = 0; m < metrics.size(); ++m)
-      result.series.push_back(series_of(metrics[m], of_rank.at("series")[m]));
-    results.push_back(std::move(result));
-    cores.push_back(of_rank.at("cores"));
-  }
-  const std::vector<std::string> shares = shared_cores(session.hosts(), cores);
-  for (std::size_t rank = 0; rank < results.size(); ++rank) results[rank].shares = shares[rank];
-  return results;
+    all.insert(all.end(), test->series().begin(), test->series().end());
+  return gather(session, unit, all, look);
 }
 
-std::string table_of(const Results& results) {
-  const std::vector<Column> columns{{"", "test", 30},     {"", "unit", 8},      {"", "median", 8},
-                                    {"lowest", "", 8},    {"on", "rank", 4},    {"highest", "", 8},
-                                    {"on", "rank", 4},    {"SM", "MHz", 5},     {"", "W", 4},
-                                    {"rate /", "GHz", 7}, {"limited", "by", 13}};
-  const auto shown = [](double value, const char* format) {
-    return std::isfinite(value) ? fmt::format(fmt::runtime(format), value) : std::string("-");
-  };
-  std::string text = heading(columns);
-  for (std::size_t metric = 0; metric < results.front().series.size(); ++metric) {
-    std::vector<double> rates;
-    for (const RankResult& result : results) rates.push_back(result.rate(metric));
-    const auto [low, high] = std::minmax_element(rates.begin(), rates.end());
-    const double median = median_of(rates);
-    // the GPU whose rate is nearest to the median
-    const auto nearest = std::min_element(rates.begin(), rates.end(), [&](double a, double b) {
-      return std::fabs(a - median) < std::fabs(b - median);
-    });
-    const Series& typical_one =
-        results[static_cast<std::size_t>(nearest - rates.begin())].series[metric];
-    text += row(columns, {typical_one.metric.name, typical_one.metric.unit, shown(median, "{:.4g}"),
-                          shown(*low, "{:.4g}"), std::to_string(low - rates.begin()),
-                          shown(*high, "{:.4g}"), std::to_string(high - rates.begin()),
-                          shown(typical(typical_one, &GpuWindow::sm_clock_mhz), "{:.0f}"),
-                          shown(typical(typical_one, &GpuWindow::power_w), "{:.0f}"),
-                          shown(rate_per_ghz(typical_one, *nearest), "{:.1f}"),
-                          limited_by(throttle_reasons_of(typical_one))});
+Measured gather(const MpiSession& session, const Unit& unit, const std::vector<Series>& all,
+                int look) {
+  Json mine{{"lines", Json::array()}, {"wrong", Json::array()}};
+  mine["cores"] = unit.uuid.empty() ? allowed_cores() : std::vector<int>{};
+  for (const Series& series : all) {
+    mine["lines"].push_back(record_of(observation_of(series, unit, look)));
+    mine["wrong"].push_back(series.wrong);
   }
+  Measured measured;
+  std::vector<std::vector<int>> cores;
+  for (const std::string& text : session.gather(json_text(mine))) {
+    const Json of_rank = Json::parse(text);
+    for (const Json& line : of_rank.at("lines"))
+      measured.observations.push_back(judge::observation_of(line));
+    for (const Json& wrong : of_rank.at("wrong")) measured.wrong.push_back(wrong);
+    cores.push_back(of_rank.at("cores"));
+  }
+  if (!session.is_root()) return measured;
+  const std::vector<std::string> shares = shared_cores(session.hosts(), cores);
+  for (judge::Observation& one : measured.observations)
+    if (one.disturbed_by.empty())
+      one.disturbed_by = shares[static_cast<std::size_t>(one.of.ranks.front())];
+  return measured;
+}
+
+std::vector<Verdict> wrong_data(const Measured& measured) {
+  std::map<std::string, std::vector<std::size_t>> by_metric;
+  for (std::size_t i = 0; i < measured.observations.size(); ++i)
+    by_metric[measured.observations[i].metric].push_back(i);
+  std::vector<Verdict> verdicts;
+  std::set<std::pair<std::string, std::string>> told;  // a product has several metrics
+  for (const auto& [metric, all] : by_metric) {
+    const std::string& first = measured.wrong[all.front()];
+    const bool alike = all.size() > 1 && !first.empty() &&
+                       std::all_of(all.begin(), all.end(),
+                                   [&](std::size_t i) { return measured.wrong[i] == first; });
+    for (const std::size_t i : all) {
+      const judge::Observation& one = measured.observations[i];
+      if (measured.wrong[i].empty() || !told.emplace(one.of.name, measured.wrong[i]).second)
+        continue;
+      Verdict verdict{one.of.scope, one.of.name, alike ? Outcome::inconclusive : Outcome::fail, ""};
+      verdict.cause = fmt::format("rank {} on {}, {}: wrong data: {}", one.of.ranks.front(),
+                                  one.of.hosts.front(), metric, measured.wrong[i]);
+      verdict.class_ = alike ? Class::software : Class::hardware;
+      verdict.action = alike ? "all devices are wrong alike, which is no device's fault: report "
+                               "it, with the record"
+                       : one.backend == "cpu" ? "run bin/soak on it"
+                                              : "run bin/soak on it; if it repeats, RMA";
+      verdict.check = "wrong-data";
+      verdict.hosts = one.of.hosts;
+      verdicts.push_back(verdict);
+    }
+  }
+  return verdicts;
+}
+
+std::string table_of(const std::vector<judge::Observation>& observations,
+                     const judge::Limits& limits) {
+  const std::vector<Column> columns{{"", "metric", 33}, {"", "unit", 13},  {"", "median", 8},
+                                    {"lowest", "", 8},  {"on", "rank", 4}, {"highest", "", 8},
+                                    {"on", "rank", 4},  {"", "W", 4},      {"limited", "by", 13}};
+  std::vector<std::vector<const judge::Observation*>> by_metric;  // in the order of a rank's
+  std::map<std::string, std::size_t> place;
+  for (const judge::Observation& one : observations) {
+    const auto [found, is_new] = place.emplace(one.metric, by_metric.size());
+    if (is_new) by_metric.emplace_back();
+    by_metric[found->second].push_back(&one);
+  }
+  std::string text = heading(columns);
+  for (const auto& all : by_metric) text += row_of(columns, all, limits);
   return text;
 }
 
-Json round_record_of(const MpiSession& session, const Series& series) {
-  const Sample& own = series.samples.back();
-  const Json mine{own.rate,
-                  own.window.sm_clock_mhz,
-                  own.window.power_w,
-                  own.window.temperature_c,
-                  own.last_over_first,
-                  series.wrong.empty()};
-  Json fields{{"test", series.metric.name}, {"unit", series.metric.unit}};
-  const char* const keys[] = {"rates",         "sm_clock_mhz",    "power_w",
-                              "temperature_c", "last_over_first", "correct"};
-  for (const std::string& text : session.all_gather(json_text(mine))) {
+Json round_record_of(const MpiSession& session, const Series& series, std::size_t first_sample) {
+  const Json mine{
+      std::vector<double>(series.samples.begin() + static_cast<std::ptrdiff_t>(first_sample),
+                          series.samples.end()),
+      series.window.temperature_c, series.wrong.empty()};
+  Json fields{{"metric", series.metric.name}, {"unit", series.metric.unit}};
+  const char* const keys[] = {"samples", "temperature_c", "correct"};
+  for (const std::string& text : session.gather(json_text(mine))) {
     const Json of_rank = Json::parse(text);
     for (std::size_t i = 0; i < std::size(keys); ++i) fields[keys[i]].push_back(of_rank[i]);
   }
-  return fields;
-}
-
-Json record_of(const RankResult& result, std::size_t metric) {
-  const Series& series = result.series[metric];
-  Json samples = Json::array();
-  for (const Sample& sample : series.samples) samples.push_back(sample.rate);
-  const double rate = result.rate(metric);
-  Json fields{{"host", result.host},
-              {"model", result.model},
-              {"test", series.metric.name},
-              {"unit", series.metric.unit},
-              {"rate", rate},
-              {"samples", samples},
-              {"correct", series.wrong.empty()}};
-  if (!series.detail.empty())
-    fields[series.metric.follows_clock ? "algorithm" : "numa"] = series.detail;
-  if (!result.shares.empty()) fields["shares"] = result.shares;
-  if (!result.in_use.empty()) fields["in_use"] = result.in_use;
-  if (result.gpu.empty()) return fields;
-  fields["gpu"] = result.gpu;
-  fields.update({{"sm_clock_mhz", typical(series, &GpuWindow::sm_clock_mhz)},
-                 {"power_w", typical(series, &GpuWindow::power_w)},
-                 {"temperature_c", typical(series, &GpuWindow::temperature_c)},
-                 {"throttle_reasons", text_of_throttle_reasons(throttle_reasons_of(series))},
-                 {"rate_per_ghz", rate_per_ghz(series, rate)}});
   return fields;
 }
 

@@ -10,7 +10,10 @@
 namespace shakedown::node {
 namespace {
 
-constexpr double kShare = 0.05;  // of the seconds of a product, for one access or direction
+// Other work on a memory or a link only adds time: of several short samples, some have none.
+constexpr double kSample_ms = 10;
+constexpr int kMemorySamples = 2;  // of a round
+constexpr int kHostSamples = 4;
 
 View words(const Buffer& buffer) { return buffer.view(DataType::uint64); }
 
@@ -23,14 +26,18 @@ class TransferTest : public RateTest {
         kernels_(make_stream_kernels(bench.device().kind())),
         wrong_(bench.device(), sizeof(WordErrors)) {}
 
-  /// `moved`: bytes of each run of `body`.
-  void measure_metric(std::size_t metric, std::size_t moved, const std::function<void()>& body) {
-    const double once_ms = std::max(bench_.time_ms(1, body), 1e-3);
-    const int runs = std::max(1, static_cast<int>(1e3 * kShare * bench_.seconds / once_ms));
-    GpuSampler sampler(bench_.nvml, bench_.uuid);
-    const double ms = bench_.time_ms(runs, body);
-    series_[metric].samples.push_back(
-        {runs * static_cast<double>(moved) / ms / 1e6, readings_of(sampler.finish(), ms)});
+  /// `moved`: bytes of each run of `body`. On the cpu backend a sample has one run.
+  void measure_metric(std::size_t metric, int samples, std::size_t moved,
+                      const std::function<void()>& body) {
+    const bool gpu = bench_.device().kind() == BackendKind::gpu;
+    bench_.time_ms(body);  // kernels are loaded
+    const double once_ms = bench_.time_ms(body);
+    const int runs = gpu ? std::max(1, static_cast<int>(kSample_ms / once_ms)) : 1;
+    const auto held = bench_.hold_sms();
+    for (int sample = 0; sample < samples; ++sample) {
+      const double ms = bench_.time_ms([&] { bench_.repeat(runs, once_ms, body); });
+      series_[metric].samples.push_back(runs * static_cast<double>(moved) / ms / 1e6);
+    }
   }
 
   void check(std::size_t metric, const Buffer& buffer, const Ramp& ramp) {
@@ -69,7 +76,12 @@ class MemoryTest final : public TransferTest {
         x_(bench.device(), bytes),
         y_(bench.device(), bytes),
         z_(bench.device(), bytes),
-        sum_(bench.device(), sizeof(std::uint64_t)) {}
+        sum_(bench.device(), sizeof(std::uint64_t)) {
+    for (Series& one : series_) {
+      one.conditions = {{"bytes", std::to_string(bytes)}};
+      one.peak = bench.unit.gpu.memory_gbs();
+    }
+  }
 
   void measure() override {
     const Ramp x = next_ramp();
@@ -77,15 +89,20 @@ class MemoryTest final : public TransferTest {
     Stream& stream = bench_.stream;
     const std::size_t bytes = x_.bytes();
     bench_.session.barrier();
-    measure_metric(1, bytes, [&] { kernels_->write(words(x_), x, stream); });
+    GpuSampler sampler(bench_.nvml, bench_.unit.uuid);
+    measure_metric(1, kMemorySamples, bytes, [&] { kernels_->write(words(x_), x, stream); });
     check(1, x_, x);
     measure_read(x);
-    measure_metric(2, 2 * bytes, [&] { kernels_->copy(words(x_), words(z_), stream); });
+    measure_metric(2, kMemorySamples, 2 * bytes,
+                   [&] { kernels_->copy(words(x_), words(z_), stream); });
     spoil_copy(z_);
     check(2, z_, x);
     kernels_->write(words(y_), y, stream);
-    measure_metric(3, 3 * bytes, [&] { kernels_->triad(words(x_), words(y_), words(z_), stream); });
+    measure_metric(3, kMemorySamples, 3 * bytes,
+                   [&] { kernels_->triad(words(x_), words(y_), words(z_), stream); });
     check(3, z_, triad_of(x, y));
+    const GpuWindow window = sampler.finish();
+    for (Series& one : series_) one.window = window;
   }
 
  private:
@@ -94,7 +111,7 @@ class MemoryTest final : public TransferTest {
     auto* const sum = static_cast<std::uint64_t*>(sum_.data());
     std::uint64_t readings = 0;
     bench_.device().zero(sum, sum_.bytes(), bench_.stream);
-    measure_metric(0, x_.bytes(), [&] {
+    measure_metric(0, kMemorySamples, x_.bytes(), [&] {
       kernels_->read(words(x_), sum, bench_.stream);
       ++readings;
     });
@@ -127,7 +144,17 @@ class HostTest final : public TransferTest {
          {&host_source_, &host_target_})  // first touched here, where it is near
       kernels_->write(words(*host), next_ramp(), bench.stream);
     bench.finish();
-    for (Series& one : series_) one.detail = near_->text();
+    const std::string& place = near_->text();
+    for (std::size_t metric = 0; metric < series_.size(); ++metric) {
+      Series& one = series_[metric];
+      one.conditions = {{"bytes", std::to_string(bytes)}};
+      if (metric >= std::size(kDirections))
+        one.conditions["ranks_per_node"] = std::to_string(bench.session.local_size());
+      one.path_class = place == kNumaUnknown         ? "unknown"
+                       : place.starts_with(kNotNear) ? "far"
+                                                     : "near";
+      one.peak = bench.unit.gpu.pcie_gbs() * (metric % std::size(kDirections) == both ? 2 : 1);
+    }
     near_.reset();
   }
 
@@ -168,10 +195,10 @@ class HostTest final : public TransferTest {
     const auto fork = device.make_event();
     const auto join = device.make_event();
     switch (direction) {
-      case to_device: measure_metric(metric, bytes, [&] { to(stream); }); break;
-      case from_device: measure_metric(metric, bytes, [&] { from(stream); }); break;
+      case to_device: measure_metric(metric, kHostSamples, bytes, [&] { to(stream); }); break;
+      case from_device: measure_metric(metric, kHostSamples, bytes, [&] { from(stream); }); break;
       case both:
-        measure_metric(metric, 2 * bytes, [&] {
+        measure_metric(metric, kHostSamples, 2 * bytes, [&] {
           fork->record(stream);
           second_->wait(*fork);
           to(stream);
@@ -199,7 +226,7 @@ std::unique_ptr<RateTest> make_memory_test(const Bench& bench, std::size_t bytes
 }
 
 std::unique_ptr<RateTest> make_host_test(const Bench& bench, std::size_t bytes) {
-  return std::make_unique<HostTest>(bench, bytes);
+  return std::make_unique<HostTest>(bench, std::min(bytes, kMostHostBytes));
 }
 
 }  // namespace shakedown::node

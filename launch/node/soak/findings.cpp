@@ -31,10 +31,12 @@ std::string circumstances(const Incident& incident) {
 
 Verdict verdict_of(const Incident& incident, std::size_t others, const RankIdentity& identity) {
   const Mismatch& mismatch = incident.mismatch;
-  Verdict verdict = on_rank(incident.rank, identity);
+  Verdict verdict = on_rank(incident.rank, identity, "wrong-data");
   std::string who = place_of(incident.rank, identity);
   if (mismatch.of_all) {
-    verdict = {Scope::job, "soak", Outcome::pass, ""};
+    verdict.scope = Scope::job;
+    verdict.name = "soak";
+    verdict.hosts.clear();
     who = identity.model.empty() ? "all devices" : "all devices of " + identity.model;
   }
   verdict.outcome = mismatch.outcome;
@@ -66,85 +68,6 @@ void judge_mismatches(const std::vector<Incident>& incidents,
                                   ranks[static_cast<std::size_t>(std::get<0>(key))]));
 }
 
-double rate_of(const RankWindow& rank) {
-  return rank.product_seconds > 0 ? rank.flop / rank.product_seconds : 0;
-}
-
-/// Medians over the windows of steady products.
-Circumstances circumstances_of(const std::vector<Window>& windows, std::size_t rank,
-                               const std::vector<std::size_t>& peers) {
-  const auto median = [&](const std::vector<std::size_t>& of, double RankWindow::*field) {
-    std::vector<double> values;
-    for (const Window& window : windows)
-      for (const std::size_t r : of)
-        if (window.steady_products && std::isfinite(window.ranks[r].*field))
-          values.push_back(window.ranks[r].*field);
-    return values.empty() ? kUnknown : median_of(values);
-  };
-  Circumstances seen{median({rank}, &RankWindow::sm_clock_mhz),
-                     median(peers, &RankWindow::sm_clock_mhz),
-                     median({rank}, &RankWindow::temperature_c),
-                     median(peers, &RankWindow::temperature_c), std::nullopt};
-  for (const Window& window : windows)
-    if (window.steady_products && window.ranks[rank].throttle_known)
-      seen.throttle_reasons =
-          seen.throttle_reasons.value_or(0) | window.ranks[rank].throttle_reasons;
-  return seen;
-}
-
-/// In the windows of steady products, whose types differ from window to window.
-Rates rates_of(const std::vector<Window>& windows, const std::vector<std::size_t>& ranks) {
-  Rates rates(ranks.size());
-  for (const Window& window : windows)
-    for (std::size_t i = 0; window.steady_products && i < ranks.size(); ++i)
-      rates[i].push_back(rate_of(window.ranks[ranks[i]]));
-  return rates;
-}
-
-/// Nobody knows which of the rates that fall into groups are slow.
-Verdict verdict_on_division(Rates rates, const std::string& model, const Limits& limits) {
-  for (std::size_t window = 0; window < rates.front().size(); ++window) {
-    double fastest = 0;
-    for (const auto& of_rank : rates) fastest = std::max(fastest, of_rank[window]);
-    for (auto& of_rank : rates) of_rank[window] /= fastest > 0 ? fastest : 1;
-  }
-  return {Scope::job,
-          "soak",
-          Outcome::inconclusive,
-          division_of("rates of products on " + model, rates, limits, "of the fastest"),
-          std::nullopt,
-          "run bin/compute_perf with --reference FILE: a record of a good machine"};
-}
-
-Verdict verdict_on_slow(const Slow& slow, int rank, const RankIdentity& identity,
-                        const Explanation& why) {
-  Verdict verdict = on_rank(rank, identity);
-  verdict.outcome = slow.fails ? Outcome::fail : Outcome::pass;
-  verdict.class_ = why.class_.value_or(Class::hardware);  // nothing else is known to explain it
-  verdict.cause =
-      fmt::format("{}: slow, {:.2f} of the median rate of products, in {} of {} windows: {}",
-                  place_of(rank, identity), slow.ratio, slow.slow_rounds, slow.rounds, why.cause);
-  verdict.action = why.action;
-  return verdict;
-}
-
-void judge_rates(const std::vector<Window>& windows, const std::vector<RankIdentity>& ranks,
-                 const Limits& limits, const PeerRule& rule, std::vector<Verdict>& verdicts) {
-  std::map<std::string, std::vector<std::size_t>> models;
-  for (std::size_t r = 0; r < ranks.size(); ++r) models[ranks[r].model].push_back(r);
-  for (const auto& [model, members] : models) {
-    const Rates rates = rates_of(windows, members);
-    if (!comparable(rates, rule)) continue;
-    for (const Slow& slow : slow_among_peers(rates, limits, rule)) {
-      const std::size_t rank = members[slow.gpu];
-      verdicts.push_back(
-          verdict_on_slow(slow, static_cast<int>(rank), ranks[rank],
-                          explain(slow, limits, circumstances_of(windows, rank, members))));
-    }
-    if (divided(rates, limits, rule)) verdicts.push_back(verdict_on_division(rates, model, limits));
-  }
-}
-
 }  // namespace
 
 Json record_of(const Incident& incident, const RankIdentity& identity) {
@@ -172,11 +95,9 @@ Json record_of(const Incident& incident, const RankIdentity& identity) {
 
 std::vector<Verdict> judge_soak(const std::vector<Window>& windows,
                                 const std::vector<Incident>& incidents,
-                                const std::vector<RankIdentity>& ranks, const Limits& limits,
-                                const PeerRule& rule) {
+                                const std::vector<RankIdentity>& ranks) {
   std::vector<Verdict> verdicts;
   judge_mismatches(incidents, ranks, verdicts);
-  judge_rates(windows, ranks, limits, rule, verdicts);
   judge_health(windows, ranks, verdicts);
   return verdicts;
 }
@@ -228,20 +149,6 @@ std::string text_of(const CheckedRates& rates) {
                      100 * rates.all, fmt::join(parts, ", "));
 }
 
-std::string uncompared_rates(const std::vector<Window>& windows,
-                             const std::vector<RankIdentity>& ranks, const PeerRule& rule,
-                             const std::string& device) {
-  const bool products = std::any_of(windows.begin(), windows.end(),
-                                    [](const Window& w) { return w.steady_products.has_value(); });
-  std::map<std::string, std::size_t> models;
-  for (const RankIdentity& rank : ranks) ++models[rank.model];
-  const bool too_few = std::any_of(models.begin(), models.end(),
-                                   [&](const auto& model) { return model.second < rule.peers; });
-  return products && too_few
-             ? fmt::format("rates not compared: fewer than {} {}s of a model", rule.peers, device)
-             : "";
-}
-
 namespace {
 
 /// "; rank 1 covered its memory by 5 of 6 patterns", of those without a whole pass.
@@ -288,12 +195,13 @@ std::string unchecked(const std::vector<Window>& windows, const JobFacts& facts)
 Verdict judge_job(const std::vector<Window>& windows, const std::vector<Verdict>& findings,
                   const JobFacts& facts) {
   Verdict verdict;
-  verdict.name = "soak";
+  verdict.name = verdict.check = "soak";
   double wrong = 0;
   for (const Window& window : windows) wrong += window.wrong();
   verdict.cause = statement_of(work_of(windows), wrong, facts.device);
   for (const Verdict& finding : findings)
-    verdict.outcome = std::max(verdict.outcome, finding.outcome);
+    if (finding.outcome == Outcome::inconclusive || finding.outcome == Outcome::fail)
+      verdict.outcome = std::max(verdict.outcome, finding.outcome);
   if (wrong > 0 && verdict.outcome == Outcome::pass) {  // that no finding explains
     verdict.outcome = Outcome::fail;
     verdict.class_ = Class::hardware;

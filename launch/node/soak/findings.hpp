@@ -6,7 +6,6 @@
 #include <vector>
 
 #include "common/verdict.hpp"
-#include "launch/node/compute/judge.hpp"
 #include "launch/node/soak/rank_identity.hpp"
 #include "launch/node/soak/statement.hpp"
 #include "launch/node/soak/window.hpp"
@@ -26,14 +25,11 @@ struct Incident {
 /// The fields of a "mismatch" record.
 Json record_of(const Incident& incident, const RankIdentity& identity);
 
-/// A finding on every rank that was wrong, slow, throttled or had errors counted; nothing on those
-/// that were not. Where no majority of the rates agrees, the job is INCONCLUSIVE. The rates of
-/// products of GPUs of one model are compared, each steady window being a round: rounds are
-/// interleaved with other loads for as long as the soak lasts.
+/// A finding on every rank that was wrong, throttled or had errors counted; nothing on those that
+/// were not. What was slow is the judge's: common/judge.
 std::vector<Verdict> judge_soak(const std::vector<Window>& windows,
                                 const std::vector<Incident>& incidents,
-                                const std::vector<RankIdentity>& ranks, const Limits& limits,
-                                const PeerRule& rule);
+                                const std::vector<RankIdentity>& ranks);
 
 /// What was checked in all windows.
 Work work_of(const std::vector<Window>& windows);
@@ -52,17 +48,11 @@ CheckedRates checked_rates(const std::vector<Window>& windows);
 /// where there was no comparison.
 std::string text_of(const CheckedRates& rates);
 
-/// "rates not compared: fewer than 3 GPUs of a model". Empty where they were, or no steady products
-/// ran.
-std::string uncompared_rates(const std::vector<Window>& windows,
-                             const std::vector<RankIdentity>& ranks, const PeerRule& rule,
-                             const std::string& device = "GPU");
-
 /// What a soak was to do, and what came of it as a whole.
 struct JobFacts {
   std::vector<LoadKind> requested;
   std::vector<MemoryCoverage> memory = {};  // by rank
-  std::vector<std::string> remarks = {};    // uncompared_rates(), unknown_health()
+  std::vector<std::string> remarks = {};    // unknown_health()
   std::string stopped_by = "";              // a signal
   std::string device = "GPU";               // what each rank tests: or "rank"
   double minutes = 0;                       // that it took

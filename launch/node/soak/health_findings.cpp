@@ -31,7 +31,7 @@ void judge_throttling(const std::vector<Window>& windows, const std::vector<Rank
   for (std::size_t r = 0; r < ranks.size(); ++r) {
     const double slowdown = share_of_time(windows, r, &RankWindow::hardware_slowdown_share);
     const double thermal = share_of_time(windows, r, &RankWindow::thermal_share);
-    Verdict verdict = on_rank(static_cast<int>(r), ranks[r]);
+    Verdict verdict = on_rank(static_cast<int>(r), ranks[r], "throttling");
     verdict.class_ = Class::environment;
     const std::string place = place_of(static_cast<int>(r), ranks[r]);
     if (slowdown > 0) {
@@ -42,10 +42,10 @@ void judge_throttling(const std::vector<Window>& windows, const std::vector<Rank
       verdicts.push_back(verdict);
     }
     if (thermal > kThermalRemark) {
-      verdict.outcome = thermal > kThermalFail ? Outcome::fail : Outcome::pass;
+      verdict.outcome = thermal > kThermalFail ? Outcome::fail : Outcome::warn;
       verdict.cause =
           fmt::format("{}: thermal slowdown in {:.2g} % of the time{}", place, 100 * thermal,
-                      thermal > kThermalFail ? "" : ": a warning, it fails above 5 %");
+                      thermal > kThermalFail ? "" : ": it fails above 5 %");
       verdict.action = "inspect cooling";
       verdicts.push_back(verdict);
     }
@@ -91,7 +91,7 @@ void judge_unknown(const std::vector<Window>& windows, const std::vector<RankIde
                         known > 0 && !is_known(windows.back()) ? ", not the last" : ""));
     }
     if (unknown.empty()) continue;
-    Verdict verdict = on_rank(static_cast<int>(r), ranks[r]);
+    Verdict verdict = on_rank(static_cast<int>(r), ranks[r], "health-unknown");
     verdict.outcome = Outcome::inconclusive;
     verdict.cause = fmt::format("{}: windows in which its health could be read: {}",
                                 place_of(static_cast<int>(r), ranks[r]), fmt::join(unknown, "; "));
@@ -100,12 +100,12 @@ void judge_unknown(const std::vector<Window>& windows, const std::vector<RankIde
   }
 }
 
-/// What the driver counted, and what it did not answer. Corrected errors are a remark.
+/// What the driver counted, and what it did not answer. Corrected errors are a warning.
 void judge_errors(const std::vector<Window>& windows, const std::vector<RankIdentity>& ranks,
                   std::vector<Verdict>& verdicts) {
   for (std::size_t r = 0; r < ranks.size(); ++r) {
     const auto add = [&](Outcome outcome, const std::string& cause, const char* action) {
-      Verdict verdict = on_rank(static_cast<int>(r), ranks[r]);
+      Verdict verdict = on_rank(static_cast<int>(r), ranks[r], "driver-errors");
       verdict.outcome = outcome;
       verdict.class_ = Class::hardware;
       verdict.cause = fmt::format("{}: {}", place_of(static_cast<int>(r), ranks[r]), cause);
@@ -119,14 +119,13 @@ void judge_errors(const std::vector<Window>& windows, const std::vector<RankIden
       add(Outcome::fail, fmt::format("{:.0f} uncorrected ECC errors", uncorrected),
           "reset the GPU; replace it if they come back");
     if (ranks[r].lacks_ecc)
-      add(Outcome::pass,
+      add(Outcome::warn,
           "no ECC, or it is off: errors of its memory are found by the memory load alone", "");
     if (ranks[r].remap_pending) add(Outcome::fail, "memory waits to be remapped", "reset the GPU");
     if (corrected > 0)
-      add(Outcome::pass, fmt::format("{:.0f} corrected ECC errors: a warning", corrected), "");
+      add(Outcome::warn, fmt::format("{:.0f} corrected ECC errors", corrected), "");
     if (links > 0)
-      add(Outcome::pass,
-          fmt::format("{:.0f} NVLink CRC, replay or recovery errors: a warning", links),
+      add(Outcome::warn, fmt::format("{:.0f} NVLink CRC, replay or recovery errors", links),
           "inspect the GPU's NVLinks: bin/link_matrix");
     if (!ranks[r].stalled.empty())
       add(Outcome::fail, fmt::format("the driver does not answer: {}", ranks[r].stalled),
@@ -149,8 +148,11 @@ void judge_xids(const std::vector<Window>& windows, const std::vector<RankIdenti
     for (const Judgement& judgement : judge_kernel_events(events)) {
       const bool of_switch = judgement.class_ == Class::infrastructure;  // seen by all its ranks
       if (judgement.outcome == Outcome::pass || (of_switch && !first)) continue;
-      Verdict verdict = on_rank(static_cast<int>(r), ranks[r]);
-      if (of_switch) verdict = {Scope::node, ranks[r].host, Outcome::pass, ""};
+      Verdict verdict = on_rank(static_cast<int>(r), ranks[r], "xid");
+      if (of_switch) {
+        verdict.scope = Scope::node;
+        verdict.name = ranks[r].host;
+      }
       verdict.outcome =
           judgement.outcome == Outcome::unknown ? Outcome::inconclusive : *judgement.outcome;
       verdict.class_ = judgement.class_;

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include "common/laps.hpp"
 #include "common/nvml.hpp"
 #include "common/random.hpp"
 #include "launch/node/soak/evidence.hpp"
@@ -27,6 +28,7 @@ ProductLoad::ProductLoad(const ProductSettings& settings, Device& device, const 
       rig_(settings.spec, device, common_algorithm(settings, device, jurors), kBatches,
            settings.fault),
       pace_(rig_.stream(), {device.make_event(), device.make_event(), device.make_event()}),
+      clock_(make_sm_clock(device, kTimed + 1)),
       alone_(jurors.world_size() == 1),
       ratio_(kUnknown) {
   for (Batch& batch : batches_) {
@@ -38,6 +40,12 @@ ProductLoad::ProductLoad(const ProductSettings& settings, Device& device, const 
 std::uint64_t ProductLoad::seed_of(const Batch& batch) const {
   return derive_seed(settings_.seed + static_cast<std::uint64_t>(settings_.spec.type),
                      batch.number);
+}
+
+void ProductRates::add(const ProductRates& more) {
+  for (const auto samples :
+       {&ProductRates::flop_per_cycle_sm, &ProductRates::clock_mhz, &ProductRates::tflops})
+    (this->*samples).insert((this->*samples).end(), (more.*samples).begin(), (more.*samples).end());
 }
 
 void ProductLoad::work(int index, double until_s) {
@@ -88,6 +96,29 @@ LoadCount ProductLoad::run(double seconds, std::vector<Mismatch>&) {
   }
   ratio_ = rates.ratio();
   return count;
+}
+
+ProductRates ProductLoad::time_alone() {
+  const Chunk& last = batches_.back().chunks.back();
+  Laps laps(rig_.device(), kTimed);
+  for (int batch = -1; batch < kTimed; ++batch) {  // the first one follows a pause
+    if (batch == 0) laps.mark(rig_.stream());
+    if (clock_) clock_->start(rig_.stream());
+    for (std::uint32_t i = 0; i < last.operations; ++i) rig_.run();
+    if (clock_) clock_->stop(rig_.stream());
+    if (batch >= 0) laps.mark(rig_.stream());
+  }
+  const double flop = last.operations * flop_of(settings_.spec);
+  ProductRates rates;
+  for (const double ms : laps.milliseconds()) rates.tflops.push_back(flop / ms / 1e9);
+  if (!clock_) return rates;
+  const auto readings = clock_->readings(rig_.stream());
+  const double sms = rig_.device().identity().compute_threads;
+  for (auto reading = readings.begin() + 1; reading != readings.end(); ++reading) {
+    rates.flop_per_cycle_sm.push_back(flop / reading->cycles / sms);
+    rates.clock_mhz.push_back(reading->clock_mhz);
+  }
+  return rates;
 }
 
 /// A tile of the batch's last product, another one in each call.

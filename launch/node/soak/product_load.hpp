@@ -11,6 +11,7 @@
 
 #include "common/fault.hpp"
 #include "common/mpi_session.hpp"
+#include "common/sm_clock.hpp"
 #include "launch/node/compute/verify.hpp"
 #include "launch/node/soak/jury.hpp"
 #include "launch/node/soak/load.hpp"
@@ -28,6 +29,13 @@ struct ProductSettings {
   std::function<bool()> stopped = [] { return false; };
 };
 
+/// Of batches of one type's products, one element per batch: the quantities of product/T/... On the
+/// cpu backend the rate alone.
+struct ProductRates {
+  std::vector<double> flop_per_cycle_sm, clock_mhz, tflops;
+  void add(const ProductRates& more);
+};
+
 /// A call of run() makes kBatches batches. A batch has operands of its own seed, and this many
 /// products of them, each of them hashed: they must all be alike, on every GPU. So of each batch a
 /// record per tile is enough (TileRecord), and of all tiles a digest: ranks exchange the digests
@@ -39,6 +47,7 @@ struct ProductSettings {
 class ProductLoad final : public Load {
  public:
   static constexpr int kBatches = 16;
+  static constexpr int kTimed = 12;  // batches of time_alone()
 
   /// Collective of the jurors: the ranks whose GPUs are of the same model.
   ProductLoad(const ProductSettings& settings, Device& device, const MpiSession& jurors);
@@ -53,6 +62,9 @@ class ProductLoad final : public Load {
   /// From now on half of the chunks of two batches of four are not checked, nor counted: to compare
   /// the rates.
   void set_comparing(bool on) { comparing_ = on; }
+  /// After run(): products as they were there, without the hashes between them.
+  ProductRates time_alone();
+
   /// Products per second of checked chunks over those of unchecked ones between them, in the last
   /// call; kUnknown where there were none.
   double checked_over_unchecked() const { return ratio_; }
@@ -97,6 +109,7 @@ class ProductLoad final : public Load {
   std::array<Batch, kBatches> batches_;
   std::uint64_t calls_ = 0;
   Pace pace_;
+  std::unique_ptr<SmClock> clock_;  // null on the cpu backend
   bool alone_;
   std::vector<Sample> samples_;
   std::map<int, std::int64_t> refuted_;  // by batch: a tile that is not what it must be

@@ -20,11 +20,13 @@ struct RankIdentity {
   bool lacks_ecc = false;      // or it is off
 };
 
-/// A verdict on the rank's GPU, or on the rank where it has none.
-inline Verdict on_rank(int rank, const RankIdentity& identity) {
+/// A verdict of this check on the rank's GPU, or on the rank where it has none.
+inline Verdict on_rank(int rank, const RankIdentity& identity, const char* check) {
   Verdict verdict;
+  verdict.check = check;
   verdict.scope = identity.uuid.empty() ? Scope::rank : Scope::gpu;
   verdict.name = identity.uuid.empty() ? std::to_string(rank) : identity.uuid;
+  verdict.hosts = {identity.host};
   return verdict;
 }
 

@@ -64,6 +64,8 @@ void declare_options(OptionSet& options, SoakOptions& values) {
       .at_least(1)
       .only_with({"--replay"});
   declare_options(options, values.backend);
+  options.heading("Verdict");
+  declare_options(options, values.judge);
   declare_fault_option(options, values.fault);
   options.check([&] {
     if (values.size % kTileEdge != 0)

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "common/backend.hpp"
+#include "common/judge/court.hpp"
 #include "launch/node/compute/product.hpp"
 
 namespace shakedown {
@@ -25,6 +26,7 @@ struct SoakOptions {
   std::string replay;
   int repeats = 100;
   BackendOptions backend;
+  judge::JudgeOptions judge;
   std::string fault;  // for tests
 };
 

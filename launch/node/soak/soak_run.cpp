@@ -10,16 +10,17 @@
 
 #include "common/identity.hpp"
 #include "common/program.hpp"
+#include "launch/node/compute/results.hpp"
 #include "launch/node/soak/capsule.hpp"
 #include "launch/node/soak/gathering.hpp"
 #include "launch/node/soak/health_findings.hpp"
+#include "launch/node/soak/observations.hpp"
 
 namespace shakedown::node {
 namespace {
 
-/// Those that are found: of the loads that run, with ranks enough to compare their rates; without
-/// GPUs no call of their driver can stall.
-std::vector<FaultKind> faults_of(BackendKind kind, int ranks, const std::vector<Phase>& cycle) {
+/// Those that are found: of the loads that run; without GPUs no call of their driver can stall.
+std::vector<FaultKind> faults_of(BackendKind kind, const std::vector<Phase>& cycle) {
   const auto runs = [&](LoadKind load) {
     return std::any_of(cycle.begin(), cycle.end(), [&](const Phase& p) { return p.has(load); });
   };
@@ -27,9 +28,7 @@ std::vector<FaultKind> faults_of(BackendKind kind, int ranks, const std::vector<
   if (runs(LoadKind::products) || runs(LoadKind::probes)) faults.push_back(FaultKind::product);
   if (runs(LoadKind::memory)) faults.push_back(FaultKind::memory);
   if (runs(LoadKind::copies)) faults.push_back(FaultKind::copy);
-  if (runs(LoadKind::products)) faults.push_back(FaultKind::hash);
-  if (runs(LoadKind::products) && ranks >= static_cast<int>(PeerRule().peers))
-    faults.push_back(FaultKind::slow);
+  if (runs(LoadKind::products)) faults.insert(faults.end(), {FaultKind::hash, FaultKind::slow});
   if (runs(LoadKind::collectives)) faults.push_back(FaultKind::collective);
   if (kind == BackendKind::gpu) faults.push_back(FaultKind::stall);
   return faults;
@@ -77,8 +76,10 @@ std::string ranks_in(const MpiSession& session) {
 
 }  // namespace
 
-SoakRun::SoakRun(const SoakOptions& options, Backend& backend, MpiSession& session, Record& record)
+SoakRun::SoakRun(const SoakOptions& options, const std::vector<NodeReport>& before,
+                 Backend& backend, MpiSession& session, Record& record)
     : options_(options),
+      before_(before),
       backend_(backend),
       session_(session),
       record_(record),
@@ -87,12 +88,12 @@ SoakRun::SoakRun(const SoakOptions& options, Backend& backend, MpiSession& sessi
       nvml_(backend.kind == BackendKind::gpu ? Nvml::open() : nullptr),
       kernel_(backend.device->identity().pci_id),
       identity_{{"backend", name_of(backend.kind)}, {"world_size", session.world_size()}} {
+  if (session.is_root()) court_.emplace(options.judge);
   const TypeChoice choice = choose_types(options, backend);
   types_ = choice.types;
   say(session, choice.remark);
-  const int ranks = session.world_size();
   if (const auto fault =
-          parse_fault(options.fault, faults_of(backend.kind, ranks, phases(0)), ranks)) {
+          parse_fault(options.fault, faults_of(backend.kind, phases(0)), session.world_size())) {
     say(session, line_of(*fault));
     if (fault->rank == session.rank()) fault_ = fault->kind;
   }
@@ -211,8 +212,10 @@ Window SoakRun::run_window(SoakWork& work, const Phase& phase, bool comparing) {
   mine.over = elapsed_s() >= 60 * options_.minutes;
   Window window{static_cast<int>(windows_.size()), phase.name(), {}, session_.all_gather(mine), {}};
   if (backend_.kind == BackendKind::gpu) window.kernel_events = gather(session_, kernel_.events());
-  if (phase.shape == Shape::steady && phase.has(LoadKind::products))
+  if (phase.shape == Shape::steady && phase.has(LoadKind::products)) {
     window.steady_products = phase.type;
+    rates_[*phase.type].add(result.rates);
+  }
   record_.write("soak",
                 merged(merged(identity_, {{"size", size_of_products(options_, backend_.kind)}}),
                        record_of(window)));
@@ -269,13 +272,30 @@ void SoakRun::keep_capsule(Incident& incident) {
   }
 }
 
-ExitCode SoakRun::conclude(const SoakWork& work) {
-  Limits limits;
-  PeerRule rule;
-  if (backend_.kind == BackendKind::cpu) {  // ranks share the host's cores
-    limits = {0.25, 0.25};
-    rule.z = 0;
+/// Recorded. Collective; complete on rank 0.
+judge::Evidence SoakRun::evidence_of_rates(const SoakWork& work) {
+  std::vector<SoakedProduct> products;
+  for (const auto& [type, rates] : rates_)
+    products.push_back({product_spec(type, size_of_products(options_, backend_.kind)),
+                        work.algorithm_of(type), rates});
+  const std::vector<Unit> units = units_of(session_, backend_);
+  const int rank = session_.rank();
+  const Measured measured =
+      gather(session_, units[static_cast<std::size_t>(rank)],
+             series_of(products, windows_, incidents_, rank, backend_.kind), 1);
+  judge::Evidence evidence{measured.observations, {}, {}};
+  std::vector<std::string> gpus;
+  for (const RankIdentity& identity : ranks_) gpus.push_back(identity.uuid);
+  const auto uses = used_by_others(gpus, before_, read_processes(session_));
+  for (judge::Observation& one : evidence.observations) {
+    const std::string& use = uses[static_cast<std::size_t>(one.of.ranks.front())];
+    if (!use.empty()) one.disturbed_by = use;
+    record_.write("metric", judge::record_of(one));
   }
+  return evidence;
+}
+
+ExitCode SoakRun::conclude(const SoakWork& work) {
   const auto stalls = session_.all_gather(fmt::format("{}", fmt::join(health_->stalled(), ", ")));
   const auto pending = session_.all_gather(health_->remap_pending() ? 1.0 : 0.0);
   const auto lacking = session_.all_gather(health_->lacks_ecc() ? 1.0 : 0.0);
@@ -284,23 +304,32 @@ ExitCode SoakRun::conclude(const SoakWork& work) {
     ranks_[r].remap_pending = pending[r] > 0;
     ranks_[r].lacks_ecc = lacking[r] > 0;
   }
-  std::vector<Verdict> verdicts = judge_soak(windows_, incidents_, ranks_, limits, rule);
   std::set<LoadKind> requested;
   for (const Phase& phase : phases(0)) requested.insert(phase.loads.begin(), phase.loads.end());
   const auto signals = session_.all_gather(signals_.received());
   const std::string signal = *std::max_element(signals.begin(), signals.end());
-  const std::string device = ranks_.front().uuid.empty() ? "rank" : "GPU";
   const auto memory = session_.all_gather(work.memory_coverage());
-  std::vector<std::string> remarks = unknown_health(windows_, ranks_);
-  remarks.insert(remarks.begin(), uncompared_rates(windows_, ranks_, rule, device));
-  verdicts.push_back(judge_job(windows_, verdicts,
-                               {{requested.begin(), requested.end()},
-                                memory,
-                                remarks,
-                                signal,
-                                device,
-                                elapsed_s() / 60,
-                                options_.minutes}));
+  JobFacts facts{{requested.begin(), requested.end()},
+                 memory,
+                 unknown_health(windows_, ranks_),
+                 signal,
+                 ranks_.front().uuid.empty() ? "rank" : "GPU",
+                 elapsed_s() / 60,
+                 options_.minutes};
+  std::vector<Verdict> verdicts = judge_soak(windows_, incidents_, ranks_);
+  const Outcome without_rates = judge_job(windows_, verdicts, facts).outcome;
+  if (const judge::Evidence rates = evidence_of_rates(work); !rates.observations.empty()) {
+    const judge::Judgement judgement = court_->judge(rates, {"soak", {}});
+    verdicts.insert(verdicts.end(), judgement.findings.begin(), judgement.findings.end());
+    facts.remarks.insert(facts.remarks.begin(),
+                         backend_.kind == BackendKind::cpu
+                             ? "correctness only"
+                             : judge::sentence_of(judgement.would_have_found));
+  }
+  verdicts.push_back(judge_job(windows_, verdicts, facts));
+  // The judge concludes anew what rates alone decide.
+  if (without_rates == Outcome::pass && verdicts.back().outcome != Outcome::pass)
+    verdicts.back().check = "rates";
   record_.write("soak_summary", merged(identity_, summary_of(windows_, memory)));
   say(session_, fmt::format("{}", fmt::join(session_.all_gather(work.summary()), "\n")));
   const double energy = energy_of(windows_);
@@ -310,7 +339,8 @@ ExitCode SoakRun::conclude(const SoakWork& work) {
     record_.write("verdict", merged(identity_, shakedown::record_of(verdict)));
     say(session_, line_of(verdict));
   }
-  const ExitCode code = worst(verdicts);
+  const auto of_root = session_.all_gather(static_cast<double>(worst(verdicts))).front();
+  const auto code = static_cast<ExitCode>(static_cast<int>(of_root));
   return signal.empty() || code == ExitCode::fail ? code : ExitCode::stopped;
 }
 

@@ -1,14 +1,17 @@
 // A soak from its first window to its verdicts.
 #pragma once
 
+#include <map>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
 
+#include "common/judge/court.hpp"
 #include "common/progress.hpp"
 #include "common/record.hpp"
 #include "common/stop_signals.hpp"
+#include "launch/node/compute/other_processes.hpp"
 #include "launch/node/soak/findings.hpp"
 #include "launch/node/soak/soak_options.hpp"
 
@@ -17,7 +20,9 @@ namespace shakedown::node {
 /// Every call is collective; rank 0 prints and records.
 class SoakRun {
  public:
-  SoakRun(const SoakOptions& options, Backend& backend, MpiSession& session, Record& record);
+  /// `before`: the processes on the GPUs before this job opened them.
+  SoakRun(const SoakOptions& options, const std::vector<NodeReport>& before, Backend& backend,
+          MpiSession& session, Record& record);
 
   ExitCode run();
 
@@ -29,10 +34,12 @@ class SoakRun {
   Window run_window(SoakWork& work, const Phase& phase, bool comparing);
   void collect(const Window& window, std::vector<Mismatch> found);
   void keep_capsule(Incident& incident);
+  judge::Evidence evidence_of_rates(const SoakWork& work);
   ExitCode conclude(const SoakWork& work);
   double elapsed_s() const;
 
   const SoakOptions& options_;
+  const std::vector<NodeReport>& before_;
   Backend& backend_;
   MpiSession& session_;
   Record& record_;
@@ -47,6 +54,8 @@ class SoakRun {
   Json identity_;  // of every record
   double window_s_ = 0;
   std::chrono::steady_clock::time_point start_;
+  std::optional<judge::Court> court_;          // on rank 0
+  std::map<ProductType, ProductRates> rates_;  // of this rank's steady products
   std::vector<Window> windows_;
   std::vector<Incident> incidents_;
 };

@@ -138,6 +138,7 @@ PhaseResult SoakWork::run(const Phase& phase, double seconds, bool comparing) {
   for (const LoadKind kind : phase.loads)
     if (kind == LoadKind::collectives || phase.loads.size() == 1) run_one(kind);
   for (auto& other : others) other.get();
+  if (products_ && phase.shape == Shape::steady) result.rates = products_->time_alone();
   result.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   for (const LoadKind kind : phase.loads) {
     const auto at = static_cast<std::size_t>(kind);

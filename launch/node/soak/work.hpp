@@ -43,6 +43,7 @@ struct PhaseResult {
   std::array<LoadCount, kLoadKinds> counts;  // by LoadKind
   std::vector<Mismatch> found;
   double checked_over_unchecked = kUnknown;  // rates of products
+  ProductRates rates;                        // of steady products; else empty
   double seconds = 0;
 };
 
@@ -56,6 +57,8 @@ class SoakWork {
   PhaseResult run(const Phase& phase, double seconds, bool comparing);
 
   MemoryCoverage memory_coverage() const;
+  /// Of the type's products, once they were made.
+  const std::string& algorithm_of(ProductType type) const { return algorithms_.at(type); }
   /// A line per load that has something to add to its counts, for people.
   std::string summary() const;
 

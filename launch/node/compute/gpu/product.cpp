@@ -4,13 +4,10 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cmath>
-#include <limits>
 
 #include "common/error.hpp"
 #include "common/gpu/check.hpp"
 #include "common/gpu/native.hpp"
-#include "common/statistics.hpp"
 #include "launch/node/compute/gpu/cublas_lt.hpp"
 #include "launch/node/compute/gpu/operand_kernels.hpp"
 
@@ -18,18 +15,12 @@ namespace shakedown::node::gpu {
 namespace {
 
 constexpr int kCandidates = 6;
-// A candidate is timed for kTurns * kTurn_ms, interleaved with the others: as long as clocks need
-// to settle, for what is measured later runs for seconds.
-constexpr int kTurns = 3;
-constexpr double kTurn_ms = 50;
-constexpr int kMostRuns = 60;  // of a turn: more than 8192 x 8192 x 8192 needs in any type
 
 class CublasProduct final : public Product {
  public:
   CublasProduct(const ProductSpec& spec, Device& device, Stream& stream,
                 const std::string& algorithm)
       : spec_(spec),
-        device_(device),
         matmul_(spec, choices_of(spec.type)),
         a_(device, bytes(spec.m * spec.k, operand_type(spec.type))),
         b_(device, bytes(spec.n * spec.k, operand_type(spec.type))),
@@ -68,61 +59,26 @@ class CublasProduct final : public Product {
     return matmul_.enqueue(algorithm, a_.data(), b_.data(), c_.data(), workspace_.data(), stream);
   }
 
+  /// Runs it once, which loads the kernel.
   void choose(const std::string& algorithm, Stream& stream) {
     const std::vector<cublasLtMatmulAlgo_t> all = matmul_.algorithms(kCandidates);
     if (all.empty())
       throw UsageError(fmt::format("cuBLASLt has no {} product with m = {}, n = {}, k = {} here",
                                    name_of(spec_.type), spec_.m, spec_.n, spec_.k));
-    if (algorithm.empty()) {
-      algorithm_ = fastest(all, stream);
-      return;
-    }
-    const auto same = std::find_if(all.begin(), all.end(),
-                                   [&](const auto& one) { return text_of(one) == algorithm; });
-    if (same == all.end())
-      throw UsageError(fmt::format("algorithm '{}': cublasLt {} has no such {} product on this GPU",
-                                   algorithm, cublasLtGetVersion(), name_of(spec_.type)));
-    algorithm_ = *same;
-  }
-
-  /// Milliseconds of a product; infinity where the library refuses it.
-  double time_ms(const cublasLtMatmulAlgo_t& algorithm, int runs, Stream& stream) {
-    const auto start = device_.make_event();
-    const auto end = device_.make_event();
-    start->record(stream);
-    for (int run = 0; run < runs; ++run)
-      if (enqueue(algorithm, stream) != CUBLAS_STATUS_SUCCESS)
-        return std::numeric_limits<double>::infinity();
-    end->record(stream);
-    end->synchronize();
-    return end->milliseconds_since(*start) / runs;
-  }
-
-  /// Under load and on data as they are measured.
-  cublasLtMatmulAlgo_t fastest(const std::vector<cublasLtMatmulAlgo_t>& all, Stream& stream) {
-    fill(Operands::full_entropy, 0, stream);
-    std::vector<int> runs(all.size(), 0);  // of a turn; 0: refused
-    for (std::size_t i = 0; i < all.size(); ++i)
-      if (std::isfinite(time_ms(all[i], 1, stream)))  // which loads the kernel
-        runs[i] = static_cast<int>(
-            std::clamp<double>(kTurn_ms / time_ms(all[i], 1, stream), 1, kMostRuns));
-    std::vector<std::vector<double>> times(all.size());
-    for (int turn = 0; turn < kTurns; ++turn)
-      for (std::size_t i = 0; i < all.size(); ++i)
-        if (runs[i] > 0) times[i].push_back(time_ms(all[i], runs[i], stream));
-    std::vector<double> typical;
-    for (const std::vector<double>& of_one : times)
-      typical.push_back(of_one.empty() ? std::numeric_limits<double>::infinity()
-                                       : median_of(of_one));
-    const std::size_t best = preferred(typical);
-    if (!std::isfinite(typical[best]))
+    const auto found = std::find_if(all.begin(), all.end(), [&](const auto& one) {
+      return algorithm.empty() ? enqueue(one, stream) == CUBLAS_STATUS_SUCCESS
+                               : text_of(one) == algorithm;
+    });
+    if (found == all.end() && algorithm.empty())
       throw InternalError(fmt::format("cuBLASLt runs none of its own {} algorithms for {} products",
                                       all.size(), name_of(spec_.type)));
-    return all[best];
+    if (found == all.end())
+      throw UsageError(fmt::format("algorithm '{}': cublasLt {} has no such {} product on this GPU",
+                                   algorithm, cublasLtGetVersion(), name_of(spec_.type)));
+    algorithm_ = *found;
   }
 
   ProductSpec spec_;
-  Device& device_;
   Matmul matmul_;
   Buffer a_, b_, c_, workspace_;
   cublasLtMatmulAlgo_t algorithm_{};
