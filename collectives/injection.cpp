@@ -72,11 +72,11 @@ class InjectedMessages final : public LinkMessages {
     });
   }
 
-  unsigned long long check(const Pattern& pattern, int source, std::size_t words, int message,
-                           std::string& complaint) override {
+  unsigned long long check(View found, const Pattern& pattern, int source, std::uint64_t start,
+                           int message, std::string& complaint) override {
     if (is_wrong(injection_, rank_, message))
-      flip_bit(device_, incoming(words), injection_.index, injection_.bit);
-    return LinkMessages::check(pattern, source, words, message, complaint);
+      flip_bit(device_, found, injection_.index, injection_.bit);
+    return LinkMessages::check(found, pattern, source, start, message, complaint);
   }
 
  private:

@@ -23,6 +23,10 @@ void launch_hold_sms(HoldWords*, int, Stream&) { throw UsageError("built without
 void launch_sm_stamp(SmStampCount*, SmStamp*, std::uint32_t, int, Stream&) {
   throw UsageError("built without gpu");
 }
+std::unique_ptr<PeerMemory> map_reachable(Communicator&, Device&, View) {
+  throw UsageError("built without gpu");
+}
+void copy_of_peers(View, ConstView, CopyBy, Stream&) { throw UsageError("built without gpu"); }
 std::vector<LibraryVersion> library_versions() { return {}; }
 
 }  // namespace shakedown::gpu

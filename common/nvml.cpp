@@ -3,7 +3,11 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
+#include <cmath>
+#include <iterator>
+#include <span>
 #include <vector>
 
 #include "common/nvml_library.hpp"
@@ -23,6 +27,16 @@ constexpr std::array<ReasonName, 7> kReasons{{{throttle::kPowerCap, "sw_power_ca
                                               {throttle::kHwThermal, "hw_thermal_slowdown"},
                                               {throttle::kPowerBrake, "hw_power_brake"},
                                               {throttle::kDisplayClocks, "display_clocks"}}};
+
+std::string hex_of(std::span<const unsigned char> bytes) {
+  return fmt::format("{:02x}", fmt::join(bytes, ""));
+}
+
+/// Payload of a link of a speed on the wire: 25 GB/s of 25.78 (64 of 66 bits) and of 26.56 (16 of
+/// 17), 50 of 53.13.
+double nvlink_payload_gbs(double wire_mbs) {
+  return wire_mbs < 25e3 ? 0.97 * wire_mbs / 1e3 : 25 * std::floor(wire_mbs / 25e3);
+}
 
 template <class Function, class... Arguments>
 bool succeeds(const Function& function, Arguments... arguments) {
@@ -45,6 +59,25 @@ struct Nvml::Library : nvml::Library {
     if (succeeds(temperature, device, &current)) return current.celsius;
     unsigned value = 0;
     return succeeds(old_temperature, device, nvml::kTemperatureGpu, &value) ? value : kUnknown;
+  }
+
+  /// Of a GPU that has completed its registration with a fabric.
+  std::optional<nvml::FabricInfo> fabric_of(nvml::Device device) const {
+    nvml::FabricInfo info{};
+    const auto read = [&](unsigned version) {
+      info.version = version;
+      return succeeds(fabric, device, &info);
+    };
+    if (!read(nvml::kFabricVersion3) && !read(nvml::kFabricVersion2)) {
+      nvml::OldFabricInfo old{};
+      if (!succeeds(old_fabric, device, &old)) return std::nullopt;
+      std::copy(std::begin(old.cluster_uuid), std::end(old.cluster_uuid), info.cluster_uuid);
+      info.clique = old.clique;
+      info.state = old.state;
+      info.status = old.status;
+    }
+    if (info.state != nvml::kFabricCompleted || info.status != nvml::kSuccess) return std::nullopt;
+    return info;
   }
 
   std::optional<std::uint64_t> throttle_reasons(nvml::Device device) const {
@@ -110,13 +143,7 @@ GpuDescription Nvml::describe(const std::string& uuid) const {
   if (succeeds(library_->serial, device, text.data(), static_cast<unsigned>(text.size())))
     found.serial = text.data();
   nvml::PciInfo pci{};
-  const auto halves = [](unsigned id) {
-    return fmt::format("{:04x}:{:04x}", id & 0xffff, id >> 16);
-  };
-  if (succeeds(library_->pci, device, &pci) && pci.device_id != 0) {
-    found.pci_device_id = halves(pci.device_id);
-    if (pci.subsystem_id != 0) found.pci_device_id += ":" + halves(pci.subsystem_id);
-  }
+  if (succeeds(library_->pci, device, &pci)) found.pci_device_id = nvml::device_id_of(pci);
   unsigned value = 0;
   if (succeeds(library_->max_clock, device, nvml::kClockMemory, &value))
     found.memory_clock_mhz = value;
@@ -144,6 +171,50 @@ NvlinkBytes Nvml::nvlink_bytes(const std::string& uuid) const {
     return kib ? 1024 * static_cast<double>(*kib) : kUnknown;
   };
   return {bytes(fields[0]), bytes(fields[1])};
+}
+
+NvlinkWires Nvml::nvlink_wires(const std::string& uuid) const {
+  NvlinkWires wires;
+  const nvml::Device device = library_->device(uuid);
+  if (device == nullptr) return wires;
+  nvml::PciInfo pci{};
+  if (succeeds(library_->pci, device, &pci)) wires.bus_id = pci.bus_id;
+  if (const auto fabric = library_->fabric_of(device)) {
+    wires.fabric = true;
+    const std::string cluster = hex_of(fabric->cluster_uuid);
+    if (cluster.find_first_not_of('0') != std::string::npos)
+      wires.clique = fmt::format("{}.{}", cluster, fabric->clique);
+  }
+  for (unsigned link = 0; link < nvml::kMostLinks; ++link) {
+    unsigned active = 0;
+    if (!succeeds(library_->nvlink_state, device, link, &active) || active == 0) continue;
+    ++wires.links;
+    unsigned type = nvml::kNotRead;
+    if (!succeeds(library_->nvlink_remote_type, device, link, &type)) continue;
+    if (type == nvml::kRemoteSwitch) ++wires.to_switch;
+    nvml::PciInfo remote{};
+    if (type == nvml::kRemoteGpu && succeeds(library_->nvlink_remote, device, link, &remote))
+      wires.gpus.emplace_back(remote.bus_id);
+  }
+  nvml::FieldValue speeds[]{nvml::field_value(nvml::kFieldNvlinkSpeed),
+                            nvml::field_value(nvml::kFieldNvlinkCommonSpeed)};
+  if (wires.links > 0 && succeeds(library_->field_values, device, 2, speeds))
+    for (const nvml::FieldValue& speed : speeds)
+      if (const auto mbs = nvml::count_of(speed); mbs && *mbs > 0 && !std::isfinite(wires.link_gbs))
+        wires.link_gbs = nvlink_payload_gbs(static_cast<double>(*mbs));
+  return wires;
+}
+
+Between Nvml::between(const std::string& uuid, const std::string& other) const {
+  const nvml::Device a = library_->device(uuid);
+  const nvml::Device b = library_->device(other);
+  if (a == nullptr || b == nullptr) return Between::unknown;
+  unsigned value = nvml::kNotRead;
+  if (succeeds(library_->p2p_status, a, b, nvml::kP2pNvlink, &value) && value == nvml::kP2pOk)
+    return Between::nvlink;
+  if (!succeeds(library_->common_ancestor, a, b, &value)) return Between::unknown;
+  if (value <= nvml::kTopologySwitches) return Between::pcie_switch;
+  return value <= nvml::kTopologyNode ? Between::host_bridge : Between::socket;
 }
 
 double Nvml::process_memory_bytes(const std::string& uuid) const {

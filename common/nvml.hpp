@@ -44,6 +44,20 @@ struct GpuDescription {
   double pcie_gbs() const;  // one way, of the wires
 };
 
+/// What a GPU has of NVLink, and of its fabric.
+struct NvlinkWires {
+  std::string bus_id;   // of the GPU: "00000000:19:00.0"
+  bool fabric = false;  // it is registered with one
+  std::string clique;   // the fabric's cluster and clique; empty within a node's own fabric
+  int links = 0;        // that are active
+  int to_switch = 0;    // of these
+  std::vector<std::string> gpus;  // at the other end of the others, by bus id: one per link
+  double link_gbs = kUnknown;     // payload of a link, one way
+};
+
+/// What is between two GPUs of a node.
+enum class Between { unknown, nvlink, pcie_switch, host_bridge, socket };
+
 class Nvml {
  public:
   using FindFunction = nvml::FindFunction;
@@ -62,6 +76,8 @@ class Nvml {
   GpuSample sample(const std::string& uuid) const;
   GpuDescription describe(const std::string& uuid) const;
   NvlinkBytes nvlink_bytes(const std::string& uuid) const;
+  NvlinkWires nvlink_wires(const std::string& uuid) const;
+  Between between(const std::string& uuid, const std::string& other) const;
   /// Memory that this process holds on the GPU; kUnknown where the driver hides it.
   double process_memory_bytes(const std::string& uuid) const;
 

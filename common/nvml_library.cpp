@@ -23,6 +23,14 @@ std::optional<std::uint64_t> count_of(const FieldValue& field) {
   }
 }
 
+std::string device_id_of(const PciInfo& pci) {
+  const auto halves = [](unsigned id) {
+    return fmt::format("{:04x}:{:04x}", id & 0xffff, id >> 16);
+  };
+  if (pci.device_id == 0) return "";
+  return halves(pci.device_id) + (pci.subsystem_id == 0 ? "" : ":" + halves(pci.subsystem_id));
+}
+
 std::string Library::words_of(int status) const {
   const char* text = error_text.address == nullptr ? nullptr : error_text.address(status);
   return text == nullptr ? fmt::format("error {}", status) : text;

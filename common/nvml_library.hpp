@@ -33,6 +33,11 @@ inline constexpr unsigned kPolicyPower = 0, kPolicyThermal = 1;
 inline constexpr unsigned kNvlinkReplay = 0, kNvlinkRecovery = 1, kNvlinkCrcFlit = 2;
 inline constexpr unsigned kNumaNodes = 0;  // NVML_AFFINITY_SCOPE_NODE
 inline constexpr unsigned kMostLinks = 36;
+inline constexpr unsigned kP2pNvlink = 2, kP2pOk = 0;
+inline constexpr unsigned kRemoteGpu = 0, kRemoteSwitch = 2;
+inline constexpr unsigned char kFabricCompleted = 3;
+/// nvmlGpuTopologyLevel_t: several switches without a host bridge, the same NUMA node.
+inline constexpr unsigned kTopologySwitches = 20, kTopologyNode = 40;
 inline constexpr unsigned kAllLinks = ~0U;
 
 /// NVML_FI_DEV_...: what nvmlDeviceGetFieldValues reads.
@@ -155,6 +160,8 @@ inline FieldValue field_value(Field field, unsigned scope = 0) {
 
 /// The value of a field that is no fraction and not negative; none where it was not read.
 std::optional<std::uint64_t> count_of(const FieldValue& field);
+/// Vendor and device, vendor and device of the subsystem: "10de:2335:10de:18be"; empty: not known.
+std::string device_id_of(const PciInfo& pci);
 
 /// The address of one of the library's functions, or null.
 using FindFunction = std::function<void*(const char* name)>;
@@ -253,6 +260,14 @@ struct Library {
   const Function<int(Device, unsigned, unsigned*)> nvlink_state{find, "nvmlDeviceGetNvLinkState"};
   const Function<int(Device, unsigned, unsigned, unsigned long long*)> nvlink_errors{
       find, "nvmlDeviceGetNvLinkErrorCounter"};
+  const Function<int(Device, unsigned, unsigned*)> nvlink_remote_type{
+      find, "nvmlDeviceGetNvLinkRemoteDeviceType"};
+  const Function<int(Device, unsigned, PciInfo*)> nvlink_remote{
+      find, "nvmlDeviceGetNvLinkRemotePciInfo_v2"};
+  const Function<int(Device, Device, unsigned, unsigned*)> p2p_status{find,
+                                                                      "nvmlDeviceGetP2PStatus"};
+  const Function<int(Device, Device, unsigned*)> common_ancestor{
+      find, "nvmlDeviceGetTopologyCommonAncestor"};
   const Function<int(Device, FabricInfo*)> fabric{find, "nvmlDeviceGetGpuFabricInfoV"};
   const Function<int(Device, OldFabricInfo*)> old_fabric{find, "nvmlDeviceGetGpuFabricInfo"};
   const Function<int(Device, unsigned*, Process*)> processes{

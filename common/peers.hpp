@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <memory>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "common/types.hpp"
@@ -24,8 +25,10 @@ inline constexpr int kMostPeers = 16;
 class PeerMemory {
  public:
   virtual ~PeerMemory() = default;
-  /// By rank; this rank's own is what it brought.
+  /// By rank; this rank's own is what it brought. No data where `problems` has why not.
   virtual const std::vector<View>& views() const = 0;
+  /// By rank; empty where its memory is mapped.
+  virtual const std::vector<std::string>& problems() const = 0;
 };
 
 /// All operations but map() are enqueued on a stream, can be a part of graphs, and come in the same
@@ -65,6 +68,15 @@ namespace gpu {
 /// Collective. `host` spans the same ranks over MPI, and must outlive this as the device must.
 /// Throws UsageError on every rank, with the reason, where one cannot map another's memory.
 std::unique_ptr<Peers> make_peers(Communicator& host, Device& device, double timeout_s);
+/// Peers::map of those ranks whose GPU this rank's reaches; the others are named in `problems`, and
+/// may differ between ranks. Collective.
+std::unique_ptr<PeerMemory> map_reachable(Communicator& host, Device& device, View own);
+
+/// By which of the GPU that it is enqueued on.
+enum class CopyBy { engine, sms };
+/// Enqueues a copy between this GPU's memory and mapped memory of a peer: to it (SMs store), or
+/// from it (SMs load). Both are aligned to 16 bytes, and the bytes a multiple of that.
+void copy_of_peers(View to, ConstView from, CopyBy by, Stream& stream);
 }  // namespace gpu
 
 }  // namespace shakedown

@@ -9,6 +9,8 @@
 #include <cmath>
 #include <csignal>
 #include <cstdio>
+#include <future>
+#include <memory>
 #include <nlohmann/json.hpp>
 #include <thread>
 #include <variant>
@@ -24,18 +26,59 @@ namespace {
 /// first.
 constexpr std::chrono::milliseconds kAfterTheFirst{300};
 
+/// The time of --timeout, which every program with ranks has; 0 there is never.
+double timeout_of(const OptionSet& set) {
+  for (const OptionValue& option : set.values())
+    if (option.name == "timeout")
+      if (const auto* seconds = std::get_if<double>(&option.value); seconds && *seconds > 0)
+        return *seconds;
+  return INFINITY;
+}
+
+/// The record of a job that ends for ranks that do not answer names them, in a line of the first
+/// rank that does: the one whose record it is, or the one that does without it. Best effort: what
+/// those ranks hang on may be the record's file system.
+void record_silence(const OptionSet& set, const MpiSession& session,
+                    const std::vector<int>& silent) {
+  constexpr std::chrono::seconds kPatience{2};
+  int first = 0;
+  while (std::find(silent.begin(), silent.end(), first) != silent.end()) ++first;
+  if (session.rank() != first) return;
+  std::string path;
+  for (const OptionValue& option : set.values())
+    if (const auto* text = std::get_if<std::string>(&option.value);
+        option.name == "record" && text != nullptr)
+      path = *text;
+  if (path.empty()) return;
+  Json line = {{"check", "no-answer"}, {"ranks", silent}, {"hosts", Json::array()}};
+  for (int r : silent) line["hosts"].push_back(session.hosts()[static_cast<std::size_t>(r)]);
+  if (const double waited = timeout_of(set); std::isfinite(waited)) line["waited_s"] = waited;
+  const auto written = std::make_shared<std::promise<void>>();
+  std::thread([written, path, line] {
+    try {
+      // A file that is not there is another host's.
+      if (access(path.c_str(), W_OK) == 0) Record(path).write("failure", line);
+    } catch (const std::exception&) {
+    }
+    written->set_value();
+  }).detach();
+  written->get_future().wait_for(kPatience);
+}
+
 /// Who did not come, in words; ranks time out together, those that still run say so within seconds.
-std::string who_is_silent(const MpiSession& session) {
+std::string who_is_silent(const OptionSet& set, const MpiSession& session) {
   constexpr double kPatience_s = 2;
   std::string who;
   try {
-    for (int r : session.silent_ranks(kPatience_s))
-      who += fmt::format("{}rank {} on {}", who.empty() ? "" : ", ", r,
+    const std::vector<int> silent = session.silent_ranks(kPatience_s);
+    for (int r : silent)
+      who += fmt::format("{}rank {} on {}", who.empty() ? "; no answer from " : ", ", r,
                          session.hosts()[static_cast<std::size_t>(r)]);
+    if (!silent.empty()) record_silence(set, session, silent);
   } catch (const Error& error) {
-    return fmt::format("; which ranks answer is unknown: {}", error.what());
+    if (who.empty()) return fmt::format("; which ranks answer is unknown: {}", error.what());
   }
-  return who.empty() ? "" : "; no answer from " + who;
+  return who;
 }
 
 /// Whether this process is the first, or the only one, that a launcher started.
@@ -47,15 +90,6 @@ bool is_first_task() {
 /// A write past `ulimit -f` then fails like one on a full disk, and is reported, where the signal
 /// would end the process with half a line written.
 void fail_writes_past_the_limit() { std::signal(SIGXFSZ, SIG_IGN); }
-
-/// The time of --timeout, which every program with ranks has; 0 there is never.
-double timeout_of(const OptionSet& set) {
-  for (const OptionValue& option : set.values())
-    if (option.name == "timeout")
-      if (const auto* seconds = std::get_if<double>(&option.value); seconds && *seconds > 0)
-        return *seconds;
-  return INFINITY;
-}
 
 /// Collective.
 void check_hosts(const MpiSession& session) {
@@ -121,7 +155,7 @@ int run_program(const OptionSet& set, int argc, char** argv,
       const auto codes = session.all_gather(static_cast<double>(mine));
       return static_cast<int>(*std::max_element(codes.begin(), codes.end()));
     } catch (const TimeoutError& error) {
-      session.abort(error.code(), error.what() + who_is_silent(session));
+      session.abort(error.code(), error.what() + who_is_silent(set, session));
     } catch (const Error& error) {
       session.abort(error.code(), set.explained(error.what()));
     } catch (const std::exception& error) {

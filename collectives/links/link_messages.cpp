@@ -4,6 +4,10 @@
 
 #include <algorithm>
 #include <chrono>
+#include <span>
+
+#include "common/random.hpp"
+#include "common/statistics.hpp"
 
 namespace shakedown::collectives {
 namespace {
@@ -12,6 +16,39 @@ constexpr std::size_t kStep = 2;  // words from message to message: 16 bytes, NC
 constexpr std::size_t kWord = sizeof(std::uint64_t);
 
 }  // namespace
+
+Pattern pattern_of(int from, int to) {
+  Pattern pattern;
+  pattern.type = DataType::uint64;
+  pattern.seed = derive_seed(static_cast<std::uint64_t>(from), static_cast<std::uint64_t>(to));
+  return pattern;
+}
+
+Verdict wrong_data(const NodeMap& nodes, int from, int to, const std::string& what,
+                   const std::string& complaint) {
+  std::vector<std::string> hosts{nodes.name_of(from)};
+  if (nodes.name_of(to) != hosts.front()) hosts.push_back(nodes.name_of(to));
+  return {.scope = Scope::link,
+          .name = fmt::format("{}->{}", from, to),
+          .outcome = Outcome::fail,
+          .cause = fmt::format("{}: {}", what, complaint),
+          .action = kWrongDataAction,
+          .check = "wrong-data",
+          .hosts = hosts};
+}
+
+MessageTimes times_of(const std::vector<double>& messages_us) {
+  const Summary summary = summarize(messages_us);
+  MessageTimes times{summary.median, summary.cv};
+  const std::size_t count = messages_us.size();
+  const std::size_t parts = std::min<std::size_t>(count, kLinkSamples);
+  times.parts = static_cast<int>(parts);
+  for (std::size_t part = 0; part < parts; ++part)
+    times.parts_us[part] = median_of(
+        std::span(messages_us)
+            .subspan(part * count / parts, (part + 1) * count / parts - part * count / parts));
+  return times;
+}
 
 LinkMessages::LinkMessages(Backend& backend, const MessageSettings& settings)
     : settings_(settings),
@@ -29,8 +66,11 @@ LinkMessages::LinkMessages(Backend& backend, const MessageSettings& settings)
 }
 
 void LinkMessages::fill(const Pattern& pattern, int rank) {
-  const View words(outgoing_->data(), outgoing_words_, DataType::uint64, outgoing_->place());
-  verifier_->fill(words, pattern, rank, 0, *stream_);
+  fill({outgoing_->data(), outgoing_words_, DataType::uint64, outgoing_->place()}, pattern, rank);
+}
+
+void LinkMessages::fill(View to, const Pattern& pattern, int rank) {
+  verifier_->fill(to, pattern, rank, 0, *stream_);
   stream_->synchronize();
 }
 
@@ -64,8 +104,12 @@ void LinkMessages::meet(Communicator& communicator, int peer, int message) {
 
 unsigned long long LinkMessages::check(const Pattern& pattern, int source, std::size_t words,
                                        int message, std::string& complaint) {
-  const View found = incoming(words);
-  const std::uint64_t start = kStep * static_cast<std::uint64_t>(message);
+  return check(incoming(words), pattern, source, kStep * static_cast<std::uint64_t>(message),
+               message, complaint);
+}
+
+unsigned long long LinkMessages::check(View found, const Pattern& pattern, int source,
+                                       std::uint64_t start, int message, std::string& complaint) {
   const Mismatches none;
   upload<Mismatches>(device_, *stream_, mismatches_.data(), {&none, 1});
   verifier_->check(found, pattern, source, start, 0, static_cast<Mismatches*>(mismatches_.data()),
@@ -77,7 +121,7 @@ unsigned long long LinkMessages::check(const Pattern& pattern, int source, std::
   stream_->synchronize();
   complaint =
       fmt::format("word {} of {} of message {}: expected {:016x}, found {:016x}", result.first,
-                  words, message, expected_bits(pattern, source, start + result.first), bits);
+                  found.count, message, expected_bits(pattern, source, start + result.first), bits);
   return result.wrong;
 }
 

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <cstdint>
+#include <utility>
 
 #include "common/error.hpp"
 #include "common/nodes.hpp"
@@ -50,24 +51,10 @@ void declare_options(OptionSet& options, LinkOptions& values) {
       .metavar("FILE");
   declare_options(options, values.backend);
   options.heading("Verdict");
-  options
-      .add("--outlier-mad", values.outlier.mad,
-           "an outlier's time exceeds the median by more than this multiple of 1.4826 MAD, and by "
-           "more than --outlier-percent")
-      .at_least(0);
-  options
-      .add("--outlier-percent", values.outlier.percent,
-           "an outlier's time exceeds the median by more than this percentage, and by more than "
-           "--outlier-mad")
-      .at_least(0)
-      .metavar("PERCENT");
-  options.add(
-      "--fail-on-outlier", values.fail_on_outlier,
-      "exit with 1 where there is an outlier, and with 3 where there is nothing to compare; off: "
-      "outliers are only reported");
+  judge::declare_options(options, values.judge);
   options
       .add("--min-bandwidth", values.min_bandwidth_gbs,
-           "lowest bandwidth of a link in each direction; below it is FAIL")
+           "lowest one-way bandwidth of a link, by messages; below it is FAIL")
       .at_least(0)
       .metavar("GB/S")
       .default_text("none");
@@ -77,7 +64,19 @@ void declare_options(OptionSet& options, LinkOptions& values) {
       .default_text("none");
   declare_options(options, values.injection);
   declare_pretended_nodes(options, values.pretend_nodes);
-  options.check([&] { message_words(values, BackendKind::cpu); });
+  options.add("--outlier-mad", values.outlier_mad, "");
+  options.add("--outlier-percent", values.outlier_percent, "");
+  options.add("--fail-on-outlier", values.fail_on_outlier, "without effect: a slow link fails");
+  options.check([&] {
+    message_words(values, BackendKind::cpu);
+    for (const auto& [name, value] : {std::pair("--outlier-mad", &values.outlier_mad),
+                                      std::pair("--outlier-percent", &values.outlier_percent)})
+      if (!value->empty())
+        throw UsageError(fmt::format(
+            "{} {}: no longer an option: a link is slow by its floor in the table of limits "
+            "(--limits FILE)",
+            name, *value));
+  });
 }
 
 MessageSettings message_settings(const LinkOptions& options, BackendKind kind, int ranks) {

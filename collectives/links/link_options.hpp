@@ -4,8 +4,8 @@
 #include <string>
 
 #include "collectives/injection.hpp"
-#include "collectives/links/outliers.hpp"
 #include "common/backend.hpp"
+#include "common/judge/court.hpp"
 
 namespace shakedown {
 class OptionSet;
@@ -20,8 +20,7 @@ struct LinkOptions {
   int latency_iterations = 100;
   bool alone = true;
   std::string matrix = "auto";
-  OutlierRule outlier;
-  bool fail_on_outlier = false;
+  judge::JudgeOptions judge;
   double min_bandwidth_gbs = 0;
   double max_latency_us = 0;
   std::string csv;
@@ -30,6 +29,9 @@ struct LinkOptions {
   // for tests
   InjectionOptions injection;
   int pretend_nodes = 0;
+  // gone
+  std::string outlier_mad, outlier_percent;
+  bool fail_on_outlier = false;
 };
 
 void declare_options(OptionSet& options, LinkOptions& values);

@@ -22,6 +22,10 @@ class LinkRecords {
   void write(const std::vector<Split>& splits);
   void write(const Verdict& verdict);
 
+  /// For what others write, and the fields of every line.
+  Record& record() { return record_; }
+  const Json& identity() const { return identity_; }
+
  private:
   Record& record_;
   CsvFile csv_;  // of the links

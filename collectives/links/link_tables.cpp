@@ -2,7 +2,10 @@
 
 #include <fmt/format.h>
 
-#include "collectives/links/link_series.hpp"
+#include <algorithm>
+#include <map>
+#include <utility>
+
 #include "common/statistics.hpp"
 #include "common/text_table.hpp"
 
@@ -11,16 +14,69 @@ namespace {
 
 constexpr int kMostRanksInAMatrix = 16;
 
-std::string matrix(const Series& series, const std::vector<Link>& links, std::size_t ranks) {
-  std::vector<std::string> cells(ranks * ranks, "-");
-  for (const Link& link : links_of(series, links)) {
-    const auto from = static_cast<std::size_t>(link.from);
-    const auto to = static_cast<std::size_t>(link.to);
-    const std::string text = fmt::format("{:.4g}", link.*series.metric->shown);
-    cells[from * ranks + to] = text;
-    if (series.metric->symmetric) cells[to * ranks + from] = text;
+/// One figure of every pair.
+struct Table {
+  std::string name;  // "latency us, alone"
+  bool symmetric = false;
+  bool higher_is_better = true;
+  struct Cell {
+    int from, to;
+    double value;
+  };
+  std::vector<Cell> cells;
+};
+
+std::vector<Table> tables_of(const std::vector<Link>& links, bool alone) {
+  std::vector<Table> tables;
+  for (const char* figure : {"unidirectional GB/s", "bidirectional GB/s", "latency us"})
+    for (const bool only : {false, true}) {
+      if (only && !alone) continue;
+      const bool latency = figure[0] == 'l';
+      const bool both_ways = figure[0] == 'b';
+      Table& table = tables.emplace_back();
+      table.name = fmt::format("{}, {}", figure, concurrency_of(only));
+      table.symmetric = latency || both_ways;
+      table.higher_is_better = !latency;
+      for (const Link& link : links)
+        if (link.alone == only && link.bidirectional == both_ways &&
+            (!latency || link.from < link.to))
+          table.cells.push_back(
+              {link.from, link.to, latency ? link.latency_us : link.bandwidth_gbs});
+    }
+  return tables;
+}
+
+/// "link/copy_engine/one_way" as "copy engine one way".
+std::string words_of(std::string metric) {
+  metric.erase(0, metric.find('/') + 1);
+  std::replace_if(
+      metric.begin(), metric.end(), [](char c) { return c == '/' || c == '_'; }, ' ');
+  return metric;
+}
+
+std::vector<Table> tables_of(const std::vector<LinkFigure>& copies) {
+  std::map<std::string, Table> tables;
+  for (const LinkFigure& figure : copies) {
+    if (figure.samples.empty()) continue;
+    Table& table = tables[figure.metric];
+    table.name = words_of(figure.metric) + " GB/s";
+    table.symmetric = figure.both_ways;
+    table.cells.push_back({figure.from, figure.to, median_of(figure.samples)});
   }
-  std::string text = fmt::format("\n{}\n{:>7}", name_of(series), "from\\to");
+  std::vector<Table> found;
+  for (const auto& [metric, table] : tables) found.push_back(table);
+  return found;
+}
+
+std::string matrix(const Table& table, std::size_t ranks) {
+  std::vector<std::string> cells(ranks * ranks, "-");
+  for (const Table::Cell& cell : table.cells) {
+    const auto from = static_cast<std::size_t>(cell.from);
+    const auto to = static_cast<std::size_t>(cell.to);
+    cells[from * ranks + to] = fmt::format("{:.4g}", cell.value);
+    if (table.symmetric) cells[to * ranks + from] = cells[from * ranks + to];
+  }
+  std::string text = fmt::format("\n{}\n{:>7}", table.name, "from\\to");
   for (std::size_t to = 0; to < ranks; ++to) text += fmt::format(" {:>9}", to);
   for (std::size_t from = 0; from < ranks; ++from) {
     text += fmt::format("\n{:>7}", from);
@@ -30,18 +86,22 @@ std::string matrix(const Series& series, const std::vector<Link>& links, std::si
   return text + "\n";
 }
 
-std::string rank_table(const std::vector<Series>& all, const std::vector<Link>& links, int ranks) {
+std::string rank_table(const std::vector<Table>& tables, int ranks) {
   std::string text = "\nof each rank's links: median, worst\n   rank";
-  for (const Series& series : all) text += fmt::format("  {:>26}", name_of(series));
+  for (const Table& table : tables) text += fmt::format("  {:>26}", table.name);
   for (int rank = 0; rank < ranks; ++rank) {
     text += fmt::format("\n{:>7}", rank);
-    for (const Series& series : all) {
+    for (const Table& table : tables) {
       std::vector<double> own;
-      for (const Link& link : links_of(series, links))
-        if (link.from == rank || link.to == rank) own.push_back(link.*series.metric->shown);
+      for (const Table::Cell& cell : table.cells)
+        if (cell.from == rank || cell.to == rank) own.push_back(cell.value);
+      if (own.empty()) {
+        text += fmt::format("  {:>26}", "-");
+        continue;
+      }
       const Summary summary = summarize(own);
       text += fmt::format("  {:>13.4g}{:>13.4g}", summary.median,
-                          series.metric->higher_is_better ? summary.min : summary.max);
+                          table.higher_is_better ? summary.min : summary.max);
     }
   }
   return text + "\n";
@@ -76,12 +136,14 @@ std::string headline(const LinkOptions& options, const MessageSettings& settings
          size_remark(backend.world->size(), options.alone);
 }
 
-std::string link_tables(const LinkOptions& options, const std::vector<Link>& links, int ranks) {
-  const std::vector<Series> all = all_series(options.alone);
-  if (options.matrix == "off" || (options.matrix == "auto" && ranks > kMostRanksInAMatrix))
-    return rank_table(all, links, ranks);
+std::string link_tables(const LinkOptions& options, const LinkResults& results, int ranks) {
+  std::vector<Table> tables = tables_of(results.links, options.alone);
+  for (Table& table : tables_of(results.copies)) tables.push_back(std::move(table));
   std::string text;
-  for (const Series& series : all) text += matrix(series, links, static_cast<std::size_t>(ranks));
+  if (options.matrix == "off" || (options.matrix == "auto" && ranks > kMostRanksInAMatrix))
+    text = rank_table(tables, ranks);
+  else
+    for (const Table& table : tables) text += matrix(table, static_cast<std::size_t>(ranks));
   return text;
 }
 

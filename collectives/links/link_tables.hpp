@@ -4,8 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "collectives/links/links.hpp"
-#include "collectives/links/splits.hpp"
+#include "collectives/links/measurement.hpp"
 
 namespace shakedown::collectives {
 
@@ -17,7 +16,7 @@ std::string headline(const LinkOptions& options, const MessageSettings& settings
                      const Backend& backend, const NodeMap& nodes);
 
 /// The tables of the links between `ranks` ranks.
-std::string link_tables(const LinkOptions& options, const std::vector<Link>& links, int ranks);
+std::string link_tables(const LinkOptions& options, const LinkResults& results, int ranks);
 
 std::string split_table(const std::vector<Split>& splits);
 

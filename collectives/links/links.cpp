@@ -6,24 +6,12 @@
 #include <iterator>
 
 #include "common/mpi_session.hpp"
-#include "common/random.hpp"
 #include "common/statistics.hpp"
 
 namespace shakedown::collectives {
-namespace {
-
-/// The pattern of the messages from one rank to another; both generate it as rank 0's.
-Pattern pattern_of(int from, int to) {
-  Pattern pattern;
-  pattern.type = DataType::uint64;
-  pattern.seed = derive_seed(static_cast<std::uint64_t>(from), static_cast<std::uint64_t>(to));
-  return pattern;
-}
-
-}  // namespace
-
-LinkMeter::LinkMeter(Backend& backend, MpiSession& session, LinkMessages& messages)
-    : world_(*backend.world), session_(session), messages_(messages) {}
+LinkMeter::LinkMeter(Backend& backend, MpiSession& session, const NodeMap& nodes,
+                     LinkMessages& messages)
+    : world_(*backend.world), session_(session), nodes_(nodes), messages_(messages) {}
 
 void LinkMeter::enqueue(Exchange exchange, bool first, int peer, std::size_t words, int message,
                         Stream& stream) {
@@ -55,7 +43,7 @@ MessageTimes LinkMeter::time_exchange(Exchange exchange, bool first, int peer) {
   for (int r = 0; r < session_.world_size(); ++r)
     if (r != session_.rank() && r != peer) others.push_back(r);
 
-  MessageTimes times;
+  std::uint64_t wrong_words = 0;
   std::vector<double> samples;
   for (int message = 0; message < settings.warmup + timed; ++message) {
     session_.progress(others);  // who may wait for this pair
@@ -64,43 +52,59 @@ MessageTimes LinkMeter::time_exchange(Exchange exchange, bool first, int peer) {
         world_, [&](Stream& stream) { enqueue(exchange, first, peer, words, message, stream); });
     if (message >= settings.warmup) samples.push_back(time_us);
     if (receives)
-      times.wrong_words +=
+      wrong_words +=
           messages_.check(pattern_of(peer, session_.rank()), 0, words, message, complaint_);
   }
-  const Summary summary = summarize(samples);
-  times.time_us_p50 = summary.median;
-  times.time_us_cv = summary.cv;
+  MessageTimes times = times_of(samples);
+  times.wrong_words = wrong_words;
   return times;
 }
 
-std::vector<Link> LinkMeter::links_of(const RankPair& pair, const std::vector<Times>& times,
-                                      bool alone) const {
+LinkRound LinkMeter::results_of(const RankPair& pair, const std::vector<Times>& times,
+                                bool alone) const {
   const double bytes = 8.0 * static_cast<double>(messages_.settings().words);
   const Times& first = times[static_cast<std::size_t>(pair.first)];
   const Times& second = times[static_cast<std::size_t>(pair.second)];
   // The receiver is the last to have the message. But where it started its clock after the sender,
   // whose clock then ran longer, its own would flatter the link.
-  const auto link = [&](int from, int to, Exchange exchange, std::uint64_t wrong) {
+  LinkRound results;
+  const auto add_figure = [&](const std::string& metric, const Link& link, bool both_ways,
+                              double size, const MessageTimes& of, const auto& shown) {
+    LinkFigure& figure = results.figures.emplace_back();
+    figure.metric = "link/" + metric;
+    figure.from = link.from;
+    figure.to = link.to;
+    figure.both_ways = both_ways;
+    figure.conditions = {{"bytes", fmt::format("{:.0f}", size)},
+                         {"transport", world_.transport()},
+                         {"concurrency", concurrency_of(alone)}};
+    for (int part = 0; part < of.parts; ++part)
+      figure.samples.push_back(shown(of.parts_us[static_cast<std::size_t>(part)]));
+    figure.wrong = link.wrong_elements;
+  };
+  const auto add = [&](int from, int to, Exchange exchange, std::uint64_t wrong) {
     const MessageTimes& longer = first[exchange].time_us_p50 > second[exchange].time_us_p50
                                      ? first[exchange]
                                      : second[exchange];
     const int messages = exchange == both ? 2 : 1;
-    return Link{from,
-                to,
-                exchange == both,
-                alone,
-                messages * bytes / longer.time_us_p50 / 1e3,
-                exchange == both ? 0 : first[ping_pong].time_us_p50 / 2,
-                longer.time_us_p50,
-                longer.time_us_cv,
-                wrong + first[exchange].wrong_words + second[exchange].wrong_words};
+    results.links.push_back(
+        {from, to, exchange == both, alone, messages * bytes / longer.time_us_p50 / 1e3,
+         exchange == both ? 0 : first[ping_pong].time_us_p50 / 2, longer.time_us_p50,
+         longer.time_us_cv, wrong + first[exchange].wrong_words + second[exchange].wrong_words});
+    add_figure(fmt::format("{}/{}", world_.transport(), exchange == both ? "both_ways" : "one_way"),
+               results.links.back(), exchange == both, bytes, longer,
+               [&](double us) { return messages * bytes / us / 1e3; });
   };
-  return {link(pair.first, pair.second, forward, second[ping_pong].wrong_words),
-          link(pair.second, pair.first, backward, first[ping_pong].wrong_words),
-          link(pair.first, pair.second, both, 0)};
+  add(pair.first, pair.second, forward, second[ping_pong].wrong_words);
+  add(pair.second, pair.first, backward, first[ping_pong].wrong_words);
+  add(pair.first, pair.second, both, 0);
+  add_figure("latency", results.links.front(), true, 8, first[ping_pong],
+             [](double us) { return us / 2; });
+  results.figures.back().wrong = first[ping_pong].wrong_words + second[ping_pong].wrong_words;
+  return results;
 }
 
-std::vector<Link> LinkMeter::measure(const std::vector<RankPair>& round, bool alone) {
+LinkRound LinkMeter::measure(const std::vector<RankPair>& round, bool alone) {
   const int rank = session_.rank();
   std::size_t turn = 0;
   while (turn < round.size() && round[turn].first != rank && round[turn].second != rank) ++turn;
@@ -136,17 +140,17 @@ std::vector<Link> LinkMeter::measure(const std::vector<RankPair>& round, bool al
   const auto accuse = [&](int from, int to) {
     const std::string& complaint = complaints[static_cast<std::size_t>(to)];
     if (!complaint.empty())
-      corruptions_.push_back({Scope::link, fmt::format("{}->{}", from, to), Outcome::fail,
-                              fmt::format("{}: {}", concurrency_of(alone), complaint), std::nullopt,
-                              kWrongDataAction});
+      corruptions_.push_back(wrong_data(nodes_, from, to, concurrency_of(alone), complaint));
   };
-  std::vector<Link> links;
+  LinkRound results;
   for (const RankPair& pair : round) {
     accuse(pair.first, pair.second);
     accuse(pair.second, pair.first);
-    for (const Link& link : links_of(pair, all, alone)) links.push_back(link);
+    const LinkRound of_pair = results_of(pair, all, alone);
+    results.links.insert(results.links.end(), of_pair.links.begin(), of_pair.links.end());
+    results.figures.insert(results.figures.end(), of_pair.figures.begin(), of_pair.figures.end());
   }
-  return links;
+  return results;
 }
 
 }  // namespace shakedown::collectives

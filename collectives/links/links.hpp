@@ -31,13 +31,19 @@ struct Link {
 
 inline const char* concurrency_of(bool alone) { return alone ? "alone" : "concurrent"; }
 
+/// The links of some pairs, and the same as figures.
+struct LinkRound {
+  std::vector<Link> links;
+  std::vector<LinkFigure> figures;
+};
+
 class LinkMeter {
  public:
-  LinkMeter(Backend& backend, MpiSession& session, LinkMessages& messages);
+  LinkMeter(Backend& backend, MpiSession& session, const NodeMap& nodes, LinkMessages& messages);
 
   /// The links of the pairs of a round, all at once or one after the other; collective, the same on
   /// every rank. Every message is checked.
-  std::vector<Link> measure(const std::vector<RankPair>& round, bool alone);
+  LinkRound measure(const std::vector<RankPair>& round, bool alone);
 
   /// The first word that arrived wrong, of each rank and round.
   const std::vector<Verdict>& corruptions() const { return corruptions_; }
@@ -49,11 +55,11 @@ class LinkMeter {
   void enqueue(Exchange exchange, bool first, int peer, std::size_t words, int message,
                Stream& stream);
   MessageTimes time_exchange(Exchange exchange, bool first, int peer);
-  std::vector<Link> links_of(const RankPair& pair, const std::vector<Times>& times,
-                             bool alone) const;
+  LinkRound results_of(const RankPair& pair, const std::vector<Times>& times, bool alone) const;
 
   Communicator& world_;
   MpiSession& session_;
+  const NodeMap& nodes_;
   LinkMessages& messages_;
   std::string complaint_;  // of this rank in this round
   std::vector<Verdict> corruptions_;

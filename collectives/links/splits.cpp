@@ -45,7 +45,7 @@ MessageTimes time_all_reduce(Communicator& group, LinkMessages& messages,
   const MessageSettings& settings = messages.settings();
   const Pattern pattern{DataType::uint64, true, Reduction::sum, group.size(), kSeed};
   messages.fill(pattern, group.rank());
-  MessageTimes times;
+  std::uint64_t wrong_words = 0;
   std::vector<double> samples;
   for (int message = 0; message < settings.warmup + settings.iterations; ++message) {
     progress();
@@ -55,14 +55,15 @@ MessageTimes time_all_reduce(Communicator& group, LinkMessages& messages,
                        messages.incoming(settings.words), Reduction::sum, stream);
     });
     if (message >= settings.warmup) samples.push_back(time_us);
-    times.wrong_words += messages.check(pattern, kAllRanks, settings.words, message, complaint);
+    wrong_words += messages.check(pattern, kAllRanks, settings.words, message, complaint);
   }
-  times.time_us_p50 = median_of(samples);
+  MessageTimes times = times_of(samples);
+  times.wrong_words = wrong_words;
   return times;
 }
 
-void measure(const Grouping& grouping, Backend& backend, MpiSession& session,
-             LinkMessages& messages, Splits& splits) {
+void measure(const Grouping& grouping, const std::vector<std::string>& hosts, Backend& backend,
+             MpiSession& session, LinkMessages& messages, Splits& splits) {
   const auto rank = static_cast<std::size_t>(session.rank());
   const int mine = grouping.group_of[rank];
   const auto groups = static_cast<int>(grouping.names.size());
@@ -86,30 +87,34 @@ void measure(const Grouping& grouping, Backend& backend, MpiSession& session,
   for (std::size_t r = 0; r < complaints.size(); ++r)
     if (!complaints[r].empty())
       splits.corruptions.push_back(
-          {Scope::rank, std::to_string(r), Outcome::fail,
-           fmt::format("all_reduce, {}: {}", grouping.scope, complaints[r]), std::nullopt,
-           kWrongDataAction});
+          {.scope = Scope::rank,
+           .name = std::to_string(r),
+           .outcome = Outcome::fail,
+           .cause = fmt::format("all_reduce, {}: {}", grouping.scope, complaints[r]),
+           .action = kWrongDataAction,
+           .check = "wrong-data",
+           .hosts = {hosts[r]}});
   for (int group = 0; group < groups; ++group) {
     const auto g = static_cast<std::size_t>(group);
     if (sizes[g] < 2) continue;
     Split split{grouping.scope, grouping.names[g], sizes[g]};
+    std::vector<double> parts_us;  // of each the slowest rank's
     for (std::size_t r = 0; r < all.size(); ++r) {
       if (grouping.group_of[r] != group) continue;
       split.time_us_p50 = std::max(split.time_us_p50, all[r].time_us_p50);
       split.wrong_elements += all[r].wrong_words;
+      split.ranks.push_back(static_cast<int>(r));
+      parts_us.resize(static_cast<std::size_t>(all[r].parts));
+      for (std::size_t part = 0; part < parts_us.size(); ++part)
+        parts_us[part] = std::max(parts_us[part], all[r].parts_us[part]);
     }
     const double n = split.world_size;
     const double bytes = 8.0 * static_cast<double>(messages.settings().words);
-    split.busbw_gbs = 2 * (n - 1) / n * bytes / split.time_us_p50 / 1e3;
+    const double gb_us = 2 * (n - 1) / n * bytes / 1e3;
+    split.busbw_gbs = gb_us / split.time_us_p50;
+    for (const double us : parts_us) split.samples.push_back(gb_us / us);
     splits.measured.push_back(split);
   }
-}
-
-std::vector<Split> of_scope(const std::vector<Split>& splits, const std::string& scope) {
-  std::vector<Split> found;
-  for (const Split& split : splits)
-    if (split.scope == scope) found.push_back(split);
-  return found;
 }
 
 }  // namespace
@@ -117,43 +122,12 @@ std::vector<Split> of_scope(const std::vector<Split>& splits, const std::string&
 Splits measure_splits(const NodeMap& nodes, Backend& backend, MpiSession& session,
                       LinkMessages& messages) {
   Splits splits;
+  std::vector<std::string> hosts;
+  for (std::size_t r = 0; r < nodes.node_of.size(); ++r)
+    hosts.push_back(nodes.name_of(static_cast<int>(r)));
   for (const Grouping& grouping : groupings_of(nodes))
-    measure(grouping, backend, session, messages, splits);
+    measure(grouping, hosts, backend, session, messages, splits);
   return splits;
-}
-
-std::vector<Verdict> slow_splits(const std::vector<Split>& splits, const OutlierRule& rule,
-                                 Outcome outcome) {
-  std::vector<Verdict> verdicts;
-  for (Scope scope : {Scope::rail, Scope::node}) {
-    const std::vector<Split> alike = of_scope(splits, name_of(scope));
-    if (alike.size() < 3) continue;
-    std::vector<double> s_per_gb;  // not the time: groups may differ in size
-    s_per_gb.reserve(alike.size());
-    for (const Split& split : alike) s_per_gb.push_back(1 / split.busbw_gbs);
-    const OutlierBar bar = outlier_bar(s_per_gb, rule);
-    for (const Split& split : alike)
-      if (1 / split.busbw_gbs > bar.limit())
-        verdicts.push_back(
-            {scope, split.name, outcome,
-             fmt::format(
-                 "all_reduce busbw {:.4g} GB/s; of {} {}s the median is {:.4g}, slow below {:.4g}",
-                 split.busbw_gbs, alike.size(), name_of(scope), 1 / bar.median, 1 / bar.limit())});
-  }
-  const std::vector<Split> all = of_scope(splits, "all");
-  const std::vector<Split> without = of_scope(splits, "without_node");
-  if (all.empty() || without.empty()) return verdicts;
-  std::vector<double> busbw;  // not times: the one that is sought is the fast one
-  busbw.reserve(without.size());
-  for (const Split& split : without) busbw.push_back(split.busbw_gbs);
-  const OutlierBar bar = outlier_bar(busbw, rule);
-  for (const Split& split : without)
-    if (split.busbw_gbs - std::max(all.front().busbw_gbs, bar.median) > bar.width)
-      verdicts.push_back(
-          {Scope::node, split.name, outcome,
-           fmt::format("all_reduce busbw {:.4g} GB/s without this node, {:.4g} with it",
-                       split.busbw_gbs, all.front().busbw_gbs)});
-  return verdicts;
 }
 
 }  // namespace shakedown::collectives

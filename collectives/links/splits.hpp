@@ -16,6 +16,8 @@ struct Split {
   double time_us_p50 = 0;  // the slowest rank's
   double busbw_gbs = 0;    // 2 (n - 1) / n * bytes / time
   std::uint64_t wrong_elements = 0;
+  std::vector<int> ranks = {};
+  std::vector<double> samples = {};  // busbw of parts of the messages
 };
 
 struct Splits {
@@ -27,10 +29,5 @@ struct Splits {
 /// out, as is leaving one out of fewer than 3 nodes. Collective, the same on every rank.
 Splits measure_splits(const NodeMap& nodes, Backend& backend, MpiSession& session,
                       LinkMessages& messages);
-
-/// Rails and nodes that are slower than the other rails or nodes, and nodes without which the
-/// others are faster than all together and than without another node.
-std::vector<Verdict> slow_splits(const std::vector<Split>& splits, const OutlierRule& rule,
-                                 Outcome outcome);
 
 }  // namespace shakedown::collectives

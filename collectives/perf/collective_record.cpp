@@ -2,14 +2,24 @@
 
 #include <fmt/format.h>
 
+#include <cstdlib>
 #include <nlohmann/json.hpp>
+#include <numeric>
 #include <set>
 
+#include "collectives/group_observation.hpp"
 #include "collectives/perf/waiting.hpp"
 #include "common/nodes.hpp"
 
 namespace shakedown::collectives {
 namespace {
+
+constexpr std::size_t kLatencyBytes = 65536;  // up to here a collective's time says more
+
+/// How a rate was measured, next to the transport and the ranks.
+constexpr const char* kRateConditions[] = {
+    "dtype",       "bytes",        "in_place",  "reduction", "root",    "mpi_algorithm",
+    "launch_mode", "registration", "aggregate", "blocking",  "average", "ctas"};
 
 const char* launch_mode(const PerfOptions& options) {
   return options.graph > 0 ? "graph" : options.one_by_one != 0 ? "one_by_one" : "back_to_back";
@@ -75,6 +85,34 @@ Json record_of(const Trial& trial, const Measurement& measured, const Figures& f
     if (waiting.straggler >= 0) fields["straggler_rank"] = waiting.straggler;
   }
   return fields;
+}
+
+std::optional<judge::Observation> observation_of(const Json& fields, const Figures& figures,
+                                                 const Communicator& communicator,
+                                                 const NodeMap& nodes,
+                                                 const std::vector<Unit>& units) {
+  if (figures.busbw_gbs <= 0 || fields.contains("algorithm") || fields.contains("transports"))
+    return std::nullopt;
+  const bool small = fields.at("bytes").get<std::size_t>() <= kLatencyBytes;
+  std::vector<int> ranks(units.size());
+  std::iota(ranks.begin(), ranks.end(), 0);
+  judge::Observation observation =
+      observed_group(fmt::format("collective/{}/{}", fields.at("operation").get<std::string>(),
+                                 small ? "latency" : "busbw"),
+                     small ? "us" : "GB/s", communicator, nodes, units, ranks);
+  for (const char* key : kRateConditions)
+    if (const auto value = fields.find(key); value != fields.end())
+      observation.conditions[key] =
+          value->is_string() ? value->get<std::string>() : json_text(*value);
+  const char* nvls = std::getenv("NCCL_NVLS_ENABLE");
+  if (!is_mpi(communicator) && nvls != nullptr && std::string(nvls) == "0")
+    observation.conditions["nvls"] = "off";
+  for (const double us : figures.samples)
+    observation.samples.push_back(small ? us : figures.busbw_gbs * figures.spread.median / us);
+  observation.check = !figures.wrong       ? judge::Check::unchecked
+                      : *figures.wrong > 0 ? judge::Check::wrong
+                                           : judge::Check::verified;
+  return observation;
 }
 
 std::string name_of_row(const Json& c) {

@@ -1,13 +1,16 @@
 // The "collective" record and the CSV line of one operation at one size and placement.
 #pragma once
 
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "collectives/perf/perf_table.hpp"
 #include "collectives/perf/plan.hpp"
 #include "common/mpi_session.hpp"
+#include "common/nodes.hpp"
 #include "common/record.hpp"
+#include "common/units.hpp"
 
 namespace shakedown::collectives {
 
@@ -19,6 +22,13 @@ Json conditions_of(const PerfOptions& options, const Plan& plan, const Communica
 /// The record of one measurement, without the conditions.
 Json record_of(const Trial& trial, const Measurement& measured, const Figures& figures,
                const MpiSession& session);
+
+/// Of a row of which `fields` are the record with its conditions: its busbw, up to 64 KiB its
+/// latency. None where nothing was exchanged, or --path was on, as to write NCCL's log is slow.
+std::optional<judge::Observation> observation_of(const Json& fields, const Figures& figures,
+                                                 const Communicator& communicator,
+                                                 const NodeMap& nodes,
+                                                 const std::vector<Unit>& units);
 
 /// "all_reduce float32 sum 8 MiB in place", of a "collective" record.
 std::string name_of_row(const Json& collective);

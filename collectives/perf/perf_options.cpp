@@ -55,17 +55,6 @@ void declare_options(OptionSet& options, BarOptions& values) {
            "longest time of each operation's smallest size; 0: no bar")
       .at_least(0)
       .metavar("US");
-  options
-      .add("--reference", values.reference,
-           "record of an earlier run with the same settings on the same kind of machine; rows "
-           "slower than in it fail")
-      .metavar("FILE");
-  options
-      .add("--tolerance", values.tolerance_percent,
-           "percentage by which a row's median time may exceed that of --reference")
-      .at_least(0)
-      .only_with({"--reference"})
-      .metavar("PERCENT");
 }
 
 void declare_what(OptionSet& options, PerfOptions& values) {
@@ -176,6 +165,14 @@ void declare_results(OptionSet& options, PerfOptions& values) {
   options.add("--record", values.record, ".jsonl file to which the results are appended")
       .metavar("FILE");
   declare_options(options, values.bars);
+  judge::declare_options(options, values.judge);
+  options
+      .add("--tolerance", values.tolerance_percent,
+           "percentage by which a collective may be slower than --reference; 0: as the table of "
+           "limits has it")
+      .at_least(0)
+      .only_with({"--reference"})
+      .metavar("PERCENT");
 }
 
 void declare_hidden(OptionSet& options, PerfOptions& values) {

@@ -8,6 +8,7 @@
 
 #include "collectives/injection.hpp"
 #include "common/backend.hpp"
+#include "common/judge/court.hpp"
 
 namespace shakedown {
 class OptionSet;
@@ -26,10 +27,8 @@ struct IgnoredOption {
 std::vector<IgnoredOption> ignored_options();
 
 struct BarOptions {
-  double min_busbw_gbs = 0;       // of each operation's largest size; 0: none
-  double max_latency_us = 0;      // of each operation's smallest size; 0: none
-  std::string reference;          // see reference.hpp
-  double tolerance_percent = 10;  // processes on one machine differ by up to 7 % at a few us
+  double min_busbw_gbs = 0;   // of each operation's largest size; 0: none
+  double max_latency_us = 0;  // of each operation's smallest size; 0: none
   std::optional<double> min_mean_busbw_gbs = std::nullopt;  // nccl-tests' NCCL_TESTS_MIN_BW
 };
 
@@ -66,11 +65,17 @@ struct PerfOptions {
   std::string transport = "auto";
   std::string record;
   BarOptions bars;
+  judge::JudgeOptions judge;
+  double tolerance_percent = 0;  // 0: the floors of the table of limits
   BackendOptions backend{.mpi_algorithm = "library"};
   InjectionOptions injection;
   std::vector<IgnoredOption> ignored = ignored_options();
 
   bool as_nccl_tests() const { return program != "collective_perf"; }
+  /// Whether rates are judged: nccl-tests judges none.
+  bool judges() const {
+    return !as_nccl_tests() || !judge.reference.empty() || !judge.limits.empty();
+  }
 };
 
 /// The defaults under the name by which the program was started.

@@ -2,13 +2,13 @@
 
 #include <fmt/format.h>
 
-#include <cerrno>
-#include <cstring>
-#include <fstream>
+#include <algorithm>
 #include <iterator>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <optional>
+#include <sstream>
+#include <utility>
 
 #include "collectives/perf/bars.hpp"
 #include "collectives/perf/collective_record.hpp"
@@ -16,54 +16,55 @@
 #include "collectives/perf/perf_table.hpp"
 #include "collectives/perf/plan_limits.hpp"
 #include "common/csv.hpp"
+#include "common/judge/lines.hpp"
 #include "common/program.hpp"
 
 namespace shakedown::collectives {
 namespace {
 
-/// The reference of --reference, read by rank 0 alone; none where it is empty. Collective.
-std::optional<Reference> open_reference(const BarOptions& bars, const MpiSession& session) {
-  if (bars.reference.empty()) return std::nullopt;
-  std::string text;
-  if (session.is_root()) {
-    std::ifstream in(bars.reference, std::ios::binary);
-    if (!in)
-      throw UsageError(
-          fmt::format("--reference {}: cannot be read: {}", bars.reference, std::strerror(errno)));
-    text.assign(std::istreambuf_iterator<char>(in), {});
-  }
-  return Reference(bars.reference, session.all_gather(text).front(), bars.tolerance_percent);
-}
-
 /// Measures the plan's rows, and prints, records and judges each.
 class Sweep {
  public:
   Sweep(const PerfOptions& options, const Plan& plan, Communicator& communicator, Backend& backend,
-        const MpiSession& session, NcclPath& path, Record& record, Bars& bars)
+        const MpiSession& session, NcclPath& path, Record& record, Tally& tally)
       : options_(options),
         plan_(plan),
         session_(session),
         path_(path),
         record_(record),
         csv_({"--csv", session.is_root() ? options.csv : ""}, csv_columns()),
-        bars_(bars),
+        tally_(tally),
+        communicator_(communicator),
+        nodes_(map_nodes(session.hosts())),
+        units_(units_of(session, backend)),
         conditions_(conditions_of(options, plan, communicator, backend, session)),
         bench_(make_bench(plan.injection, communicator, backend, session, plan.bench,
                           plan.sizes.back())) {}
 
   void cycle(NcclTestsJson& json) {
+    Judging judging(options_.judge, session_, options_.program);
+    if (options_.tolerance_percent > 0) judging.limit(floor_of_collectives(), "--tolerance");
+    Bars bars(options_.bars, session_, options_.program);
+    judging_ = &judging;
+    bars_ = &bars;
+    judged_.clear();
     for (const Operation* operation : plan_.operations) {
       if (!options_.as_nccl_tests()) say(session_, fmt::format("# {}", operation->name));
       const auto rows = rows_of(*operation, plan_, session_.world_size());
-      bars_.start(rows);
+      bars.start(rows);
       bench_->warm_up(rows);
       for (const Trial& row : rows) measure(row, json);
-      bars_.finish_operation(*operation);
+      if (const auto idle =
+              idle_bars(options_.bars, *operation, bars.moves_data(), session_.world_size()))
+        state(*idle);
       print_remarks();
     }
-    judge_by_reference();
-    print_remarks();
+    if (options_.judges()) measure_slow_rows_again();
+    conclude();
   }
+
+  /// The worst verdict so far, on rank 0.
+  Outcome outcome() const { return outcome_; }
 
  private:
   struct Measured {
@@ -73,7 +74,7 @@ class Sweep {
   Measured measure_half(const Trial& trial) {
     Measured m{bench_->measure(trial), {}};
     m.figures = figures_of(trial, m.measurement, session_.world_size(), plan_.bench.check);
-    bars_.count_wrong(m.measurement);
+    tally_.count_wrong(m.measurement);
     if (m.measurement.first_wrong)
       remarks_.push_back("WRONG: " + describe(*m.measurement.first_wrong, session_));
     return m;
@@ -89,7 +90,7 @@ class Sweep {
       // halves.
       if (in_place && !trial.in_place && !options_.as_nccl_tests()) continue;
       auto [measured, figures] = measure_half(trial);
-      bars_.count_busbw(figures.busbw_gbs);
+      tally_.count_busbw(figures.busbw_gbs);
       if (!in_place || trial.in_place) keep(trial, measured, figures);
       if (in_place && !trial.in_place && measured.wrong == 0) figures.wrong.reset();
       line += row_half(figures, options_);
@@ -113,28 +114,73 @@ class Sweep {
           fields["straggler_rank"].get<int>(),
           session_.hosts()[fields["straggler_rank"].get<std::size_t>()],
           fields["wait_for_straggler_us"].get<double>(), fields["transfer_us_p50"].get<double>()));
-    bars_.judge(fields, trial, figures.time_us);
+    if (measured.wrong > 0) state(wrong_data(fields));
+    const auto observation = observation_of(fields, figures, communicator_, nodes_, units_);
+    if (!observation) return;
+    judging_->add(*observation, record_, static_cast<int>(judged_.size()));
+    judged_.push_back({trial, fields});
+    bars_->judge(trial, figures, *observation);
   }
 
-  /// Rows that seem slower are measured again, when what else the machine did meanwhile has passed.
-  void judge_by_reference() {
-    for (int again = 0; again < kMeasuredAgain; ++again) {
-      const auto slower = bars_.slower_rows();
-      if (slower.empty()) break;
-      say(session_, fmt::format("# measuring again what is slower than the reference: {} rows",
-                                slower.size()));
-      for (ComparedRow* row : slower)
-        row->measured_us.push_back(measure_half(row->trial).figures.samples);
+  /// What is no rate.
+  void state(Verdict verdict) {
+    verdict.hosts = nodes_.names;
+    outcome_ = std::max(outcome_, verdict.outcome);
+    judging_->add(verdict, nodes_.names);
+    record_.write("verdict", record_of(verdict));
+    remarks_.push_back(line_of(verdict));
+  }
+
+  static Verdict wrong_data(const Json& row) {
+    Verdict verdict{Scope::operation, name_of_row(row), Outcome::fail,
+                    fmt::format("{:.0f} wrong elements: {}", row.at("wrong_elements").get<double>(),
+                                row.value("first_wrong", ""))};
+    verdict.action = kWrongDataAction;
+    verdict.check = "wrong-data";
+    return verdict;
+  }
+
+  std::string floor_of_collectives() const {
+    return json_text(
+        Json::array({{{"metric", "collective/*"}, {"floor", options_.tolerance_percent / 100}}}));
+  }
+
+  /// Rows that seem slow are measured again, when what else the machine did meanwhile has passed.
+  void measure_slow_rows_again() {
+    int look = 1;
+    for (auto slow = judging_->slow(); !slow.empty(); slow = judging_->slow()) {
+      say(session_, fmt::format("# measuring again what seems slow: {} rows", slow.size()));
+      ++look;
+      for (const int id : slow) {
+        const Row row = judged_[static_cast<std::size_t>(id)];
+        const auto [measured, figures] = measure_half(row.trial);
+        auto observation = observation_of(row.fields, figures, communicator_, nodes_, units_);
+        ENSURE(observation.has_value(), "a row that was judged exchanges data");
+        observation->look = look;
+        judging_->add(*observation, record_, id);
+      }
     }
-    bars_.judge_by_reference(options_.program);
+  }
+
+  void conclude() {
+    const bool by_rates =
+        options_.judges() && (!judged_.empty() || !options_.judge.reference.empty());
+    const bool by_bars = bars_->any() && !judged_.empty();
+    if (!session_.is_root() || !(by_rates || by_bars)) return;
+    judge::Judgement found = by_rates ? judging_->judgement() : bars_->judgement();
+    if (by_rates && by_bars) {
+      judge::Judgement bars = bars_->judgement();
+      std::move(bars.findings.begin(), bars.findings.end(), std::back_inserter(found.findings));
+      if (bars.job.outcome > found.job.outcome) found.job = bars.job;
+    }
+    outcome_ = std::max(outcome_, found.job.outcome);
+    collectives::record(found, record_, Json::object());
+    std::istringstream lines(judge::text_of(found));
+    for (std::string line; std::getline(lines, line);) say(session_, "# " + line);
   }
 
   /// Under the row that they are about.
   void print_remarks() {
-    for (const Verdict& verdict : bars_.take_verdicts()) {
-      record_.write("verdict", record_of(verdict));
-      if (verdict.outcome != Outcome::pass) remarks_.push_back(line_of(verdict));
-    }
     for (const std::string& remark : remarks_) say(session_, "# " + remark);
     remarks_.clear();
   }
@@ -160,11 +206,22 @@ class Sweep {
   NcclPath& path_;
   Record& record_;
   CsvFile csv_;
-  Bars& bars_;
+  Tally& tally_;
+  Communicator& communicator_;
+  NodeMap nodes_;
+  std::vector<Unit> units_;
   Json conditions_;
   std::unique_ptr<CollectiveBench> bench_;
   std::optional<PathChoice> last_path_;
   std::vector<std::string> remarks_;
+  struct Row {
+    Trial trial;
+    Json fields;
+  };
+  std::vector<Row> judged_;     // of this cycle
+  Judging* judging_ = nullptr;  // of this cycle
+  Bars* bars_ = nullptr;
+  Outcome outcome_ = Outcome::pass;
 };
 
 }  // namespace
@@ -176,15 +233,15 @@ ExitCode sweep(const PerfOptions& options, Plan plan, Backend& backend, const Mp
   limit_types(plan, options, communicator, backend, session);
   const std::string remark = limit_sizes(
       plan, CollectiveBench::largest_possible(communicator, backend, session, options.aggregate));
-  Bars bars(options.bars, open_reference(options.bars, session));
+  Tally tally(options.bars.min_mean_busbw_gbs);
   NcclTestsJson json(session.is_root() ? options.json : "", options, plan, backend, session);
   say(session, remark);
   say(session, preamble(options, plan, communicator, backend, session) + table_header(options));
-  Sweep rows(options, plan, communicator, backend, session, path, record, bars);
+  Sweep rows(options, plan, communicator, backend, session, path, record, tally);
   for (int done = 0; options.cycles == 0 || done < options.cycles; ++done) rows.cycle(json);
-  say(session, footer(options, bars.totals()));
-  json.finish(bars.totals());
-  return bars.result();
+  say(session, footer(options, tally.totals()));
+  json.finish(tally.totals());
+  return exit_code_of(std::max(rows.outcome(), tally.outcome()));
 }
 
 }  // namespace shakedown::collectives

@@ -121,6 +121,14 @@ __global__ void push_chunks_kernel(const __grid_constant__ PeerPlaces to, int ra
     static_cast<float*>(to.at[r])[blockIdx.x * kFlatAlignment + threadIdx.x] = x;
 }
 
+__global__ void copy_kernel(const uint4* __restrict__ from, uint4* __restrict__ to,
+                            std::size_t count) {
+  const std::size_t stride = static_cast<std::size_t>(gridDim.x) * blockDim.x;
+  for (std::size_t i = static_cast<std::size_t>(blockIdx.x) * blockDim.x + threadIdx.x; i < count;
+       i += stride)
+    to[i] = from[i];
+}
+
 }  // namespace
 
 void launch_meet(const PeerTable& table, std::int32_t* flag, Stream& stream) {
@@ -147,6 +155,19 @@ void launch_push_chunks(const PeerTable& table, const PeerPlaces& to, std::size_
   if (chunks == 0) return;
   push_chunks_kernel<<<static_cast<unsigned>(chunks), kFlatAlignment, 0, native(stream)>>>(
       to, table.ranks, from, sources, &table.own()->stopped);
+  CHECK_LAUNCH();
+}
+
+void launch_copy(View to, ConstView from, Stream& stream) {
+  constexpr int kBlocksPerSm = 2;
+  constexpr int kThreads = 512;
+  int device = 0;
+  int sms = 0;
+  CHECK_CUDA(cudaGetDevice(&device));
+  CHECK_CUDA(cudaDeviceGetAttribute(&sms, cudaDevAttrMultiProcessorCount, device));
+  copy_kernel<<<static_cast<unsigned>(kBlocksPerSm * sms), kThreads, 0, native(stream)>>>(
+      static_cast<const uint4*>(from.data), static_cast<uint4*>(to.data),
+      to.bytes() / sizeof(uint4));
   CHECK_LAUNCH();
 }
 

@@ -52,5 +52,7 @@ void launch_average(const PeerTable& table, const PeerPlaces& from, View to, std
 /// Peers::push_chunks.
 void launch_push_chunks(const PeerTable& table, const PeerPlaces& to, std::size_t chunks,
                         const float* from, const std::int64_t* sources, Stream& stream);
+/// copy_of_peers by all SMs.
+void launch_copy(View to, ConstView from, Stream& stream);
 
 }  // namespace shakedown::gpu

@@ -16,6 +16,7 @@
 #include "common/communicator.hpp"
 #include "common/error.hpp"
 #include "common/gpu/check.hpp"
+#include "common/gpu/native.hpp"
 #include "common/gpu/peer_kernels.hpp"
 #include "common/host_name.hpp"
 #include "common/kernels.hpp"
@@ -66,21 +67,14 @@ Offer offer_of(View own) {
 
 class MappedMemory final : public PeerMemory {
  public:
-  MappedMemory(Communicator& host, Device& device, View own) : host_(host) {
+  /// Maps what can be mapped.
+  MappedMemory(Communicator& host, Device& device, View own)
+      : host_(host), problems_(static_cast<std::size_t>(host.size())) {
     const std::vector<Offer> offers = gather(host, device, offer_of(own));
-    std::string problem;
-    for (int r = 0; r < host.size(); ++r) views_.push_back(r == host.rank() ? own : View());
-    for (int r = 0; r < host.size() && problem.empty(); ++r)
-      if (r != host.rank()) problem = open(r, offers, own);
-    for (const Text& text : gather(host, device, text_of(problem)))
-      if (text[0] != '\0') {
-        close();
-        host_.barrier();  // before its memory is freed, the others have closed it too
-        throw UsageError(
-            fmt::format("peer memory (--strategy peer): {}. The GPUs of all ranks must be of one "
-                        "node and have peer access to one another",
-                        text.data()));
-      }
+    for (int r = 0; r < host.size(); ++r) {
+      views_.push_back(r == host.rank() ? own : View());
+      if (r != host.rank()) problems_[static_cast<std::size_t>(r)] = open(r, offers, own);
+    }
   }
   MappedMemory(const MappedMemory&) = delete;
   MappedMemory& operator=(const MappedMemory&) = delete;
@@ -95,6 +89,7 @@ class MappedMemory final : public PeerMemory {
   }
 
   const std::vector<View>& views() const override { return views_; }
+  const std::vector<std::string>& problems() const override { return problems_; }
 
  private:
   /// Returns the reason where it cannot.
@@ -124,6 +119,7 @@ class MappedMemory final : public PeerMemory {
 
   Communicator& host_;
   std::vector<View> views_;
+  std::vector<std::string> problems_;
   int exceptions_ = std::uncaught_exceptions();
 };
 
@@ -153,7 +149,19 @@ class CudaPeers final : public Peers {
   }
 
   std::unique_ptr<PeerMemory> map(View own) override {
-    return std::make_unique<MappedMemory>(host_, device_, own);
+    auto mapped = std::make_unique<MappedMemory>(host_, device_, own);
+    std::string problem;
+    for (const std::string& each : mapped->problems())
+      if (problem.empty()) problem = each;
+    for (const Text& text : gather(host_, device_, text_of(problem))) {
+      if (text[0] == '\0') continue;
+      mapped.reset();  // on every rank, so that none frees memory that another has mapped
+      throw UsageError(
+          fmt::format("peer memory (--strategy peer): {}. The GPUs of all ranks must be of one "
+                      "node and have peer access to one another",
+                      text.data()));
+    }
+    return mapped;
   }
 
   void meet(Stream& stream) override { launch_meet(table_, nullptr, stream); }
@@ -205,6 +213,17 @@ class CudaPeers final : public Peers {
 
 std::unique_ptr<Peers> make_peers(Communicator& host, Device& device, double timeout_s) {
   return std::make_unique<CudaPeers>(host, device, timeout_s);
+}
+
+std::unique_ptr<PeerMemory> map_reachable(Communicator& host, Device& device, View own) {
+  return std::make_unique<MappedMemory>(host, device, own);
+}
+
+void copy_of_peers(View to, ConstView from, CopyBy by, Stream& stream) {
+  ENSURE(to.bytes() == from.bytes(), "a copy's two sides are alike");
+  if (by == CopyBy::sms) return launch_copy(to, from, stream);
+  CHECK_CUDA(
+      cudaMemcpyAsync(to.data, from.data, to.bytes(), cudaMemcpyDeviceToDevice, native(stream)));
 }
 
 }  // namespace shakedown::gpu

@@ -121,7 +121,7 @@ class Reader {
         read_.evidence.nodes.push_back(text(line, "name"));
         for (const std::string& host : texts(line, "hosts")) node_of_[host] = text(line, "name");
       } else if (kind == "stage") {
-        parts.push_back({text(line, "record"), text(line, "stage")});
+        parts.push_back({text(line, "record"), text(line, "name")});
       } else if (stage_.empty() || text(line, "stage") == stage_) {
         read_.evidence.statements.push_back(statement_of(line));
       }

@@ -63,8 +63,9 @@ class Rates {
     if (!series.judges()) {
       one.cause = series.unjudged;
       // What a machine lacks is nobody's fault; what others disturb is not the device's.
-      one.outcome = series.absent ? Outcome::pass : Outcome::inconclusive;
-      if (o.backend == "cpu" && series.disturbed) one.outcome = Outcome::pass;
+      // What only warns, and a CPU's rates, decide nothing unless the user has a bar for them.
+      const bool decides = (!limit.warns && o.backend != "cpu") || limit.least || limit.most;
+      one.outcome = series.absent || !decides ? Outcome::pass : Outcome::inconclusive;
       if (series.disturbed) {
         one.class_ = Class::environment;
         one.action = "end them, or run again when it is free";
@@ -188,28 +189,35 @@ class Rates {
     return context;
   }
 
-  /// The smallest that any witness finds; of a class of rates the worst of its metrics and
-  /// subjects.
-  static void found(const Limit& limit, const std::string& metric,
-                    const std::vector<Testimony>& said, Judgement& judgement) {
+  /// The smallest that any witness finds. Of a class of rates its sharpest metrics count, which are
+  /// those with the smallest floor; of these, and of the subjects, the worst.
+  void found(const Limit& limit, const std::string& metric, const std::vector<Testimony>& said,
+             Judgement& judgement) {
     const Testimony* best = nullptr;
     for (const Testimony& each : said)
       if (each.may_fail && !each.undecided && (best == nullptr || each.finds < best->finds))
         best = &each;
     if (best == nullptr || limit.warns || limit.rates.empty()) return;
-    for (Found& each : judgement.would_have_found)
-      if (each.rates == limit.rates) {
-        if (best->finds > each.slow_down) each = {limit.rates, metric, best->witness, best->finds};
-        return;
-      }
-    judgement.would_have_found.push_back({limit.rates, metric, best->witness, best->finds});
+    const Found here{limit.rates, metric, best->witness, best->finds};
+    const auto [floor, is_new] = sharpest_.try_emplace(limit.rates, limit.floor);
+    const auto known =
+        std::find_if(judgement.would_have_found.begin(), judgement.would_have_found.end(),
+                     [&](const Found& each) { return each.rates == limit.rates; });
+    if (is_new) {
+      judgement.would_have_found.push_back(here);
+    } else if (limit.floor < floor->second ||
+               (limit.floor == floor->second && here.slow_down > known->slow_down)) {
+      floor->second = limit.floor;
+      *known = here;
+    }
   }
 
   const std::vector<Observation>& observations_;
   const References& references_;
   const Boards& boards_;
   std::vector<Peers> all_;
-  std::set<std::string> slow_memories_;  // subjects
+  std::set<std::string> slow_memories_;     // subjects
+  std::map<std::string, double> sharpest_;  // class of rates: floor
 };
 
 }  // namespace

@@ -89,9 +89,8 @@ void change(Limit& limit, StrictObject& row) {
   if (const auto spread = row.number("spread")) limit.spread = least(row, "spread", *spread, 0);
   if (row.has("share")) {
     limit.share = row.number("share");
-    if (limit.share && !(*limit.share > 0 && *limit.share < 1))
-      row.refuse(
-          fmt::format("share: more than 0 and less than 1 is allowed, not {}", *limit.share));
+    if (limit.share && !(*limit.share > 0 && *limit.share <= 1))
+      row.refuse(fmt::format("share: more than 0 and at most 1 is allowed, not {}", *limit.share));
   }
   limit.constant = row.flag("constant").value_or(limit.constant);
   limit.warns = row.flag("warns").value_or(limit.warns);
@@ -193,6 +192,7 @@ void Limits::bar(const std::string& metric, std::optional<double> least,
   for (Limit& limit : found) {
     if (least) limit.least = least;
     if (most) limit.most = most;
+    limit.samples = 1;  // what the user measured is what the bar is for
   }
   rows_.insert(rows_.begin(), found.begin(), found.end());
 }

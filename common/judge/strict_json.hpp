@@ -30,7 +30,10 @@ class StrictObject {
   std::map<std::string, double> numbers(const char* key);
   const Json* object(const char* key);
   const Json& array(const char* key);
-  bool has(const char* key) const { return json_.contains(key); }
+  bool has(const char* key) {
+    read_.insert(key);
+    return json_.contains(key);
+  }
 
   /// All keys have been read. Names one that has not.
   void done() const;

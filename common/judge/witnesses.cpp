@@ -133,6 +133,7 @@ double peak_of(const Observation& o, const Boards& boards, std::string& by) {
     by = board->known ? board->name : fmt::format("{}, judged as {}", o.board, board->architecture);
   const auto last = o.metric.rfind('/');
   const std::string what = o.metric.substr(last + 1);
+  if (o.metric == "setting/sms") return board && board->known ? board->sms : kUnknown;
   if (o.metric.starts_with("product/")) {
     if (!board) return kUnknown;
     if (what == "clock_mhz") return board->base_mhz;

@@ -2,30 +2,34 @@
 
 import collections
 import os
+import tempfile
+import types
 
 from . import slurm
-from .acceptance.evidence import figures, records
-from .acceptance.judge import pairs, peers
+from .acceptance.evidence import records
+from .acceptance.judge import program
 from .acceptance.model import FAIL, INCONCLUSIVE, Run
-from .acceptance.words import count, nodes
+from .acceptance.report import series
+from .acceptance.words import count, figure, nodes
 from .command import Command, Option, UsageError, parse, say
 
 COMMAND = Command(
     "[--expect-nodes NODES] RECORD...",
     """Compares nodes that were measured in jobs of their own: a line per figure, with the node or GPU
-    that is farthest below the median of all, then how many jobs and nodes there were.""",
+    that is slowest, then what bin/judge concludes of them, and how many jobs and nodes there were.""",
     [Option(("--expect-nodes",), "NODES",
             "nodes that must have figures, as n[001-128] or a file of such lists: those that have none are "
             "named, and the result is inconclusive")], """
-    RECORD: .jsonl files of jobs on one node each, or folders of them. The last job of a node counts.
+    RECORD: .jsonl files of jobs on one node each, or folders of them. The last job of a program on a
+    node counts.
 
-    Ends with 0: no node is slow; 1: a node or GPU is slower than its peers; 2: wrong usage, or a
-    file that is no record; 3: fewer than three nodes have comparable figures, an expected node has
-    none, or machines share a host name; 4: internal error.
+    Ends with 0: no node is slow; 1: a node or GPU is slower than its peers or its reference; 2: wrong
+    usage, or a file that is no record; 3: figures have nothing to be compared with, an expected node
+    has none, or machines share a host name; 4: internal error.
     """)
 
-# A job on one node. `gpus`: UUIDs; `boot`: the kernel's boot id, "" where the record has none.
-Job = collections.namedtuple("Job", "node gpus boot figures")
+# A program's job on one node. `gpus`: UUIDs; `boot`: the kernel's boot id, "" where the record has none.
+Job = collections.namedtuple("Job", "node program gpus boot lines")
 
 
 def main(arguments):
@@ -39,20 +43,45 @@ def main(arguments):
         if not of_file:
             say(f"{path}: has no figures of one node alone")
         jobs += of_file
-    found = [figure for job in jobs for figure in job.figures]
-    lines = peers.summary(found)
-    findings = [*peers.judge(found), *pairs.judge(found)]
-    for line in [*lines, *(f"{each.outcome} {' '.join(each.nodes)} {each.subject}: {each.cause}"
-                           for each in findings)]:
-        print(line)
+    judged = judge(jobs)
+    compared = False
+    for each in series.measured(types.SimpleNamespace(figures=judged.figures)):
+        compared |= bool(each.witness)
+        print(line_of(each))
+    for each in judged.findings:
+        print(f"{each.outcome} {' '.join(each.nodes)} {each.subject or each.gpu}: {each.cause}")
     open_ = unsettled(jobs, expected)
-    measured = {job.node for job in jobs}
-    print("; ".join([f"{count(len(jobs), 'job')}, {count(len(measured), 'node')}", *open_]))
-    if not lines:
-        say(f"nodes with figures: {len(measured)}; at least {peers.FEWEST} are needed, each measured "
-            "alone and with the same options")
-    outcomes = {each.outcome for each in findings}
-    return 1 if FAIL in outcomes else 3 if INCONCLUSIVE in outcomes or open_ or not lines else 0
+    print("; ".join([f"{count(len(jobs), 'job')}, {count(len({job.node for job in jobs}), 'node')}", *open_]))
+    if not compared:
+        say("no figure was compared: nodes must be measured alone, with the same options, and be three or more")
+    outcomes = {each.outcome for each in judged.findings}
+    return 1 if FAIL in outcomes else 3 if INCONCLUSIVE in outcomes or open_ or not compared else 0
+
+
+def judge(jobs):
+    """What bin/judge concludes of the last job of each program on each node."""
+    last = {(job.node, job.program): job for job in jobs}
+    with tempfile.TemporaryDirectory() as folder:
+        runs = [Run(job.program, (job.node,), 0, "", 0, f"{number}.jsonl", "")
+                for number, job in enumerate(last.values())]
+        for run, job in zip(runs, last.values()):
+            with open(os.path.join(folder, run.record), "w", encoding="utf-8") as file:
+                file.write("\n".join(map(program.text_of, job.lines)) + "\n")
+        judged = program.Program(folder, os.environ).judge(
+            "judged.jsonl", {job.node: [job.node] for job in jobs}, runs)
+    if judged.failed:
+        raise UsageError(judged.failed)
+    return judged
+
+
+def line_of(each):
+    """"train/step_ms: n017 has the worst of 128, 31.2 ms, 6.0 % slower than usual (29.4, by peers)"."""
+    worst = f"{each.name}: {series.where(each.worst, {})} has the worst of {len(each.figures)}, " \
+            f"{figure(each.worst.value)} {each.unit}"
+    if not each.witness:
+        return f"{worst}, not compared"
+    return f"{worst}, {f'{each.slower} slower than' if each.slower else 'as'} usual ({figure(each.usual)}, " \
+           f"by {each.witness})"
 
 
 def unsettled(jobs, expected):
@@ -116,17 +145,13 @@ def jobs_in(path):
     if all(line["kind"] == records.UNREADABLE for line in read):
         raise UsageError(f"{path}: not a record, which is a .jsonl file of a program: line "
                          f"{read[0]['line']}: {read[0]['cause']}")
-    try:
-        return list(of_single_nodes(path, read))
-    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
-        raise UsageError(f"{path}: its figures cannot be read: {error!r}") from None
+    return list(of_single_nodes(read))
 
 
-def of_single_nodes(path, lines):
+def of_single_nodes(lines):
     for head, of_job in records.jobs(lines):
         hosts = tuple(dict.fromkeys(head.get("hosts", [])))
-        if len(hosts) == 1:
-            run = Run(head.get("program", ""), hosts, 0, head.get("started", ""), 0, path, "")
-            found = figures.figures(run, [head, *of_job])
-            if found:
-                yield Job(hosts[0], head.get("gpu_uuids") or (), "".join(head.get("boot_ids", [])[:1]), found)
+        metrics = [line for line in of_job if line["kind"] == "metric"]
+        if len(hosts) == 1 and metrics:
+            yield Job(hosts[0], head.get("program", ""), head.get("gpu_uuids") or (),
+                      "".join(head.get("boot_ids", [])[:1]), metrics)

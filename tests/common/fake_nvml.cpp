@@ -81,6 +81,11 @@ int nvmlDeviceGetPciInfo_v3(Device device, PciInfo* pci) {
   SPOILT(gpu_of(device).fake);
   const std::string id = gpu_of(device).values.value("pci_id", "");
   const bool read = std::sscanf(id.c_str(), "%x:%x:%x", &pci->domain, &pci->bus, &pci->device) == 3;
+  unsigned vendor = 0, ours = 0, maker = 0, board = 0;
+  const std::string kind = gpu_of(device).values.value("pci_device_id", "");
+  std::sscanf(kind.c_str(), "%x:%x:%x:%x", &vendor, &ours, &maker, &board);
+  pci->device_id = ours << 16 | vendor;
+  pci->subsystem_id = board << 16 | maker;
   return read ? kSuccess : kNotSupported;
 }
 int nvmlDeviceGetMemoryAffinity(Device device, unsigned, unsigned long* nodes, unsigned) {

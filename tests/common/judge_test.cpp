@@ -34,7 +34,7 @@ Observation of_gpu(const std::string& metric, const std::string& unit, int gpu, 
   o.pci_device_id = "10de:2330";
   o.compute_capability = "9.0";
   o.look = look;
-  o.samples = around(value);
+  o.samples = unit == "SMs" ? std::vector{value} : around(value);
   return o;
 }
 
@@ -403,6 +403,12 @@ TEST_CASE("statements count, and a named node is judged by its own", "[judge]") 
   CHECK(found.job.outcome == Outcome::fail);
   CHECK(by(true, false).nodes[0].outcome == Outcome::inconclusive);
   CHECK(by(true, true).nodes[0].outcome == Outcome::pass);
+}
+
+TEST_CASE("a GPU that reports fewer SMs than its board has fails", "[judge]") {
+  const auto sms = [](double count) { return judged({of_gpu("setting/sms", "SMs", 0, count)}); };
+  CHECK(failed(sms(131)).size() == 1);
+  CHECK(sms(132).job.outcome == Outcome::pass);
 }
 
 TEST_CASE("the order of observations does not count", "[judge]") {

@@ -136,12 +136,13 @@ def reported(code, *said):
 
 
 def silent(words):
-    """A rank at work is stopped. soak's ranks meet at the end of a window."""
-    return {**ended(3, words),
-            "soak": Expected(3, (words,), ("run",)),
-            "collective_perf": Expected(3, (words, r"rank \d on \S+: .*all_reduce of 64 KiB float32",
-                                            r"(?s)\A(?!.*all_reduce of 64 KiB.*all_reduce of 64 KiB)"),
-                                        ("run", "collective"))}
+    """A rank at work is stopped: the record says which. soak's ranks meet at the end of a window."""
+    expected = {**ended(3, words),
+                "soak": Expected(3, (words,), ("run",)),
+                "collective_perf": Expected(3, (words, r"rank \d on \S+: .*all_reduce of 64 KiB float32",
+                                                r"(?s)\A(?!.*all_reduce of 64 KiB.*all_reduce of 64 KiB)"),
+                                            ("run", "collective"))}
+    return {name: each._replace(kept=(*each.kept, "failure")) for name, each in expected.items()}
 
 
 def signalled(name):

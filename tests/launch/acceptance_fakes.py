@@ -1,7 +1,9 @@
 """What stands for nodes and judge in the tests of launch/acceptance."""
 
+import json
 import pathlib
 import sys
+import tempfile
 import unittest
 import unittest.mock
 
@@ -9,12 +11,13 @@ TREE = pathlib.Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(TREE / "launch"))
 from shakedown_launch.acceptance import stages  # noqa: E402
 from shakedown_launch.acceptance.campaign import campaign, progress  # noqa: E402
-from shakedown_launch.acceptance.model import FAIL, INCONCLUSIVE, PASS, Run  # noqa: E402
+from shakedown_launch.acceptance.judge import judge, program  # noqa: E402
+from shakedown_launch.acceptance.model import FAIL, INCONCLUSIVE, PASS, Node, Run, worst  # noqa: E402
 
 
-def run_of(stage, nodes, code=0, **more):
+def run_of(stage, nodes, code=0, record="", **more):
     nodes = (nodes,) if isinstance(nodes, str) else tuple(nodes)
-    return Run(stage, nodes, code, "2026-11-23T00:00:00Z", 1.0, f"{stage}/r.jsonl",
+    return Run(stage, nodes, code, "2026-11-23T00:00:00Z", 1.0, record or f"{stage}/r.jsonl",
                f"{stage}/r.log", **more)
 
 
@@ -40,7 +43,6 @@ class FakeFleet:
 class FakeJudge:
     def __init__(self, gpus=0, findings=None):
         self._gpus, self._findings = gpus, findings or {}
-        self.chosen = None
 
     def records(self, run):
         return [{"kind": "health", "uuid": f"GPU-{run.nodes[0]}-{i}", "index": i}
@@ -49,17 +51,39 @@ class FakeJudge:
     def findings(self, run):
         return self._findings.get((run.stage, run.nodes), [])
 
-    def gpus(self):
-        return None
-
     def outcome(self, run):
         return {0: PASS, 1: FAIL}.get(run.code, INCONCLUSIVE)
 
-    def outcomes(self, runs):
+    def outcomes(self, runs, so_far):
+        assert set(runs) <= set(so_far)
         return [self.outcome(run) for run in runs]
 
-    def choose(self, nodes, ranks_, runs):
-        self.chosen = ranks_
+
+class FakeProgram(program.Program):
+    """bin/judge, of rates that all pass: a node is what runs.jsonl says of it alone. `lines`: more of
+    its record; `failed`: why it has no result. `asked`: its options and the lines of runs.jsonl."""
+
+    def __init__(self, folder, lines=(), failed=""):
+        super().__init__(folder, {})
+        self.lines, self.failed, self.asked = lines, failed, []
+
+    def run(self, words, limit=0):
+        (_, record), *options = zip(words[::2], words[1::2])
+        runs = list(map(json.loads, (pathlib.Path(record).parent / program.RUNS).read_text().splitlines()))
+        self.asked.append((dict(options), runs))
+        said = [line for line in runs if line["kind"] == "verdict"]
+        nodes = [{"kind": "verdict", "scope": "node", "name": line["name"], "cause": "",
+                  "verdict": worst(each["verdict"] for each in said if each["nodes"] == [line["name"]])}
+                 for line in runs if line["kind"] == "node"]
+        pathlib.Path(record).write_text("".join(f"{json.dumps(line)}\n" for line in [*nodes, *self.lines]))
+        return self.failed
+
+
+def concluded(nodes, runs, found, isolations=(), **more):
+    """The NodeVerdicts, of what is no rate."""
+    with tempfile.TemporaryDirectory() as folder:
+        return judge.Judge(folder, FakeProgram(folder)).conclude(
+            list(map(Node, nodes)), runs, found, dict(isolations), **more)[0]
 
 
 def conduct(made, tier=stages.QUICK, backend="auto", judge=None, environ=None, **more):

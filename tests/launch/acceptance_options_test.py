@@ -30,8 +30,8 @@ def names(chosen):
 
 class Stages(unittest.TestCase):
     def test_tiers_fit_their_time(self):
-        """The sum of the estimates, and what 8 GPUs need for the start of each program."""
-        for tier, most in [(stages.QUICK, 60), (stages.DEFAULT, 480), (stages.PROLOG, 20)]:
+        """The sum of the estimates on a node and over nodes, and what 8 GPUs need for the start of each program."""
+        for tier, most in [(stages.QUICK, 45), (stages.DEFAULT, 480), (stages.PROLOG, 20)]:
             settings = stages.Settings(tier, stages.GPU)
             chosen = [stage for scope in (stages.NODE, stages.GROUP)
                       for stage in stages.chosen(settings, scope)]
@@ -69,13 +69,29 @@ class Stages(unittest.TestCase):
         passive = stages.Settings(stages.PASSIVE, "auto")
         self.assertIn("--deadline", stages.words(stages.named(stages.INVENTORY), passive, 1))
 
+    def test_the_classes_of_rates_that_a_node_must_have_a_judgement_of(self):
+        alone = ["products", "memory", "host_link", "training"]
+        for tier, ranks_, classes in [
+                (stages.QUICK, 2, {*alone, "links", "collectives"}), (stages.DEFAULT, 1, set(alone)),
+                (stages.PROLOG, 2, {"products", "memory", "collectives"}), (stages.PROLOG, 1, {"products", "memory"}),
+                (stages.PASSIVE, 2, set())]:
+            self.assertEqual(set(stages.rates(stages.Settings(tier, stages.GPU), ranks_)), classes, tier)
+            self.assertEqual(stages.rates(stages.Settings(tier, stages.CPU), ranks_), [])
+
+    def test_a_reference_is_for_the_programs_that_judge(self):
+        settings = stages.Settings(stages.DEFAULT, stages.GPU, reference="/site/h200.json")
+        given = {stage.name for stage in stages.STAGES if stages.DEFAULT in stage.tiers
+                 and "/site/h200.json" in stages.words(stage, settings, 2)}
+        self.assertEqual(given, {"compute", "links", "collectives", "soak", stages.LADDER, "node_links"})
+
     def test_a_fault_is_for_the_programs_that_find_it(self):
         settings = stages.Settings(stages.QUICK, stages.CPU)
         for name, fault, ranks_, given in [
                 ("soak", "memory:1", 2, True), ("compute", "memory:1", 2, False),
                 ("train", "product:0", 1, False), ("train", "product:0", 2, True),
                 ("soak", "collective:0", 1, False), ("links", "slow:1", 2, False),
-                ("soak", "slow:1", 2, False), ("soak", "slow:1", 3, True)]:
+                ("soak", "slow:1", 2, True), ("soak", "slow:0:5%", 1, False), ("compute", "slow:0:3sms", 1, True),
+                ("train", "slow:0", 1, True), ("train", "slow:0:5%", 1, False)]:
             words = stages.words(stages.named(name), settings, ranks_, fault)
             self.assertEqual("--inject-fault" in words, given, (name, fault))
 
@@ -96,8 +112,8 @@ class Options(unittest.TestCase):
 
     def test_accepted_checks(self):
         for words, checks in [([], ()), (["--accept", "governor"], ("governor",)),
-                              (["--accept=nics, link/within_node/send/alone/worst"],
-                               ("nics", "link/within_node/send/alone/worst"))]:
+                              (["--accept=nics, link/copy_engine/one_way"],
+                               ("nics", "link/copy_engine/one_way"))]:
             self.assertEqual(options.request(words)[0].accept, checks)
 
     def test_refused(self):
@@ -117,17 +133,11 @@ class Options(unittest.TestCase):
                 (["--history", "/tmp"], "--history /tmp is a folder"),
                 (["--record-reference", "/tmp"], "--record-reference /tmp is a folder"),
                 (["--passive", "-n", "2", "--reference", "x"], "leave out --reference and -n"),
-                (["--inject-fault", "slow"], "--inject-fault slow: must be")]:
+                (["--inject-fault", "slow"], "--inject-fault slow: must be"),
+                (["--inject-fault", "slow:1:x"], "or slow:RANK:AMOUNT as slow:1:3sms"),
+                (["--inject-fault", "product:1:5%"], "--inject-fault product:1:5%: must be")]:
             with self.assertRaisesRegex(places.UsageError, re.escape(named)):
                 options.request(words)
-
-    def test_a_folder_without_references(self):
-        with tempfile.TemporaryDirectory() as folder:
-            with self.assertRaisesRegex(places.UsageError, f"--reference {folder}: a folder without .json files"):
-                main.known_references(options.request(["--reference", folder])[0])
-            os.makedirs(f"{folder}/results/reference")
-            with unittest.mock.patch.object(places, "TREE", folder):
-                self.assertEqual(main.known_references(options.request([])[0]), [])
 
     def test_a_user_who_may_not_write_everywhere(self):
         with unittest.mock.patch("os.access", return_value=False):

@@ -8,23 +8,20 @@ import sys
 TREE = pathlib.Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(TREE / "launch"), str(TREE / "tests/programs")]
 from shakedown_launch.acceptance.model import (  # noqa: E402
-    CONFIG, ENVIRONMENT, FAIL, HARDWARE, INCONCLUSIVE, INFRASTRUCTURE, RATES_NOT_JUDGED, UNKNOWN, WARN,
+    CONFIG, ENVIRONMENT, FAIL, HARDWARE, INCONCLUSIVE, INFRASTRUCTURE, NOT_JUDGED, PASS, UNKNOWN, WARN,
     Acceptance, Figure, Finding, Gpu, Node, NodeVerdict, Run, worst)
 
 STARTED = "2026-11-23T09:12:44Z"
 STAGES = {"node_check": 3, "self_test": 9, "compute": 92, "link_matrix": 21, "collectives": 48,
           "train": 61, "soak": 122}
-METRICS = {"compute/fp16/sustained": ("TFLOP/s", 629, 0.01),
-           "compute/fp64/sustained": ("TFLOP/s", 58.4, 0.01),
+FP16 = "product/fp16/flop_per_cycle_sm"
+METRICS = {FP16: ("FLOP/cycle/SM", 4002, 0.0002),
+           "product/fp64/flop_per_cycle_sm": ("FLOP/cycle/SM", 243.1, 0.0002),
            "memory/copy": ("GB/s", 4270, 0.004),
-           "host/to_device/all_at_once": ("GB/s", 55.3, 0.001)}
-ALL_REDUCE = "collective/all_reduce/float32/1073741824/in_place/busbw"
-BY_NODE = {ALL_REDUCE: ("GB/s", 478, 0.004),
-           "train/resnet50/fp16/256/images_per_s_per_rank": ("images/s", 9925, 0.004)}
-REFERENCE = {"name": "h200-sxm-8", "source": "measured on 2 H200s, 2026-11-20, driver 580.95.05",
-             "figures": {name: [{"value": float(value), "floor": round(0.92 * value, 4),
-                                 "may_fail": True, "kind": "measured", "source": "r.jsonl, 0f2e824"}]
-                         for name, (_, value, _) in {**METRICS, **BY_NODE}.items()}}
+           "host_link/to_device/all_at_once": ("GB/s", 55.3, 0.001)}
+ALL_REDUCE, TRAIN = "collective/all_reduce/busbw", "train/step_ms"
+BY_NODE = {ALL_REDUCE: ("GB/s", 478, 0.004), TRAIN: ("ms", 25.8, 0.004)}
+FOUND = (("products", FP16, "reference", 0.014), ("memory", "memory/copy", "reference", 0.0382))
 IDENTITY = {"driver": "580.95.05", "versions.cuda": "13.0", "versions.nccl": "2.28.7",
             "versions.cudnn": "9.15.1", "versions.mpi": "Open MPI 4.1.6"}
 
@@ -38,21 +35,22 @@ def node(name, gpus=8, **identity):
 
 
 def figures(nodes, slow=()):
-    """`slow`: {(node's name, GPU): factor}."""
+    """`slow`: {(node's name, GPU): factor} of products."""
     made, chance = [], random.Random(22)
     for metric, (unit, value, spread) in {**METRICS, **BY_NODE}.items():
         for of in nodes:
             for gpu in of.gpus if metric in METRICS else (None,):
                 factor = dict(slow).get((of.name, gpu and gpu.index), 1) \
-                    if metric.startswith("compute") else 1
+                    if metric.startswith("product") else 1
                 rates = [value * factor * (1 + chance.gauss(0, spread)) for _ in range(5)]
-                explains = {"sm_clock_mhz": round(1530 * factor), "power_w": 698.5,
-                            "temperature_c": 71 if factor == 1 else 83,
-                            "throttle_reasons": "sw_power_cap"} \
-                    if metric.startswith("compute") else {}
-                made.append(Figure(metric.split("/")[0], (of.name,), metric, sorted(rates)[2], unit,
-                                   gpu.uuid if gpu else "", True, tuple(rates),
-                                   {"data": "random", "ranks": len(of.gpus)}, explains))
+                more = {"clock_mhz": round(1530 * factor), "power_w": 698.5,
+                        "temperature_c": 71 if factor == 1 else 83} if metric.startswith("product") else {}
+                if metric == ALL_REDUCE:
+                    more = {"condition.bytes": "1073741824", "condition.in_place": "true"}
+                made.append(Figure(
+                    metric.split("/")[0], (of.name,), metric, sorted(rates)[2], unit, "gpu" if gpu else "node",
+                    gpu.uuid if gpu else of.name, tuple(rates), FAIL if factor < 1 else PASS, "reference",
+                    float(value), value * (0.92 if unit != "ms" else 1.08), f"{of.name}.jsonl", {**more, "slower": max(0, 1 / factor - 1)}))
     return tuple(made)
 
 
@@ -73,8 +71,7 @@ def verdict(of, *findings, missing=()):
 def slow(of, gpu=3):
     return Finding("compute", FAIL, (of.name,), "7 % slow, all of it clock: 1,423 MHz against "
                    "1,530, 83 °C against 71: cooling", ENVIRONMENT, "inspect the cooling of the slot",
-                   of.gpus[gpu].uuid, f"GPU {gpu}", "compute/fp16/sustained",
-                   f"{of.name}/compute.jsonl")
+                   of.gpus[gpu].uuid, f"GPU {gpu}", FP16, slow_looks=2, looks=2)
 
 
 def corrupt(of, gpu=5):
@@ -90,8 +87,8 @@ def silent(of):
 
 
 def unjudged(of):
-    return Finding("reference", WARN, (of.name,), "rates not judged: no reference of this model",
-                   action="--record-reference", check=RATES_NOT_JUDGED)
+    return Finding("judge", INCONCLUSIVE, (of.name,), "host link not judged: no reference, and no peers",
+                   action="--record-reference FILE", subject=f"node {of.name}", check=NOT_JUDGED)
 
 
 def warned(of):
@@ -113,7 +110,7 @@ def acceptance(verdicts, findings=(), slow_gpus=(), **changes):
     nodes = [each.node for each in verdicts]
     values = {"tier": "default", "started": STARTED, "seconds": 431.6, "verdicts": tuple(verdicts),
               "findings": tuple(findings), "figures": figures(nodes, slow_gpus),
-              "runs": runs(nodes), "reference": REFERENCE,
+              "runs": runs(nodes), "found": FOUND, "backend": "gpu",
               "settings": {"backend": "gpu", "soak_minutes": 2}, "tests": 0, "rounds": 0,
               "statement": "0 wrong in 2.1e6 products and 9.8 PB: below 1.5 per GPU-hour (95 %)"}
     return Acceptance(**{**values, **changes})

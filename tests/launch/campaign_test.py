@@ -10,15 +10,14 @@ from types import SimpleNamespace
 TREE = pathlib.Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(TREE / "launch"))
 sys.path.insert(0, str(TREE / "tests/launch"))
-from acceptance_fakes import FakeFleet, FakeJudge, conduct  # noqa: E402
+from acceptance_fakes import FakeFleet, FakeJudge, concluded, conduct  # noqa: E402
 from shakedown_launch import gpus, job, slurm  # noqa: E402
 from shakedown_launch.acceptance import stages  # noqa: E402
 from shakedown_launch.acceptance.campaign import campaign, fleet, progress  # noqa: E402
 from shakedown_launch.acceptance.evidence import inventory  # noqa: E402
-from shakedown_launch.acceptance.judge import verdicts  # noqa: E402
 from shakedown_launch.acceptance.ladder import isolation  # noqa: E402
 from shakedown_launch.acceptance.model import (  # noqa: E402
-    FAIL, HARDWARE, INCONCLUSIVE, INFRASTRUCTURE, PASS, SOFTWARE, Finding, Gpu, Node)
+    FAIL, HARDWARE, INCONCLUSIVE, INFRASTRUCTURE, PASS, SOFTWARE, Finding, Gpu)
 
 
 def names(chosen):
@@ -63,6 +62,7 @@ class Campaign(unittest.TestCase):
         """As much as another one, whose variables name GPUs that are not there."""
         one = conduct(FakeFleet(["a", "b"]), backend="gpu")
         one.ranks = {"a": 2, "b": 0}
+        self.assertIn("links", one.rates())
         expected = one.expected()
         self.assertEqual(expected["b"], expected["a"])
         self.assertIn("node_check", expected["b"])
@@ -80,7 +80,8 @@ class Campaign(unittest.TestCase):
         for task in made.tasks:
             per_node = 1 if task.stage == stages.INVENTORY else 8
             self.assertEqual(task.ranks, per_node * len(task.nodes), task.stage)
-        self.assertEqual(one.judge.chosen, {"a": 8, "b": 8})
+        self.assertEqual((one.ranks, one.rates()), ({"a": 8, "b": 8}, [
+            "products", "memory", "host_link", "links", "collectives", "training"]))
 
     def test_backend_gpu_without_a_gpu_is_inconclusive_and_says_so(self):
         """However many ranks are requested; not called as what node_check does not know."""
@@ -206,9 +207,7 @@ class Campaign(unittest.TestCase):
         made = FakeFleet([f"n{i}" for i in range(6)], codes)
         one = conduct(made, stages.DEFAULT)
         self.assertEqual([each.node for each in one.isolations["nodes"].dead], ["n2"])
-        found = verdicts.verdicts([Node(name) for name in made.nodes], one.runs, isolation.findings(
-            one.isolations["nodes"], "nodes"), good={
-                stage: each.good for stage, each in one.isolations.items()})
+        found = concluded(made.nodes, one.runs, isolation.findings(one.isolations["nodes"], "nodes"), one.isolations)
         self.assertEqual([each.node.name for each in found if each.outcome != PASS], ["n2"])
         files = [fleet.place_of(task) for task in made.tasks]
         self.assertEqual(len(files), len(set(files)))
@@ -221,10 +220,7 @@ class Campaign(unittest.TestCase):
         one = conduct(made, domains=domains)
         found = isolation.findings(one.isolations[stages.LADDER], stages.LADDER)
         self.assertEqual([each.class_ for each in found], [INFRASTRUCTURE])
-        nodes = [Node(name) for name in made.nodes]
-        good = {stages.LADDER: one.isolations[stages.LADDER].good}
-        self.assertEqual({each.outcome for each in verdicts.verdicts(nodes, one.runs, found,
-                                                                     good=good)}, {PASS})
+        self.assertEqual({each.outcome for each in concluded(made.nodes, one.runs, found, one.isolations)}, {PASS})
 
     def test_the_ladder_ends_in_time(self):
         made = FakeFleet("abcd", lambda task: int(task.stage == stages.LADDER))
@@ -236,7 +232,7 @@ class Campaign(unittest.TestCase):
 
     def test_a_fault_is_of_one_rank_of_all(self):
         for fault, node, given in [("slow:3", "b", "slow:1"), ("slow:0", "a", "slow:0"),
-                                   ("slow:9", "-", None)]:
+                                   ("slow:3:5%", "b", "slow:1:5%"), ("slow:9", "-", None)]:
             made = FakeFleet("abc")
             conduct(made, fault=fault)
             for task in made.tasks:
@@ -280,7 +276,7 @@ class TimeLimit(unittest.TestCase):
             with unittest.mock.patch.object(campaign.slurm, "seconds_left", return_value=left):
                 one.stopped()
             self.assertEqual(one.left_out, {"a": f"stopped {by}"})
-            made, = verdicts.verdicts([Node("a")], one.runs, [], one.expected(), one.left_out)
+            made, = concluded("a", one.runs, [], expected=one.expected(), left_out=one.left_out)
             self.assertRegex(made.findings[0].cause, rf"^not run: .*soak: stopped {by[:10]}")
 
     def test_what_slurm_answers(self):
@@ -326,12 +322,10 @@ class Inventory(unittest.TestCase):
 
 
     def test_fewer_gpus_than_most(self):
-        for counts, reference, wrong in [
-                ({"a": 8, "b": 7, "c": 8}, None, ["b"]), ({"a": 8, "b": 7}, None, ["b"]), ({}, None, []),
-                ({"a": 8, "b": 7}, 8, ["b"]), ({"a": 7}, 8, ["a"]), ({"a": 8}, 4, []),
-                ({"a": 8, "b": 7, "c": 6, "d": 8}, None, ["b", "c"]),
-                ({"a": 4, "b": 4, "c": 8}, None, [])]:
-            found = inventory.too_few(counts, reference)
+        for counts, wrong in [
+                ({"a": 8, "b": 7, "c": 8}, ["b"]), ({"a": 8, "b": 7}, ["b"]), ({}, []), ({"a": 7}, []),
+                ({"a": 8, "b": 7, "c": 6, "d": 8}, ["b", "c"]), ({"a": 4, "b": 4, "c": 8}, [])]:
+            found = inventory.too_few(counts)
             self.assertEqual([each.nodes for each in found], [(name,) for name in wrong], counts)
         for count, class_, rma in [(7, HARDWARE, True), (0, SOFTWARE, False)]:
             found, = inventory.too_few({"a": count, "b": 8, "c": 8})

@@ -127,17 +127,19 @@ class HowItEnded(Case):
             self.assertEqual((found.class_, bool(found.action)), (class_, True))
 
     def test_a_rank_that_does_not_answer_is_the_subject(self):
-        waits = "rank 0 on n1: an all_reduce did not finish within 120 s (--timeout)"
-        for who, subjects in [("rank 3 on n2.site", ["rank 3"]),
-                              ("rank 2 on n2.site, rank 3 on n2.site", ["rank 2", "rank 3"])]:
-            *found, rest = of(run=run_of(3, note=f"{waits}; no answer from {who}"))
-            self.assertEqual([(each.outcome, each.nodes, each.subject, each.check, each.class_)
-                              for each in found],
-                             [(INCONCLUSIVE, ("n2",), subject, "no-answer", "INFRASTRUCTURE")
-                              for subject in subjects])
-            self.assertIn(waits, found[0].cause)
-            self.assertTrue(found[0].action)
-            self.assertEqual((rest.nodes, rest.check), (("n1",), "not-finished"))
+        waits = "rank 0 on n1: an all_reduce did not finish within 120 s (--timeout); no answer from rank 3 on n2"
+        for ranks, note in [([3], waits), ([2, 3], waits), ([3], "")]:
+            line = {"kind": "failure", "run_id": "another's", "check": "no-answer", "ranks": ranks,
+                    "hosts": ["n2.site"] * len(ranks), "waited_s": 120}
+            for lines in ([line], [line, line]):  # two ranks may name it
+                *found, rest = of(*lines, run=run_of(3, note=note))
+                self.assertEqual([(each.outcome, each.nodes, each.subject, each.check, each.class_)
+                                  for each in found],
+                                 [(INCONCLUSIVE, ("n2",), f"rank {rank}", "no-answer", "INFRASTRUCTURE")
+                                  for rank in ranks])
+                self.assertIn(note or "no answer from rank 3 on n2", found[0].cause)
+                self.assertTrue(found[0].action)
+                self.assertEqual((rest.nodes, rest.check), (("n1",), "not-finished"))
         found = self.one(of(run=run_of(3, note=waits)), INCONCLUSIVE, self.BOTH, "not-finished")
         self.assertEqual((found.cause, found.action), (f"soak did not end in order: {waits}", "see the log"))
 
@@ -192,44 +194,36 @@ class WhatItRecorded(Case):
             found = of(line, END)
             self.one(found, INCONCLUSIVE, ("n1", "n2"), "unknown-verdict", class_="SOFTWARE")
 
-    def test_remarks_and_outliers_are_warnings(self):
-        self.one(of(verdict("gpu", "GPU-a", PASS, **{"class": "HARDWARE"}), OK, END), WARN,
-                 ("n1",))
+    def test_the_five_outcomes(self):
+        for outcome in (WARN, UNKNOWN, INCONCLUSIVE, FAIL):
+            code = {FAIL: 1, INCONCLUSIVE: 3}.get(outcome, 0)
+            found = of(verdict("gpu", "GPU-a", outcome, check="persistence"), verdict("job", "node_check", outcome),
+                       ended(code), run=run_of(code))
+            self.one(found, outcome, ("n1",), "persistence", gpu="GPU-a")
         self.assertEqual(of(verdict("operation", "all_reduce", PASS), OK, END), [])
-        self.one(of(verdict("link", "0<->1", INCONCLUSIVE), OK, END), WARN, ("n1",))
-        self.one(of(verdict("gpu", "GPU-a", INCONCLUSIVE, severity=WARN, check="persistence"), OK,
-                    END), WARN, ("n1",), "persistence")
-
-    def test_inconclusive_stays_so_where_its_program_does_not_pass(self):
-        self.one(of(verdict("gpu", "GPU-a", INCONCLUSIVE, severity="UNKNOWN"),
-                    verdict("job", "node_check", INCONCLUSIVE), ended(3), run=run_of(3)),
-                 INCONCLUSIVE, ("n1",))
+        remark = verdict("gpu", "GPU-a", PASS, **{"class": "HARDWARE"})
+        self.one(of(remark, OK, END), WARN, ("n1",), class_="HARDWARE")
 
     def test_what_is_unknown_of_a_node_is_not_worse_for_the_failure_of_another(self):
-        lines = [verdict("node", "n1", FAIL), verdict("node", "n2", INCONCLUSIVE, severity="UNKNOWN")]
-        job, not_run = verdict("job", "node_check", FAIL), verdict("job", "node_check", INCONCLUSIVE,
-                                                                   check="all-reduce")
-        for more, of_n2 in [([job], UNKNOWN), ([not_run, job], INCONCLUSIVE)]:
-            found = of(*lines, *more, ended(1), run=run_of(1))
-            self.assertEqual([(each.nodes, each.outcome) for each in found],
-                             [(("n1",), FAIL), (("n2",), of_n2)])
+        lines = [verdict("node", "n1", FAIL), verdict("node", "n2", UNKNOWN), verdict("job", "node_check", FAIL)]
+        self.assertEqual([(each.nodes, each.outcome) for each in of(*lines, ended(1), run=run_of(1))],
+                         [(("n1",), FAIL), (("n2",), UNKNOWN)])
 
-    def test_a_node_whose_driver_does_not_open_is_inconclusive_for_that_alone(self):
-        lines = [verdict("node", "n1", INCONCLUSIVE, severity="UNKNOWN", check="gpu-count"),
-                 verdict("node", "n1", INCONCLUSIVE, severity="UNKNOWN", check="management", decides=True),
-                 verdict("job", "node_check", INCONCLUSIVE)]
-        found = of(*lines, ended(3), run=run_of(3))
-        self.assertEqual([(each.check, each.outcome) for each in found],
-                         [("gpu-count", UNKNOWN), ("management", INCONCLUSIVE)])
-        found = of(*lines[:2], verdict("job", "node_check", FAIL), verdict("node", "n2", FAIL), ended(1),
-                   run=run_of(1))
-        self.assertEqual([each.outcome for each in found], [UNKNOWN, INCONCLUSIVE, FAIL])
-
-    def test_rates_without_peers_are_not_judged_and_the_node_is_not_blamed(self):
-        path = TREE / "results/0.2/h200/compute-first-1gpu.jsonl"
-        lines = [line for line in records.read(path) if line["kind"] != "compute"][:3]
-        found = findings.findings(run_of(3, nodes=("n1",)), lines)
-        self.one(found, WARN, ("n1",), "not-judged")
+    def test_a_rate_is_no_finding_and_accounts_for_the_exit_code(self):
+        """bin/judge concludes anew, of the metrics."""
+        rate = {"metric": "memory/copy", "witness": "peers", "slow_looks": 3, "looks": 3}
+        for outcome, code in [(FAIL, 1), (INCONCLUSIVE, 3), (WARN, 0)]:
+            lines = [verdict("gpu", "GPU-a", outcome, **rate), verdict("job", "soak", outcome)]
+            self.assertEqual(of(*lines, ended(code), run=run_of(code)), [])
+        unjudged = verdict("job", "soak", INCONCLUSIVE, check="rates")
+        self.assertEqual(of(unjudged, ended(3), run=run_of(3)), [])
+        # Another code, and another reason, are no rate's.
+        self.one(of(unjudged, ended(1), run=run_of(1)), FAIL, ("n1", "n2"), "exit-code")
+        self.one(of(verdict("job", "soak", INCONCLUSIVE), ended(3), run=run_of(3)), INCONCLUSIVE, ("n1", "n2"),
+                 "soak-job")
+        found = of(verdict("gpu", "GPU-a", INCONCLUSIVE, **rate), verdict("node", "n2", FAIL),
+                   verdict("job", "soak", FAIL), ended(1), run=run_of(1))
+        self.one(found, FAIL, ("n2",))
 
     def test_wrong_data_that_no_verdict_names(self):
         mismatch = {"kind": "mismatch", "rank": 2, "host": "n2", "load": "product bf16",

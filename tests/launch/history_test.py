@@ -55,7 +55,7 @@ class History(Folder):
         gpu, node = self.lines()
         self.assertEqual((gpu["serial"], gpu["uuid"], gpu["node"], gpu["time"]),
                          (of.gpus[3].serial, of.gpus[3].uuid, "n7", samples.STARTED))
-        self.assertEqual(gpu["checks"], ["compute/fp16/sustained", "soak-products"])
+        self.assertEqual(gpu["checks"], [samples.FP16, "soak-products"])
         self.assertEqual((node["node"], node["cause"]), ("n7", "no /dev/shm"))
         self.assertNotIn("serial", node)
 
@@ -65,6 +65,16 @@ class History(Folder):
                                                         samples.warned(of))]))
         self.assertFalse(self.path.exists())
         self.assertEqual(self.offenders(failed("n7", 3)), [])  # nor is there a file to read
+
+    def test_what_was_slow_at_first_is_remembered(self):
+        of = samples.node("n7")
+        once = dataclasses.replace(samples.slow(of), outcome="WARN", cause="slow in 1 of 2 looks", slow_looks=1)
+        for day in (3, 4):
+            self.append(samples.acceptance([samples.verdict(of, once)], started=DAYS[day]))
+        self.assertEqual([line["outcome"] for line in self.lines()], ["WARN"] * 2)
+        (_, gpu, cause), = self.offenders(passed("n7", 20))
+        self.assertEqual(gpu, of.gpus[3].uuid)
+        self.assertRegex(cause, "^passed now, 2 findings .*slow in 1 of 2 looks")
 
     def test_third_finding_in_the_window(self):
         self.append(failed("n1", 2), failed("n1", 9))

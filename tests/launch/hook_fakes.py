@@ -62,7 +62,7 @@ class HookCase(unittest.TestCase):
         self.replace("fakes/sinfo", f"[[ $* == *--nodes* ]] && echo '{state}' || echo '{lines}'")
 
     def node_check_fails(self, check="gpu-count", cause="7 GPUs, 8 expected", serial=""):
-        verdict = {"check": check, "kind": "verdict", "name": "GPU-7", "severity": "FAIL"}
+        verdict = {"check": check, "kind": "verdict", "name": "GPU-7", "verdict": "FAIL"}
         health = {"kind": "health", "serial": serial, "uuid": "GPU-7"}
         record = "\n".join(json.dumps(line, separators=(",", ":"))
                            for line in (verdict, health)) if serial else ""

@@ -8,6 +8,7 @@ import sys
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
 import acceptance_samples as samples  # noqa: E402
 from support import Folder, read_record  # noqa: E402
+from shakedown_launch.acceptance import lines  # noqa: E402
 from shakedown_launch.acceptance.report import jsonl  # noqa: E402
 
 
@@ -24,7 +25,7 @@ class Jsonl(Folder):
         lines = self.write(samples.few())
         kinds = [line["kind"] for line in lines]
         self.assertEqual((kinds[0], kinds[-1]), ("run", "end"))
-        self.assertEqual(set(kinds), {"run", "stage", "figure", "verdict", "end"})
+        self.assertEqual(set(kinds), {"run", "stage", "figure", "found", "verdict", "end"})
         self.assertEqual(len({line["run_id"] for line in lines}), 1)
         self.assertFalse([key for line in lines for key, value in line.items()
                           if isinstance(value, dict)])
@@ -45,7 +46,7 @@ class Jsonl(Folder):
         found = [line for line in verdicts if "stage" in line]
         gpus = [samples.node(name).gpus[i].uuid for name, i in
                 [("n002", 5), ("n002", 3), ("n004", 0)]]
-        self.assertEqual([(line["scope"], line["name"], line["severity"]) for line in found],
+        self.assertEqual([(line["scope"], line["name"], line["verdict"]) for line in found],
                          [("gpu", gpus[0], "FAIL"), ("gpu", gpus[1], "FAIL"),
                           ("node", "n003", "INCONCLUSIVE"), ("gpu", gpus[2], "WARN"),
                           ("link", "n001-n003", "FAIL")])
@@ -55,15 +56,20 @@ class Jsonl(Folder):
                 ("rank 1", ("n1",), "rank", "1"), ("link 0->2", ("n1",), "link", "0->2"),
                 ("", ("n1", "n2"), "link", "n1,n2"), ("all-reduce", ("n1",), "node", "n1"),
                 ("", (), "job", "train"), ("rail 3", (), "rail", "3")]:
-            line = jsonl.finding_record(samples.Finding(
+            line = lines.finding_line(samples.Finding(
                 "train", "FAIL", nodes, "x", samples.INFRASTRUCTURE, subject=subject))
             self.assertEqual((line["scope"], line["name"]), (scope, name))
 
-    def test_figures_have_what_the_reference_has(self):
-        figure = next(line for line in self.write(samples.clean())
-                      if line.get("metric") == "memory/copy")
-        self.assertEqual((figure["reference.value"], figure["reference.floor"]), (4270, 3928.4))
+    def test_figures_and_findings_of_rates_are_as_bin_judge_has_them(self):
+        records = self.write(samples.few())
+        figure = next(line for line in records if line.get("metric") == samples.ALL_REDUCE)
+        self.assertEqual((figure["usual"], figure["limit"], figure["witness"], figure["condition.in_place"],
+                          figure["scope"], figure["outcome"]), (478, 0.92 * 478, "reference", "true", "node", "PASS"))
         self.assertEqual(len(figure["samples"]), 5)
+        rate, = [line for line in records if line["kind"] == "verdict" and "metric" in line]
+        self.assertEqual((rate["metric"], rate["slow_looks"], rate["looks"]), (samples.FP16, 2, 2))
+        self.assertEqual([(line["rates"], line["slow_down"]) for line in records if line["kind"] == "found"],
+                         [("products", 0.014), ("memory", 0.0382)])
 
     def test_all_that_a_run_says_of_itself(self):
         run = samples.Run("soak", ("n001", "n002"), 3, samples.STARTED, 7.5, "r", "l", 2,
@@ -74,7 +80,7 @@ class Jsonl(Folder):
                           for each in line],
                          [{"kind": "stage", "name": "soak", "nodes": ["n001", "n002"],
                            "exit_code": 3, "started": samples.STARTED, "elapsed_s": 7.5,
-                           "record": "r", "log": "l", "round": 2, "dead_ranks": [1],
+                           "record": "r", "log": "l", "round": 2, "group": 0, "dead_ranks": [1],
                            "dead_hosts": ["n002"], "dead_causes": ["signal 9 (Killed)"],
                            "lost_hosts": ["n001"], "note": "killed"}])
 
@@ -87,17 +93,7 @@ class Jsonl(Folder):
                           acceptance.tests, acceptance.rounds, acceptance.statement))
         self.assertEqual({key: head[f"settings.{key}"] for key in acceptance.settings},
                          acceptance.settings)
-        self.assertEqual(head["reference.name"], acceptance.reference["name"])
-
-    def test_conditions_of_a_reference(self):
-        known = {"memory/copy": [{"value": 4270.0, "floor": 3928.0, "conditions": {"ranks": 8}}]}
-        acceptance = dataclasses.replace(samples.clean(), reference={"figures": known})
-        lines = self.write(acceptance)
-        self.assertEqual({line["reference.conditions.ranks"] for line in lines
-                          if line.get("metric") == "memory/copy"}, {8})
-        other = {"memory/copy": [{**known["memory/copy"][0], "conditions": {"ranks": 4}}]}
-        lines = self.write(dataclasses.replace(acceptance, reference={"figures": other}))
-        self.assertFalse([line for line in lines if "reference.value" in line])
+        self.assertEqual(head["backend"], "gpu")
 
     def test_what_is_not_finite_is_null(self):
         first, *others = samples.clean().figures

@@ -304,7 +304,7 @@ class Simulated(unittest.TestCase):
         total = dict.fromkeys((*simulation.FATES, "wrong nodes", "wrong links"), 0)
         for seed in seeds:
             fleet = simulation.Fleet(count, seed, kinds)
-            for key, value in fleet.score(fleet.isolate(**options), []).items():
+            for key, value in fleet.score(fleet.isolate(**options)).items():
                 total[key] += value
         return total
 

@@ -104,7 +104,7 @@ class Simulated(unittest.TestCase):
         for seed in range(5):
             fleet = simulation.Fleet(232, seed, ["dead node"])
             result = fleet.isolate()
-            score = fleet.score(result, [])
+            score = fleet.score(result)
             self.assertEqual((score["found"], score["wrong nodes"]), (1, 0))
             self.assertLessEqual(fleet.seconds, simulation.TIMEOUT_S + simulation.PROBE_S
                                  + simulation.TEST_S * (result.rounds - 1))

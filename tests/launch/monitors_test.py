@@ -38,7 +38,7 @@ class Prometheus(unittest.TestCase):
         found = self.samples_of(samples.acceptance([samples.verdict(of, samples.slow(of))]))
         self.assertEqual(found["shakedown_node_verdict", 'node="n001",verdict="FAIL"'], 1)
         self.assertEqual(found["shakedown_node_verdict", 'node="n001",verdict="PASS"'], 0)
-        self.assertEqual(found["shakedown_findings", 'node="n001",outcome="FAIL",check="compute/fp16/sustained",class="ENVIRONMENT"'], 1)
+        self.assertEqual(found["shakedown_findings", 'node="n001",outcome="FAIL",check="product/fp16/flop_per_cycle_sm",class="ENVIRONMENT"'], 1)
         self.assertAlmostEqual(found["shakedown_acceptance_end_time_seconds", 'tier="default"'], 1795425164 + 431.6)
 
     def test_what_is_accepted_and_what_is_not_known_are_no_warnings(self):
@@ -52,6 +52,13 @@ class Prometheus(unittest.TestCase):
         of = samples.node('n"1\\\n')
         figure = samples.Figure("compute", (of.name,), "x", float("nan"), "TFLOP/s")
         self.samples_of(dataclasses.replace(samples.acceptance([samples.verdict(of)]), figures=(figure, figure)))
+
+    def test_figures_of_other_conditions_are_others(self):
+        figures = [dataclasses.replace(each, more={"condition.bytes": size}) for size in ("8", "16")
+                   for each in samples.clean().figures if each.metric == samples.ALL_REDUCE]
+        found = self.samples_of(dataclasses.replace(samples.clean(), figures=figures))
+        self.assertEqual([key[1].partition("conditions=")[2] for key in found if key[0] == "shakedown_figure"],
+                         ['"bytes=8"', '"bytes=16"'])
 
     @unittest.skipUnless(shutil.which("promtool"), "promtool is not installed")
     def test_promtool_accepts_it(self):

@@ -8,8 +8,8 @@ import unittest
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
 import acceptance_samples as samples  # noqa: E402
+from acceptance_fakes import concluded  # noqa: E402
 from shakedown_launch.acceptance.evidence import findings  # noqa: E402
-from shakedown_launch.acceptance.judge import verdicts  # noqa: E402
 from shakedown_launch.acceptance.report import nagios, page  # noqa: E402
 
 # 'label'=value[UOM];[warn];[crit];[min];[max], as the Nagios plugin guidelines have it.
@@ -45,7 +45,7 @@ class Nagios(unittest.TestCase):
         facts = samples.unknown(of), samples.unknown(of, "nics", "eth0 at unknown speed")
         usual = dataclasses.replace(samples.warned(of), accepted=True)
         for found, said, code in [
-                (facts, "ACCEPTANCE OK - 1 node PASS; 2 facts not known", 0),
+                (facts, "ACCEPTANCE OK - 1 node PASS; 2 facts not known; would have found at 99 %: products 1.4", 0),
                 ((*facts, samples.warned(of)), "ACCEPTANCE WARNING - 1 node PASS; n001 GPU 0: power limit 650 W, "
                  "700 by default; 2 facts not known", 1),
                 ((usual,), "ACCEPTANCE OK - 1 node PASS", 0),
@@ -67,14 +67,14 @@ class Nagios(unittest.TestCase):
                  ("node", "fabric-manager", "the fabric manager's version is not readable here")],
                 [("node", "kernel-log", "the kernel's messages are not readable: XIDs are not known")]]:
             lines = [{"kind": "verdict", "scope": scope, "name": gpu if scope == "gpu" else "vm", "check": check,
-                      "cause": cause, "verdict": "INCONCLUSIVE", "severity": "UNKNOWN"}
+                      "cause": cause, "verdict": "UNKNOWN"}
                      for scope, check, cause in facts]
             corrected = {"kind": "verdict", "scope": "gpu", "name": gpu, "check": "ecc-corrected",
-                         "cause": "7 corrected ECC errors", "verdict": "INCONCLUSIVE", "severity": "WARN"}
+                         "cause": "7 corrected ECC errors", "verdict": "WARN"}
             for more, said, code in [([], f"OK - 1 node PASS; {len(facts)} fact", 0),
                                      ([corrected], f"WARNING - 1 node PASS; vm: 7 corrected ECC errors; {len(facts)} fact", 1)]:
                 found, run = self.of_node_check([*lines, *more], gpu)
-                made, = verdicts.verdicts([samples.Node("vm")], [run], found)
+                made, = concluded(["vm"], [run], found)
                 acceptance = dataclasses.replace(samples.acceptance([made]), figures=(), runs=(run,))
                 text, _, state = self.line(acceptance)
                 self.assertEqual((text.replace(f" GPU of rank 0:", ":")[:len(said) + 11], state),
@@ -101,12 +101,9 @@ class Nagios(unittest.TestCase):
         _, data, _ = self.line(samples.few())
         self.assertTrue(data.startswith("nodes=4;;;0 pass=2;;;0;4 fail=1;;0;0;4 "
                                         "inconclusive=1;0;;0;4 time=432s;;;0 "))
-        self.assertRegex(data, r"'compute/fp16/sustained'=583\.\d+;;578\.68: ")
-        figure = samples.Figure("collectives", ("n1",), "it's=|latency", 9.0, "us",
-                                higher_is_better=False)
-        reference = {"figures": {figure.metric: [{"floor": 12.0}]}}
-        _, data, _ = self.line(dataclasses.replace(samples.clean(), figures=(figure,),
-                                                   reference=reference))
+        self.assertRegex(data, r"'product/fp16'=372\d\.\d+;;3681\.84: ")
+        figure = samples.Figure("collectives", ("n1",), "it's=|latency", 9.0, "us", limit=12.0)
+        _, data, _ = self.line(dataclasses.replace(samples.clean(), figures=(figure,)))
         self.assertTrue(data.endswith("'its/latency'=9;;12"), data)
 
     def test_text_of_hosts(self):

@@ -2,22 +2,23 @@
 
 import dataclasses
 import json
+import os
 import pathlib
 import sys
 import tempfile
 import unittest
 import unittest.mock
-from types import SimpleNamespace
 
 TREE = pathlib.Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(TREE / "launch"))
 sys.path.insert(0, str(TREE / "tests/launch"))
-from acceptance_fakes import run_of  # noqa: E402
+from acceptance_fakes import FakeProgram, run_of  # noqa: E402
 from shakedown_launch.acceptance import stages  # noqa: E402
-from shakedown_launch.acceptance.judge import judge, verdicts  # noqa: E402
+from shakedown_launch.acceptance.judge import judge, program  # noqa: E402
 from shakedown_launch.acceptance.ladder import isolation  # noqa: E402
 from shakedown_launch.acceptance.model import (  # noqa: E402
-    CONFIG, FAIL, HARDWARE, INCONCLUSIVE, INFRASTRUCTURE, PASS, UNKNOWN, WARN, Figure, Finding, Gpu, Node, Run)
+    FAIL, HARDWARE, INCONCLUSIVE, INFRASTRUCTURE, NOT_JUDGED, PASS, UNKNOWN, WARN, Finding, Node,
+    Run)
 
 
 class Judge(unittest.TestCase):
@@ -27,7 +28,7 @@ class Judge(unittest.TestCase):
             return {"kind": "verdict", "run_id": "r", "scope": scope, "name": name, "verdict": "FAIL",
                     "check": check, "cause": check, "host": "a", **more}
         job_gpus = {"0": "GPU-a", "1": ""}
-        unknown = line("gpu", "GPU-b", "serial", verdict="INCONCLUSIVE", severity="UNKNOWN")
+        unknown = line("gpu", "GPU-b", "serial", verdict="UNKNOWN")
         of_job, other, lost, host = (line("gpu", "GPU-a", "ecc"), line("gpu", "GPU-b", "ecc"),
                                      line("gpu", "a GPU 3", "lost"), line("node", "a", "tmp"))
         for lines, outcome in [([of_job, other], "FAIL"), ([other, lost, unknown], "PASS"), ([host], "FAIL")]:
@@ -41,124 +42,31 @@ class Judge(unittest.TestCase):
                 made = judge.Judge(folder, job_gpus=job_gpus)
                 found = made.findings(run)
                 self.assertEqual(made.outcome(run), outcome)
-                self.assertEqual(verdicts.verdicts([Node("a")], [run], found)[0].outcome, outcome)
+                made._judging = FakeProgram(folder)
+                self.assertEqual(made.conclude([Node("a")], [run], found, {})[0][0].outcome, outcome)
                 self.assertEqual(judge.Judge(folder).outcome(run), "FAIL")
                 # What is not known of another's GPU stays what is not known.
                 self.assertEqual([each.outcome for each in found if each.check == "serial"], ["UNKNOWN"] * (unknown in lines))
-
-    def judge(self, requested="", **references):
-        made = judge.Judge("/nonexistent", [SimpleNamespace(
-            name=name, devices=(model,), ranks_per_node=(8,), figures=(), file=f"{name}.json")
-            for name, model in references.items()], requested)
-        nodes = [Node(name, (Gpu(0, f"GPU-{name}", model=model),))
-                 for name, model in [("a", "H200"), ("b", "H100")]]
-        with unittest.mock.patch.object(judge.references, "match", lambda known, node, *_: next(
-                (each for each in known if node.gpus[0].model in each.devices), None)):
-            made.choose(nodes, {"a": 8, "b": 8}, [])
-        return made
-
-    def test_each_node_has_the_reference_of_its_model(self):
-        made = self.judge(one="H200", two="H100")
-        measured = [Figure("compute", (name,), "m", 1.0, "GB/s") for name in "ab"]
-        asked = []
-        with unittest.mock.patch.object(
-                judge.references, "judge",
-                lambda figures, reference, requested: asked.append(
-                    (reference.name, [each.nodes for each in figures], requested)) or ([], set(), set())):
-            made.compared(measured)
-        self.assertEqual(asked, [("one", [("a",)], False), ("two", [("b",)], False)])
-        self.assertEqual(made.described()["name"], "one, two")
-
-    def test_a_reference_that_fits_nobody(self):
-        """Only one that the user named is a reason against a node."""
-        for requested, others, found in [("", {"x": "V100"}, []), ("", {"x": "V100", "y": "A100"}, []),
-                                         ("refs", {"x": "V100", "y": "A100"}, ["a", "b"])]:
-            made = self.judge(requested, **others)
-            measured = [Figure("compute", (name,), "m", 1.0, "GB/s") for name in "ab"]
-            self.assertEqual([(each.nodes[0], each.class_) for each in made.compared(measured)],
-                             [(name, CONFIG) for name in found])
-            # A node has it as INCONCLUSIVE or as a warning, not as both.
-            self.assertEqual(len(made.unjudged(measured)), 0 if found else 2)
-        self.assertEqual(self.judge("x.json", x="V100").described()["name"], "x")
-
-    def test_rates_that_the_program_did_not_judge(self):
-        """A reference has rates of this stage, or it is a warning, which --strict counts."""
-        runs = [run_of("compute", "a", 3), run_of("compute", "b", 3)]
-        measured = [Figure("compute", (name,), "m", 1.0, "GB/s") for name in "ab"]
-        both = {"one": "H200", "two": "H100"}
-        for references, compares, found, strict in [
-                (both, "compute", [], [PASS, PASS]),
-                (both, "train", ["a", "b"], [INCONCLUSIVE, INCONCLUSIVE]),
-                ({"one": "H200"}, "compute", ["b"], [PASS, INCONCLUSIVE])]:
-            made = self.judge(**references)
-            with unittest.mock.patch.object(made, "findings", lambda run: [
-                    Finding("compute", WARN, run.nodes, "not judged", check="not-judged")]), \
-                    unittest.mock.patch.object(judge.references, "judge", lambda figures, *_: (
-                        [], {(compares, each.nodes[0]) for each in figures}, set())):
-                said = made.all_findings(runs, measured, {})
-                self.assertEqual([each.nodes[0] for each in said], found)
-                for given, expected in [(False, [PASS, PASS]), (True, strict)]:
-                    self.assertEqual(list(outcomes(runs, said, strict=given,
-                                                   good=made.judged(runs)).values()), expected)
-
-    def test_nodes_without_a_rate_that_was_judged(self):
-        """By the reference or, unless it is strict, by peers."""
-        def figures(count, metric="m"):
-            return [Figure("compute", ("a",), metric, 1.0, "GB/s", gpu=f"GPU-{i}")
-                    for i in range(count)]
-        one, strict = {"one": "H200"}, {"strict": True}
-        for references, warned, measured, given, said in [
-                ({}, "", figures(2), {}, "rates not judged: no reference of this model and count; fewer"),
-                (one, "", figures(2), {}, "rates not judged: the reference one has none"),
-                (one, "a", figures(2), {}, "rates not judged: compared with figures of the reference "
-                 "one that only warn; fewer"),
-                (one, "a", figures(3), strict, "rates judged by peers alone: compared with figures of the "
-                 "reference one that only warn"),
-                ({}, "", figures(3), {}, ""), ({}, "", [], {}, ""),
-                ({}, "", figures(3), strict, "rates judged by peers alone: no reference"),
-                ({}, "", figures(1, "setting/power_limit"), {}, "")]:
-            made = self.judge(**references)
-            with unittest.mock.patch.object(judge.references, "judge",
-                                            lambda *_, warned=warned: ([], set(), set(warned))):
-                made.all_findings([], measured, {})
-            found = made.unjudged(measured, **given)
-            self.assertEqual([each.cause.startswith(said) for each in found], [True] * bool(said), found)
-
-    def test_rates_of_a_node_are_not_judged_by_those_of_its_ranks(self):
-        """Of two nodes of eight GPUs each the rates of GPUs have peers, those of nodes do not."""
-        measured = [Figure("compute", (name,), "compute/fp16/burst", 1.0, "TFLOP/s", gpu=f"GPU-{name}{i}")
-                    for name in "ab" for i in range(8)]
-        of_nodes = [Figure(stage, (name,), f"{stage}/x", 1.0, "images/s")
-                    for name in "ab" for stage in ("collectives", "train")]
-        made = self.judge()
-        self.assertEqual(made.unjudged(measured), [])
-        self.assertEqual({(each.nodes, each.cause) for each in made.unjudged([*measured, *of_nodes])}, {
-            ((name,), "rates of collectives, train not judged: no reference of this model and count; fewer "
-             "than 3 peers") for name in "ab"})
-
-    def test_gpus_of_the_reference(self):
-        self.assertEqual(self.judge("x.json", x="V100").gpus(), 8)
-        self.assertIsNone(self.judge("", x="V100").gpus())
 
     def test_what_was_repeated_without_a_lost_node_counts_once(self):
         runs = [run_of("nodes", list("abc"), 3), run_of("nodes", list("ac"), 0, round=1)]
         said = {0: [Finding("nodes", INCONCLUSIVE, ("b",), "lost"),
                     Finding("nodes", INCONCLUSIVE, ("a", "c"), "not finished")], 1: []}
-        made = self.judge()
+        made = judge.Judge("/nonexistent")
         with unittest.mock.patch.object(made, "findings", lambda run: said[run.round]):
-            self.assertEqual([each.nodes for each in made.all_findings(runs, [], {})], [("b",)])
+            self.assertEqual([each.nodes for each in made.all_findings(runs, {})], [("b",)])
 
     def test_the_ladder_says_what_its_tests_amount_to(self):
         runs = [run_of(stages.LADDER, list("ab"), 1), run_of(stages.LADDER, ["a"], 0, round=1)]
         wrong = [Finding(stages.LADDER, FAIL, ("a", "b"), "wrong data")]
         once = isolation.Isolation(transient=(isolation.Unresolved(("a", "b"), "passed again"),))
-        made = self.judge()
+        made = judge.Judge("/nonexistent")
         with unittest.mock.patch.object(made, "findings",
                                         lambda run: [] if run.round else wrong):
-            found = made.all_findings(runs, [], {stages.LADDER: once})
+            found = made.all_findings(runs, {stages.LADDER: once})
             self.assertEqual({(each.outcome, each.check) for each in found},
                              {(INCONCLUSIVE, "isolation")})
-            self.assertEqual(made.all_findings(runs, [], {}), wrong)
+            self.assertEqual(made.all_findings(runs, {}), wrong)
 
     def test_a_warning_is_given_once(self):
         twice = [Finding(stage, outcome, ("a",), "shm is small", check="shm")
@@ -168,76 +76,235 @@ class Judge(unittest.TestCase):
 
 
 NODES = [Node("a"), Node("b")]
+GROUPS = [run_of(stages.LADDER, [f"n{i}", f"n{i + 1}"], record=f"all_reduce/{i}.jsonl") for i in (0, 2, 4)]
 
 
-def outcomes(runs, findings=(), **more):
-    return {each.node.name: each.outcome
-            for each in verdicts.verdicts(NODES, runs, list(findings), **more)}
+def figure(outcome, nodes):
+    return {"kind": "figure", "metric": "collective/all_reduce/busbw", "unit": "GB/s", "value": 300.0,
+            "samples": [300.0], "scope": "group", "name": "g", "nodes": nodes, "stage": stages.LADDER,
+            "outcome": outcome}
 
 
-class Verdicts(unittest.TestCase):
+class Case(unittest.TestCase):
+    def setUp(self):
+        self.folder = tempfile.mkdtemp()
+        self.addCleanup(os.rmdir, self.folder)
+        self.addCleanup(lambda: [os.unlink(each.path) for each in os.scandir(self.folder)])
+
+    def judge(self, *lines, **more):
+        made = judge.Judge(self.folder, FakeProgram(self.folder, lines, **more))
+        made.findings = made.records = lambda run: []
+        return made
+
+
+class OfGroups(Case):
+    """The outcomes that the ladder gets."""
+
+    def test_a_group_is_what_its_run_says_and_then_what_its_rates_say(self):
+        for rates, said, outcomes in [
+                ((), [], [PASS] * 3), ((FAIL,), [], [PASS, PASS, FAIL]),
+                ((INCONCLUSIVE,), [], [PASS, PASS, INCONCLUSIVE]), ((WARN, UNKNOWN), [], [PASS] * 3),
+                ((PASS, FAIL), [], [PASS, PASS, FAIL]),
+                ((), [Finding(stages.LADDER, FAIL, GROUPS[2].nodes, "wrong data")], [PASS, PASS, FAIL])]:
+            made = self.judge(*(figure(each, GROUPS[2].nodes) for each in rates))
+            made.findings = lambda run: said if run is GROUPS[2] else []
+            self.assertEqual(made.outcomes(GROUPS, GROUPS), outcomes)
+
+    def test_groups_that_passed_so_far_are_peers(self):
+        """Those that were slow are no measure, nor is a group one of itself."""
+        made = self.judge(figure(FAIL, GROUPS[0].nodes))
+        made.records = lambda run: [{"kind": "run", "hosts": ["n0.site"]}]
+        other = run_of("soak", "n0", record="soak")
+        again = run_of(stages.LADDER, GROUPS[1].nodes, round=1, record="all_reduce/again.jsonl")
+        made.outcomes(GROUPS, [other, *GROUPS])
+        made.outcomes([again], [other, *GROUPS, again])
+        for (options, runs), listed in zip(made._judging.asked, [GROUPS, [GROUPS[2], again]]):
+            self.assertEqual(options, {"--stage": stages.LADDER})
+            self.assertEqual(runs[0], {"kind": "node", "name": "n0", "hosts": ["n0.site"]})
+            self.assertEqual([line["record"] for line in runs if line["kind"] == "stage"],
+                             [run.record for run in listed])
+
+    def test_what_measures_no_rates_is_not_judged(self):
+        made = self.judge()
+        self.assertEqual(made.outcomes([run_of("nodes", ["a", "b"])], [run_of("nodes", ["a", "b"])]), [PASS])
+        self.assertEqual(made._judging.asked, [])
+
+    def test_without_a_result_of_bin_judge_its_nodes_are_inconclusive(self):
+        made = self.judge(failed="bin/judge ended with signal 11")
+        self.assertEqual(made.outcomes(GROUPS, GROUPS), [PASS] * 3)
+        found = made.all_findings(GROUPS, {stages.LADDER: isolation.Isolation()})
+        self.assertEqual({(each.nodes, each.outcome) for each in found},
+                         {((f"n{i}",), INCONCLUSIVE) for i in range(6)})
+
+    def test_groups_of_the_screen_that_passed_are_judged_and_the_others_shown(self):
+        """What the ladder made of these is its conclusion."""
+        made = self.judge(figure(FAIL, GROUPS[2].nodes), figure(PASS, GROUPS[0].nodes))
+        again = run_of(stages.LADDER, GROUPS[2].nodes, round=1, record="all_reduce/again.jsonl")
+        made.outcomes(GROUPS, GROUPS)
+        made.outcomes([again], [*GROUPS, again])
+        made._judging.lines = [figure(PASS, GROUPS[0].nodes)]
+        _, _, judged = made.conclude([], [*GROUPS, again], [], {stages.LADDER: isolation.Isolation()})
+        runs = made._judging.asked[-1][-1]
+        self.assertEqual([line["record"] for line in runs if line["kind"] == "stage"],
+                         [run.record for run in GROUPS[:2]])
+        self.assertEqual([each.nodes for each in judged.figures], [GROUPS[0].nodes, GROUPS[2].nodes])
+
+
+class Verdicts(Case):
     BOTH = [run_of("soak", "a"), run_of("soak", "b")]
 
-    def test_pass(self):
-        self.assertEqual(outcomes(self.BOTH), {"a": PASS, "b": PASS})
-        warned = [Finding("soak", WARN, ("a",), "warm")]
-        self.assertEqual(outcomes(self.BOTH, warned), {"a": PASS, "b": PASS})
-        self.assertEqual(outcomes(self.BOTH, warned, strict=True), {"a": INCONCLUSIVE, "b": PASS})
+    def outcomes(self, runs, findings=(), lines=(), failed="", **more):
+        made = self.judge(*lines, failed=failed)
+        self.verdicts, self.others, _ = made.conclude(NODES, runs, list(findings), {}, **more)
+        self.asked = made._judging.asked
+        return {each.node.name: each.outcome for each in self.verdicts}
 
-    def test_strict_spares_what_the_site_accepts(self):
-        for outcome in (WARN, UNKNOWN):
-            found = Finding("soak", outcome, ("a",), "usual here", check="governor")
-            for accepted, strict in [(False, INCONCLUSIVE), (True, PASS)]:
-                said = [dataclasses.replace(found, accepted=accepted)]
-                self.assertEqual(outcomes(self.BOTH, said)["a"], PASS)
-                self.assertEqual(outcomes(self.BOTH, said, strict=True)["a"], strict)
+    def test_pass(self):
+        self.assertEqual(self.outcomes(self.BOTH), {"a": PASS, "b": PASS})
+        warned = [Finding("soak", WARN, ("a",), "warm")]
+        self.assertEqual(self.outcomes(self.BOTH, warned), {"a": PASS, "b": PASS})
 
     def test_worst_first(self):
         found = [Finding("soak", WARN, ("a",), "warm"),
                  Finding("soak", INCONCLUSIVE, ("a",), "unknown"),
                  Finding("soak", FAIL, ("a",), "no class"),
                  Finding("soak", FAIL, ("a",), "wrong", HARDWARE, gpu="GPU-1")]
-        verdict, _ = verdicts.verdicts(NODES, self.BOTH, found)
+        self.outcomes(self.BOTH, found)
+        verdict, _ = self.verdicts
         self.assertEqual([each.cause for each in verdict.findings],
                          ["wrong", "no class", "unknown", "warm"])
         self.assertEqual((verdict.outcome, verdict.stages), (FAIL, {"soak": FAIL}))
 
     def test_a_stage_without_a_result(self):
         """No job was started, or none ended."""
-        verdict, _ = verdicts.verdicts(NODES, self.BOTH, [], {"a": ["soak", "train", "links"]},
-                                       {"a": "lost in soak"})
+        self.outcomes(self.BOTH, expected={"a": ["soak", "train", "links"]}, left_out={"a": "lost in soak"})
+        verdict, _ = self.verdicts
         self.assertEqual((verdict.outcome, verdict.missing), (INCONCLUSIVE, ("train", "links")))
         self.assertEqual(verdict.findings[0].cause, "not run: train, links: lost in soak")
-        self.assertEqual(outcomes([run_of("soak", "b")], expected={"a": []}),
+        self.assertEqual(self.outcomes([run_of("soak", "b")], expected={"a": []}),
                          {"a": INCONCLUSIVE, "b": PASS})
-
-    def test_a_code_that_nothing_explains(self):
-        """A crash, a time-out, a record that says nothing."""
-        for code, outcome in [(1, FAIL), (2, INCONCLUSIVE), (3, INCONCLUSIVE), (4, INCONCLUSIVE),
-                              (5, INCONCLUSIVE), (137, INCONCLUSIVE)]:
-            runs = [run_of("soak", "a", code, note="did not end within 5 s"), self.BOTH[1]]
-            self.assertEqual(outcomes(runs), {"a": outcome, "b": PASS}, code)
-            other = [Finding("train", FAIL, ("b",), "another stage's, another node's")]
-            self.assertEqual(outcomes(runs, other)["a"], outcome)
-        judged = [Finding("soak", WARN, ("a",), "rates not judged", check="not-judged")]
-        self.assertEqual(outcomes([run_of("soak", "a", 3), self.BOTH[1]], judged)["a"], PASS)
-
-    def test_an_unknown_outcome_is_no_pass(self):
-        self.assertEqual(outcomes(self.BOTH, [Finding("soak", "FINE", ("a",), "")])["a"],
-                         INCONCLUSIVE)
 
     def test_nodes_that_fail_together(self):
         together = [run_of("all_reduce", ("a", "b"), 1)]
         untraced = [Finding("all_reduce", FAIL, ("a", "b"), "wrong elements")]
-        self.assertEqual(outcomes(together, untraced), {"a": INCONCLUSIVE, "b": INCONCLUSIVE})
-        self.assertEqual(outcomes(together), {"a": INCONCLUSIVE, "b": INCONCLUSIVE})
+        self.assertEqual(self.outcomes(together, untraced), {"a": INCONCLUSIVE, "b": INCONCLUSIVE})
+        self.assertEqual([each.nodes for each in self.others], [("a", "b")])
         traced = [*untraced, Finding("all_reduce", FAIL, ("b",), "fails with known-good nodes")]
-        self.assertEqual(outcomes(together, traced), {"a": PASS, "b": FAIL})
+        self.assertEqual(self.outcomes(together, traced), {"a": PASS, "b": FAIL})
         link = [*untraced, Finding("all_reduce", FAIL, ("a", "b"), "link", INFRASTRUCTURE)]
-        self.assertEqual(outcomes(together, link), {"a": PASS, "b": PASS})
+        self.assertEqual(self.outcomes(together, link), {"a": PASS, "b": PASS})
         found = isolation.findings(isolation.Isolation(unresolved=(
             isolation.Unresolved(("a", "b"), "no test of any of them passed"),)), "all_reduce")
-        self.assertEqual(outcomes(together, found), {"a": INCONCLUSIVE, "b": INCONCLUSIVE})
+        self.assertEqual(self.outcomes(together, found), {"a": INCONCLUSIVE, "b": INCONCLUSIVE})
+
+    def test_what_bin_judge_is_told(self):
+        runs = [*self.BOTH, run_of("nodes", ["a", "b"], round=0, record="first"),
+                run_of("nodes", ["a", "b"], round=1, record="last")]
+        warm = Finding("soak", WARN, ("a",), "warm", gpu="GPU-1", check="heat")
+        link = Finding("all_reduce", FAIL, ("a", "b"), "each side passes", INFRASTRUCTURE)  # the job's
+        self.outcomes(runs, [warm, link], rates=["products"],
+                      accepted=lambda each: dataclasses.replace(each, accepted=True))
+        (options, lines), = self.asked
+        self.assertEqual(options, {"--rates": "products"})
+        self.assertEqual([line["nodes"] for line in lines if line["kind"] == "verdict"], [["a"], []])
+        self.assertEqual([(line["name"], line["hosts"]) for line in lines if line["kind"] == "node"],
+                         [("a", ["a"]), ("b", ["b"])])
+        self.assertEqual([line["record"] for line in lines if line["kind"] == "stage"],
+                         ["soak/r.jsonl", "soak/r.jsonl", "last"])  # again without lost nodes
+        verdict, _ = [line for line in lines if line["kind"] == "verdict"]
+        self.assertEqual(verdict, {
+            "kind": "verdict", "stage": "soak", "scope": "gpu", "name": "GPU-1", "gpu": "GPU-1", "verdict": "WARN",
+            "nodes": ["a"], "cause": "warm", "check": "heat", "accepted": True})
+
+    def test_a_record_with_a_line_that_is_none_is_not_judged(self):
+        """bin/judge would have no result of any node."""
+        made = self.judge()
+        made.records = lambda run: [{"kind": "unreadable", "line": 3, "cause": "no JSON"}] \
+            if run.nodes == ("a",) else [{"kind": "run", "hosts": ["b.site", "b.site"]}]
+        made.conclude(NODES, [run_of("soak", name, record=name) for name in "ab"], [], {})
+        lines = made._judging.asked[0][-1]
+        self.assertEqual([line["record"] for line in lines if line["kind"] == "stage"], ["b"])
+        self.assertEqual([line["hosts"] for line in lines if line["kind"] == "node"], [["a"], ["b.site"]])
+
+    def test_no_result_of_bin_judge_is_no_pass_and_hides_no_failure(self):
+        for why in ("bin/judge did not end within 300 s", "limits.json: row 3: floor -1"):
+            found = [Finding("soak", FAIL, ("a",), "wrong", HARDWARE)]
+            self.assertEqual(self.outcomes(self.BOTH, found, failed=why), {"a": FAIL, "b": INCONCLUSIVE})
+            self.assertEqual([each.cause for each in self.verdicts[1].findings], [why])
+
+    RATE = {"kind": "verdict", "scope": "gpu", "name": "GPU-1", "nodes": ["a"], "check": "rates",
+            "metric": "product/fp16/flop_per_cycle_sm", "cause": "14 % more cycles", "class": "HARDWARE",
+            "action": "RMA", "verdict": "FAIL", "slow_looks": 2, "looks": 2}
+
+    def test_findings_about_rates_are_bin_judge_s(self):
+        """And so is what they amount to."""
+        node = {"kind": "verdict", "scope": "node", "name": "a", "verdict": "FAIL", "cause": "14 % more cycles"}
+        slow_once = {**self.RATE, "verdict": "WARN", "slow_looks": 1}
+        measured = {**figure("FAIL", ["a"]), "metric": self.RATE["metric"], "name": "GPU-1", "stage": "compute"}
+        self.assertEqual(self.outcomes(self.BOTH, lines=[node, self.RATE, slow_once, measured]), {"a": FAIL, "b": PASS})
+        slow, warned = self.verdicts[0].findings
+        self.assertEqual((slow.stage, slow.gpu, slow.check, slow.class_, slow.action, slow.outcome),
+                         ("compute", "GPU-1", "product/fp16/flop_per_cycle_sm", HARDWARE, "RMA", FAIL))
+        self.assertEqual((warned.outcome, warned.slow_looks, warned.looks), (WARN, 1, 2))
+        link = {**self.RATE, "scope": "link", "name": "0->1", "nodes": ["a", "b"]}
+        self.assertEqual(self.outcomes(self.BOTH, lines=[link]), {"a": PASS, "b": PASS})
+        self.assertEqual([(each.subject, each.gpu) for each in self.others], [("link 0->1", "")])
+
+    def test_a_class_of_rates_without_a_witness(self):
+        unjudged = {"kind": "verdict", "scope": "node", "name": "a", "nodes": ["a"], "metric": "host_link",
+                    "check": "rates", "verdict": "INCONCLUSIVE", "cause": "host link not judged: no reference",
+                    "action": "launch/acceptance --record-reference FILE"}
+        node = {"kind": "verdict", "scope": "node", "name": "a", "verdict": "INCONCLUSIVE", "cause": "not judged"}
+        self.assertEqual(self.outcomes(self.BOTH, lines=[node, unjudged]), {"a": INCONCLUSIVE, "b": PASS})
+        found, = self.verdicts[0].findings
+        self.assertEqual((found.cause, found.check), ("host link not judged: no reference", NOT_JUDGED))
+        self.assertIn("--record-reference", found.action)
+        self.outcomes(self.BOTH[:1], lines=[node, unjudged], expected={"a": ["soak", "train"]})
+        self.assertEqual([each.check for each in self.verdicts[0].findings], ["missing"])
+
+    def test_a_verdict_that_nothing_else_explains_has_its_cause(self):
+        node = {"kind": "verdict", "scope": "node", "name": "a", "verdict": "INCONCLUSIVE", "cause": "--strict: 1 WARN"}
+        self.assertEqual(self.outcomes(self.BOTH, lines=[node])["a"], INCONCLUSIVE)
+        self.assertEqual([each.cause for each in self.verdicts[0].findings], ["--strict: 1 WARN"])
+        for verdict, outcome in [("WARN", PASS), ("UNKNOWN", PASS), ("FINE", INCONCLUSIVE)]:
+            self.assertEqual(self.outcomes(self.BOTH, lines=[{**node, "verdict": verdict}])["a"], outcome)
+
+
+class Program(Case):
+    """bin/judge as a process."""
+
+    def script(self, text):
+        path = os.path.join(self.folder, "judge")
+        with open(path, "w") as file:
+            file.write(f"#!/bin/sh\n{text}\n")
+        os.chmod(path, 0o755)
+        return program.Program(self.folder, {**os.environ, "SHAKEDOWN_BIN": self.folder}, "/r.json", True)
+
+    def test_its_line(self):
+        made = self.script('echo "$@" > "$1/said"; echo "{}" > "$1/out"')
+        made.judge("out", {}, [], (), ["products", "memory"], "all_reduce")
+        with open(os.path.join(self.folder, "said")) as file:
+            self.assertEqual(file.read().split(), [
+                self.folder, "--reference", "/r.json", "--record", f"{self.folder}/out", "--strict", "--rates",
+                "products,memory", "--stage", "all_reduce"])
+
+    def test_a_full_disk(self):
+        with unittest.mock.patch.object(program, "write_runs", side_effect=OSError(28, "No space left on device")):
+            self.assertEqual(self.script("").judge("out", {}, []).failed, "runs.jsonl: No space left on device")
+
+    def test_how_it_ends(self):
+        line = json.dumps({"kind": "verdict", "scope": "node", "name": "a", "verdict": "PASS", "cause": ""})
+        for text, why in [
+                (f"echo '{line}' > $1/out", ""), (f"echo '{line}' > $1/out; exit 1", ""),
+                (f"echo '{line}' > $1/out; exit 3", ""),
+                ("echo error: limits.json: no JSON >&2; exit 2", "limits.json: no JSON"),
+                ("exit 4", "bin/judge ended with exit code 4"), ("kill -SEGV $$", "bin/judge ended with signal 11"),
+                ("sleep 9", "bin/judge did not end within 0 s"), ("", "cannot be read: FileNotFoundError"),
+                ("echo '{' > $1/out", "cannot be read: JSONDecodeError"),
+                ('echo "{\\"kind\\": \\"figure\\"}" > $1/out', "cannot be read: KeyError")]:
+            judged = self.script(text).judge("out", {}, [], limit=0.4 if "sleep" in text else 60)
+            self.assertIn(why, judged.failed, text)
+            self.assertEqual((bool(judged.failed), bool(judged.nodes)), (bool(why), not why), text)
 
 
 if __name__ == "__main__":

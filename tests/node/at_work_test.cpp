@@ -8,24 +8,23 @@ namespace shakedown::node {
 
 TEST_CASE("errors that are counted while the program runs are found", "[node][growth]") {
   const auto before = healthy_nodes(1);
-  const auto severity = [&](auto&& change) {
+  const auto outcome = [&](auto&& change) {
     auto after = before;
     change(after[0].gpus.gpus[3]);
-    return judge_growth(before, after, {8})[3].severity;
+    return judge_growth(before, after, {8})[3].outcome;
   };
-  CHECK(severity([](GpuReading&) {}) == Severity::pass);
-  CHECK(severity([](GpuReading& g) { g.volatile_.uncorrected = 1; }) == Severity::fail);
-  CHECK(severity([](GpuReading& g) { g.nvlinks[2].replay_errors = 1; }) == Severity::warn);
-  CHECK(severity([](GpuReading& g) { g.pcie_replays = 1; }) == Severity::warn);
-  CHECK(severity([](GpuReading& g) { g.pcie_replays.reset(); }) == Severity::unknown);
+  CHECK(outcome([](GpuReading&) {}) == Outcome::pass);
+  CHECK(outcome([](GpuReading& g) { g.volatile_.uncorrected = 1; }) == Outcome::fail);
+  CHECK(outcome([](GpuReading& g) { g.nvlinks[2].replay_errors = 1; }) == Outcome::warn);
+  CHECK(outcome([](GpuReading& g) { g.pcie_replays = 1; }) == Outcome::warn);
+  CHECK(outcome([](GpuReading& g) { g.pcie_replays.reset(); }) == Outcome::unknown);
   // A hardware slowdown that lasts: the time in which limits were violated grows.
-  CHECK(severity([](GpuReading& g) { g.throttle_reasons = 0x8; }) == Severity::pass);
-  CHECK(severity([](GpuReading& g) { g.throttle_reasons = 0x8, g.power_violation_ns = 1; }) ==
-        Severity::fail);
-  CHECK(severity([](GpuReading& g) { g.power_violation_ns = 1; }) ==
-        Severity::pass);  // a power cap
+  CHECK(outcome([](GpuReading& g) { g.throttle_reasons = 0x8; }) == Outcome::pass);
+  CHECK(outcome([](GpuReading& g) { g.throttle_reasons = 0x8, g.power_violation_ns = 1; }) ==
+        Outcome::fail);
+  CHECK(outcome([](GpuReading& g) { g.power_violation_ns = 1; }) == Outcome::pass);  // a power cap
   // A GPU that is gone, or another in its place.
-  CHECK(severity([](GpuReading& g) { g.uuid = "another"; }) == Severity::fail);
+  CHECK(outcome([](GpuReading& g) { g.uuid = "another"; }) == Outcome::fail);
 }
 
 TEST_CASE("DCGM#2: a corrupt inforom is a failure, one that was not read unknown",
@@ -35,11 +34,11 @@ TEST_CASE("DCGM#2: a corrupt inforom is a failure, one that was not read unknown
   reports[0].gpus.gpus[2].inforom_valid = true;
   const auto found = judge_inforoms(reports);
   REQUIRE(found.size() == 8);
-  CHECK(found[0].severity == Severity::unknown);
-  CHECK(found[1].severity == Severity::fail);
+  CHECK(found[0].outcome == Outcome::unknown);
+  CHECK(found[1].outcome == Outcome::fail);
   CHECK(found[1].verdict.class_ == Class::hardware);
   CHECK(found[1].subject == "GPU 1");
-  CHECK(found[2].severity == Severity::pass);
+  CHECK(found[2].outcome == Outcome::pass);
 }
 
 TEST_CASE("a rank whose cores are far from its GPU is a warning", "[node][growth]") {
@@ -49,13 +48,13 @@ TEST_CASE("a rank whose cores are far from its GPU is a warning", "[node][growth
   };
   const auto far = found("not near NUMA node 1: no core of it is allowed");
   REQUIRE(far.size() == 2);
-  CHECK(far[0].severity == Severity::warn);
+  CHECK(far[0].outcome == Outcome::warn);
   CHECK(far[0].verdict.class_ == Class::config);
   CHECK(far[0].subject == "rank 0");
-  CHECK(far[1].severity == Severity::pass);
-  CHECK(found("NUMA node unknown")[0].severity == Severity::unknown);
+  CHECK(far[1].outcome == Outcome::pass);
+  CHECK(found("NUMA node unknown")[0].outcome == Outcome::unknown);
   reports[0].facts["numa_nodes"] = 1;
-  CHECK(found("NUMA node unknown")[0].severity == Severity::pass);
+  CHECK(found("NUMA node unknown")[0].outcome == Outcome::pass);
 }
 
 TEST_CASE("what fails only under load is found, and what failed before is not repeated",
@@ -78,10 +77,8 @@ TEST_CASE("what fails only under load is found, and what failed before is not re
   CHECK(found([](NodeReport& r) { r.gpus.gpus[0].stalled = {"nvmlDeviceGetName"}; }) ==
         Checks{"management-stall GPU 0"});
   CHECK(found([](NodeReport& r) { r.gpus.stalled = {"nvmlInit_v2"}; }) == Checks{"management "});
-  CHECK(found([](NodeReport& r) { add_xid(r, 48, 1); }) ==
-        Checks{"kernel-log "});
-  CHECK(found([](NodeReport& r) { add_xid(r, 79, 1); }) ==
-        Checks{"kernel-log "});  // once more
+  CHECK(found([](NodeReport& r) { add_xid(r, 48, 1); }) == Checks{"kernel-log "});
+  CHECK(found([](NodeReport& r) { add_xid(r, 79, 1); }) == Checks{"kernel-log "});  // once more
   CHECK(found([](NodeReport& r) { r.facts = Json::object(); }).empty());
   // NCCL's segments fill /dev/shm while it works.
   CHECK(found([](NodeReport& r) {
@@ -98,13 +95,13 @@ TEST_CASE("the PCIe link is judged under load where a rank has loaded the GPU, a
   loaded[0].gpus.gpus[2].pcie_generation = 5;
   loaded[0].gpus.gpus[3].pcie_generation.reset();
   loaded[0].gpus.gpus.pop_back();
-  std::vector<Severity> severities;
+  std::vector<MaybeOutcome> severities;
   const auto findings = judge_load(before, loaded, {8});
   for (const Finding& finding : of_check(findings, "pcie-under-load"))
-    severities.push_back(finding.severity);
-  using enum Severity;
-  CHECK(severities ==
-        std::vector{pass, fail, unknown, unknown, unknown, unknown, unknown, unknown});
+    severities.push_back(finding.outcome);
+  using enum Outcome;
+  CHECK(severities == std::vector<MaybeOutcome>{pass, fail, unknown, unknown, unknown, unknown,
+                                                unknown, unknown});
   CHECK(of_check(findings, "pcie-link").empty());  // it has passed before
   CHECK(of_check(findings, "gpu-count").size() == 1);
   CHECK(findings.size() == 9);

@@ -133,11 +133,11 @@ TEST_CASE("facts of a made-up sick host are found", "[node][facts]") {
        {"cpu-affinity", "swap", "limits", "governor", "clocksource", "numa-balancing",
         "blocked-processes", "acs", "infiniband", "tcp-ports", "nccl-variables"}) {
     INFO(rule);
-    CHECK(severity_of(facts, rule) == Severity::warn);
+    CHECK(outcome_of(facts, rule) == Outcome::warn);
   }
-  CHECK(severity_of(facts, "fabric-manager") == Severity::fail);
-  CHECK(severity_of(facts, "iommu") == Severity::pass);
-  CHECK(severity_of(facts, "peermem") == Severity::pass);
+  CHECK(outcome_of(facts, "fabric-manager") == Outcome::fail);
+  CHECK(outcome_of(facts, "iommu") == Outcome::pass);
+  CHECK(outcome_of(facts, "peermem") == Outcome::pass);
 }
 
 TEST_CASE("nothing readable passes no rule of the host", "[node][facts][closed]") {
@@ -145,7 +145,7 @@ TEST_CASE("nothing readable passes no rule of the host", "[node][facts][closed]"
   for (const HostRule& rule : host_rules()) {
     INFO(rule.name);
     if (rule.name != std::string("host-stall"))
-      CHECK(worst(rule.judge(nothing)).severity == Severity::unknown);
+      CHECK(worst(rule.judge(nothing)).outcome == Outcome::unknown);
   }
 }
 
@@ -158,7 +158,7 @@ TEST_CASE("CHS: a file that cannot be read in time is a failure, and the others 
   const Json facts = read_facts({tree.root(), {}}, 1);
   CHECK(facts.at("stalled") == Json{"os"});
   CHECK(facts.at("kernel") == "6.1.0-test");
-  CHECK(severity_of(facts, "host-stall") == Severity::fail);
+  CHECK(outcome_of(facts, "host-stall") == Outcome::fail);
   // Lets the reader go.
   std::ofstream(tree.root() + "/etc/os-release") << "x";
 }
@@ -170,8 +170,8 @@ TEST_CASE("thresholds of memory, disk and limits that users know", "[node][facts
                 {"inodes", inodes},
                 {"free_inodes", free_inodes}};
   };
-  using enum Severity;
-  const std::vector<std::tuple<const char*, const char*, Json, Severity>> cases{
+  using enum Outcome;
+  const std::vector<std::tuple<const char*, const char*, Json, MaybeOutcome>> cases{
       {"shared-memory", "shm", space(64e9, 60e9, 0, 0), pass},
       {"shared-memory", "shm", space(64 << 20, 64 << 20, 0, 0), warn},  // docker's default
       {"shared-memory", "shm", space(64 << 20, 32 << 20, 0, 0), fail},
@@ -193,21 +193,21 @@ TEST_CASE("thresholds of memory, disk and limits that users know", "[node][facts
       {"libraries", "libraries", {{"cudnn", "8.9.0"}, {"cudnn_built", "9.1.0"}}, fail},
       {"libraries", "libraries", {{"cudnn", ""}, {"cudnn_built", "9.1.0"}}, unknown},
   };
-  for (const auto& [rule, fact, value, severity] : cases) {
+  for (const auto& [rule, fact, value, outcome] : cases) {
     INFO(rule << " " << value.dump());
-    CHECK(severity_of({{fact, value}}, rule) == severity);
+    CHECK(outcome_of({{fact, value}}, rule) == outcome);
   }
 }
 
 TEST_CASE("limits: locked memory without bound matters with InfiniBand alone", "[node][facts]") {
   Json facts{{"memlock", 8388608}, {"stack", "unlimited"}, {"open_files", 65536}};
-  CHECK(severity_of(facts, "limits") == Severity::pass);
+  CHECK(outcome_of(facts, "limits") == Outcome::pass);
   facts["infiniband"] = {{{"port", "mlx5_0:1"}}};
-  CHECK(severity_of(facts, "limits") == Severity::warn);
+  CHECK(outcome_of(facts, "limits") == Outcome::warn);
   facts["memlock"] = "unlimited";
-  CHECK(severity_of(facts, "limits") == Severity::pass);
+  CHECK(outcome_of(facts, "limits") == Outcome::pass);
   facts["stack"] = 1 << 20;
-  CHECK(severity_of(facts, "limits") == Severity::warn);
+  CHECK(outcome_of(facts, "limits") == Outcome::warn);
 }
 
 TEST_CASE("NCCL variables are explained, and those unknown are named", "[node][nccl_variables]") {
@@ -217,13 +217,13 @@ TEST_CASE("NCCL variables are explained, and those unknown are named", "[node][n
                                         {"NCCL_IB_DISABLE", "0"},
                                         {"NCCL_ALGOO", "Ring"}});
   REQUIRE(judgements.size() == 4);
-  std::map<std::string, Severity> by_name;
+  std::map<std::string, MaybeOutcome> by_name;
   for (const Judgement& judgement : judgements)
-    by_name[judgement.cause.substr(0, judgement.cause.find('='))] = judgement.severity;
-  CHECK(by_name.at("NCCL_DEBUG") == Severity::pass);
-  CHECK(by_name.at("NCCL_P2P_DISABLE") == Severity::warn);
-  CHECK(by_name.at("NCCL_IB_DISABLE") == Severity::pass);
-  CHECK(by_name.at("NCCL_ALGOO") == Severity::warn);
+    by_name[judgement.cause.substr(0, judgement.cause.find('='))] = judgement.outcome;
+  CHECK(by_name.at("NCCL_DEBUG") == Outcome::pass);
+  CHECK(by_name.at("NCCL_P2P_DISABLE") == Outcome::warn);
+  CHECK(by_name.at("NCCL_IB_DISABLE") == Outcome::pass);
+  CHECK(by_name.at("NCCL_ALGOO") == Outcome::warn);
 }
 
 TEST_CASE("a processor of ARM, sockets and NUMA nodes of a Grace are known", "[node][facts]") {
@@ -245,11 +245,11 @@ TEST_CASE("the IOMMU is judged by the GPUs' groups, on any processor", "[node][f
     const Tree tree;
     tree.write("/proc/cmdline", "iommu.passthrough=1\n");
     tree.write("/sys/kernel/iommu_groups/0/type", type + "\n");
-    return severity_of(read_facts({tree.root(), {}}, 20, bus_facts()), "iommu");
+    return outcome_of(read_facts({tree.root(), {}}, 20, bus_facts()), "iommu");
   };
-  CHECK(judged("identity") == Severity::pass);
-  CHECK(judged("DMA-FQ") == Severity::warn);
-  CHECK(judged("") == Severity::unknown);
+  CHECK(judged("identity") == Outcome::pass);
+  CHECK(judged("DMA-FQ") == Outcome::warn);
+  CHECK(judged("") == Outcome::unknown);
 }
 
 TEST_CASE("GPUDirect RDMA needs the module, or dma-buf of an open driver", "[node][facts]") {
@@ -258,15 +258,15 @@ TEST_CASE("GPUDirect RDMA needs the module, or dma-buf of an open driver", "[nod
              {"modules", {"nvidia"}},
              {"kernel", "5.15.0-100-generic"},
              {"open_driver", true}};
-  CHECK(severity_of(facts, "peermem") == Severity::pass);
+  CHECK(outcome_of(facts, "peermem") == Outcome::pass);
   facts["nccl_variables"] = {{"NCCL_DMABUF_ENABLE", "0"}};
-  CHECK(severity_of(facts, "peermem") == Severity::warn);
+  CHECK(outcome_of(facts, "peermem") == Outcome::warn);
   facts.erase("nccl_variables");
   facts["kernel"] = "5.4.0";
-  CHECK(severity_of(facts, "peermem") == Severity::warn);
+  CHECK(outcome_of(facts, "peermem") == Outcome::warn);
   facts["kernel"] = "5.15.0";
   facts["open_driver"] = false;
-  CHECK(severity_of(facts, "peermem") == Severity::warn);
+  CHECK(outcome_of(facts, "peermem") == Outcome::warn);
 }
 
 TEST_CASE("a port of RoCE slower than the others of its board is named", "[node][facts]") {
@@ -310,18 +310,18 @@ TEST_CASE("what NCCL's variables name is looked for", "[node][facts][closed]") {
     tree.write(fmt::format("/sys/class/infiniband/{}/x", port), "");
   tree.write("/opt/topo.xml", "");
   tree.write("/opt/lib/libnccl-net-aws.so", "");
-  const auto severity = [&](const std::string& name, const std::string& value) {
+  const auto outcome = [&](const std::string& name, const std::string& value) {
     const Json facts = read_facts(
         {tree.root(), {{"NCCL_" + name, value}, {"LD_LIBRARY_PATH", "/opt/none:/opt/lib"}}}, 20,
         nccl_facts());
-    return severity_of(facts, "nccl-variables");
+    return outcome_of(facts, "nccl-variables");
   };
-  using enum Severity;
-  CHECK(severity("SOCKET_IFNAME", "ib7") == fail);  // nccl#1837
+  using enum Outcome;
+  CHECK(outcome("SOCKET_IFNAME", "ib7") == fail);  // nccl#1837
   for (const char* value : {"eth", "eth0", "=eth0", "ib,eth", "^docker", "^lo"})
-    CHECK(severity("SOCKET_IFNAME", value) == pass);
+    CHECK(outcome("SOCKET_IFNAME", value) == pass);
   for (const char* value : {"=eth", "^eth,lo", "^=eth0,lo"})
-    CHECK(severity("SOCKET_IFNAME", value) == fail);
+    CHECK(outcome("SOCKET_IFNAME", value) == fail);
   const auto wrong = [&](const std::string& name, const std::string& value) {
     const Json facts = read_facts({tree.root(), {{"NCCL_" + name, value}}}, 20, nccl_facts());
     return facts.at("nccl_wrong").value("NCCL_" + name, "");
@@ -335,11 +335,11 @@ TEST_CASE("what NCCL's variables name is looked for", "[node][facts][closed]") {
   CHECK(wrong("TOPO_FILE", "/opt/topo.xml").empty());
   CHECK_FALSE(wrong("TOPO_FILE", "/opt/other.xml").empty());
   CHECK(wrong("DEBUG_FILE", "/opt/nccl.%h.%p").empty());
-  CHECK(severity("DEBUG_FILE", "/nowhere/nccl.%h") == warn);
-  CHECK(severity("NET_PLUGIN", "aws") == pass);
-  CHECK(severity("NET_PLUGIN", "none") == pass);
-  CHECK(severity("NET_PLUGIN", "ofi") == warn);
-  CHECK(severity("TUNER_PLUGIN", "/opt/lib/libnccl-net-aws.so") == pass);
+  CHECK(outcome("DEBUG_FILE", "/nowhere/nccl.%h") == warn);
+  CHECK(outcome("NET_PLUGIN", "aws") == pass);
+  CHECK(outcome("NET_PLUGIN", "none") == pass);
+  CHECK(outcome("NET_PLUGIN", "ofi") == warn);
+  CHECK(outcome("TUNER_PLUGIN", "/opt/lib/libnccl-net-aws.so") == pass);
 }
 
 }  // namespace shakedown::node

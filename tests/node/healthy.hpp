@@ -13,6 +13,7 @@ inline GpuReading healthy_h200(int index = 0, const std::string& node = "n0") {
   gpu.index = index;
   gpu.uuid = fmt::format("GPU-{}-{}", node, index);
   gpu.model = "NVIDIA H200";
+  gpu.pci_device_id = "10de:2335:10de:18be";
   gpu.serial = fmt::format("165{}{:03}", node, index);
   gpu.vbios = "96.00.A5.00.01";
   gpu.pci_id = fmt::format("00000000:{:02X}:00.0", 0x18 + index);

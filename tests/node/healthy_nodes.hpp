@@ -43,7 +43,7 @@ inline std::vector<Finding> of_check(const std::vector<Finding>& findings,
 inline std::vector<Finding> not_passed(const std::vector<Finding>& findings) {
   std::vector<Finding> found;
   for (const Finding& finding : findings)
-    if (finding.severity != Severity::pass) found.push_back(finding);
+    if (finding.outcome != Outcome::pass) found.push_back(finding);
   return found;
 }
 

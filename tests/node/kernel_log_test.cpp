@@ -14,7 +14,7 @@
 namespace shakedown::node {
 namespace {
 
-using enum Severity;
+using enum Outcome;
 
 std::optional<KernelLog> log_of(const std::string& messages, double uptime_s = 100) {
   const Tree tree;
@@ -23,10 +23,10 @@ std::optional<KernelLog> log_of(const std::string& messages, double uptime_s = 1
 }
 
 /// What bin/node_check says of a kernel whose messages, from the boot on, end with these.
-Severity severity(const std::string& messages, double uptime_s = 100) {
+MaybeOutcome outcome(const std::string& messages, double uptime_s = 100) {
   const auto log = log_of("6,0,0,-;Linux version 6\n SUBSYSTEM=pci\n" + messages, uptime_s);
   REQUIRE(log);
-  return severity_of({{kKernelLogFact, to_json(*log)}}, "kernel-log");
+  return outcome_of({{kKernelLogFact, to_json(*log)}}, "kernel-log");
 }
 
 std::string message(const std::string& text, int level = 4) {
@@ -43,29 +43,29 @@ KernelEvent xid_74(double age_s, const char* device, const char* text) {
 
 TEST_CASE("XIDs: fatal ones fail, an application's and their consequences do not",
           "[node][kernel_log]") {
-  CHECK(severity("") == pass);
-  CHECK(severity(xid("79, pid='<unknown>', GPU has fallen off the bus.")) == fail);
-  CHECK(severity(xid("48, pid=1, Double Bit ECC Error")) == fail);
-  CHECK(severity(xid("63, Row Remapper: New row marked")) == warn);
-  CHECK(severity(xid("13, pid=1, Graphics Exception")) == pass);
-  CHECK(severity(xid("31, pid=1, MMU Fault")) == pass);
-  CHECK(severity(xid("43, pid=1, Ch 00000008")) == pass);
-  CHECK(severity(xid("45, pid=1, Ch 00000008")) == pass);  // 8,000 per healthy node
-  CHECK(severity(xid("62, caused by previous Xid 79")) == pass);
+  CHECK(outcome("") == pass);
+  CHECK(outcome(xid("79, pid='<unknown>', GPU has fallen off the bus.")) == fail);
+  CHECK(outcome(xid("48, pid=1, Double Bit ECC Error")) == fail);
+  CHECK(outcome(xid("63, Row Remapper: New row marked")) == warn);
+  CHECK(outcome(xid("13, pid=1, Graphics Exception")) == pass);
+  CHECK(outcome(xid("31, pid=1, MMU Fault")) == pass);
+  CHECK(outcome(xid("43, pid=1, Ch 00000008")) == pass);
+  CHECK(outcome(xid("45, pid=1, Ch 00000008")) == pass);  // 8,000 per healthy node
+  CHECK(outcome(xid("62, caused by previous Xid 79")) == pass);
   // DCGM called this fatal (NVSentinel#1357).
-  CHECK(severity(xid("145, RLW_REMAP Nonfatal XC0 i0 Link 08")) == warn);
-  CHECK(severity(xid("145, RLW_REMAP Fatal XC0 i0 Link 08")) == fail);
-  CHECK(severity(xid("145, RLW_REMAP XC0 i0 Link 08")) == unknown);
-  CHECK(severity(xid("163, x")) == warn);
-  CHECK(severity(xid("163, x") + xid("162, y")) == pass);  // NVSentinel#1252
-  CHECK(severity(xid("9999, new")) == warn);
-  CHECK(severity(xid("154, no words")) == unknown);
-  CHECK(severity(xid("79, GPU has fallen off the bus."), 90 + 25 * 3600) == warn);  // long ago
+  CHECK(outcome(xid("145, RLW_REMAP Nonfatal XC0 i0 Link 08")) == warn);
+  CHECK(outcome(xid("145, RLW_REMAP Fatal XC0 i0 Link 08")) == fail);
+  CHECK(outcome(xid("145, RLW_REMAP XC0 i0 Link 08")) == unknown);
+  CHECK(outcome(xid("163, x")) == warn);
+  CHECK(outcome(xid("163, x") + xid("162, y")) == pass);  // NVSentinel#1252
+  CHECK(outcome(xid("9999, new")) == warn);
+  CHECK(outcome(xid("154, no words")) == unknown);
+  CHECK(outcome(xid("79, GPU has fallen off the bus."), 90 + 25 * 3600) == warn);  // long ago
   const std::string sxid = "nvidia-nvswitch0: SXid (PCI:0000:c1:00.0): 20034, ";
-  CHECK(severity(message(sxid + "Fatal, Link 30 LTSSM Fault Up")) == fail);
-  CHECK(severity(message(sxid + "Non-fatal, Link 30") +
-                 message(sxid + "Severity 0 Engine instance 30 Sub-engine instance 00") +
-                 message(sxid + "Data {0x00000001, 0x00000000}")) == warn);
+  CHECK(outcome(message(sxid + "Fatal, Link 30 LTSSM Fault Up")) == fail);
+  CHECK(outcome(message(sxid + "Non-fatal, Link 30") +
+                message(sxid + "Severity 0 Engine instance 30 Sub-engine instance 00") +
+                message(sxid + "Data {0x00000001, 0x00000000}")) == warn);
 }
 
 TEST_CASE("a GPU of which the driver reports no XID is found by its other messages",
@@ -74,76 +74,76 @@ TEST_CASE("a GPU of which the driver reports no XID is found by its other messag
       "NVRM: The NVIDIA GPU 0000:b3:00.0\\x0aNVRM: (PCI ID: 10de:2330) "
       "installed in this system has\\x0aNVRM: fallen off the bus and is not "
       "responding to commands.";
-  CHECK(severity(message(off)) == fail);  // NVSentinel#155
+  CHECK(outcome(message(off)) == fail);  // NVSentinel#155
   CHECK(log_of(message(off))->events.at(0).pci_id == "0000:b3:00");
-  CHECK(severity(message("NVRM: GPU at 0000:01:00.0 has fallen off the bus.")) == fail);
-  CHECK(severity(message("NVRM: GPU 0000:05:00.0: RmInitAdapter failed! (0x24:0x72:1447)", 3)) ==
+  CHECK(outcome(message("NVRM: GPU at 0000:01:00.0 has fallen off the bus.")) == fail);
+  CHECK(outcome(message("NVRM: GPU 0000:05:00.0: RmInitAdapter failed! (0x24:0x72:1447)", 3)) ==
         fail);
-  CHECK(severity(message("NVRM: The NVIDIA probe routine failed for 1 device(s).", 3)) == fail);
-  CHECK(severity(message("nvidia 0000:67:00.0: probe with driver nvidia failed with error -1")) ==
+  CHECK(outcome(message("NVRM: The NVIDIA probe routine failed for 1 device(s).", 3)) == fail);
+  CHECK(outcome(message("nvidia 0000:67:00.0: probe with driver nvidia failed with error -1")) ==
         fail);
-  CHECK(severity(message("nvidia: probe of 0000:01:00.0 failed with error -1")) == fail);
-  CHECK(severity(message("NVRM: None of the NVIDIA graphics adapters were initialized!", 3)) ==
+  CHECK(outcome(message("nvidia: probe of 0000:01:00.0 failed with error -1")) == fail);
+  CHECK(outcome(message("NVRM: None of the NVIDIA graphics adapters were initialized!", 3)) ==
         fail);
 }
 
 TEST_CASE("an XID of an instance of MIG, and one in a form that nobody knows, are not skipped",
           "[node][kernel_log][closed]") {
   const char* text = "95, pid=7062, Uncontained: LTC TAG (0x2,0x0). RST: Yes, D-RST: No";
-  CHECK(severity(xid(text, "PCI:0000:3b:00 GPU-I:05")) == fail);
-  CHECK(severity(xid(text, "PCI:0000:3b:00 GPU-I:05 GPU-CI:02")) == fail);
-  CHECK(severity(xid(text, "0000:3b:00")) == fail);  // an old driver's
+  CHECK(outcome(xid(text, "PCI:0000:3b:00 GPU-I:05")) == fail);
+  CHECK(outcome(xid(text, "PCI:0000:3b:00 GPU-I:05 GPU-CI:02")) == fail);
+  CHECK(outcome(xid(text, "0000:3b:00")) == fail);  // an old driver's
   const auto log = log_of(xid(text, "PCI:0000:3b:00 GPU-I:05"));
   CHECK(log->events.at(0).pci_id == "0000:3b:00");
   CHECK(log->events.at(0).text.starts_with("GPU-I:05: pid=7062"));
-  CHECK(severity(xid(text, "GPU-5f3a")) == unknown);
-  CHECK(severity(message("NVRM: Xid (PCI:0000:3b:00): ninety-five")) == unknown);
-  CHECK(severity(message("NVRM: Xid (PCI:0000:3b:00")) == unknown);
-  CHECK(severity("NVRM: Xid (PCI:0000:3b:00") == unknown);  // without a header
-  CHECK(severity(message("NVRM: a new kind of error", 3)) == unknown);
+  CHECK(outcome(xid(text, "GPU-5f3a")) == unknown);
+  CHECK(outcome(message("NVRM: Xid (PCI:0000:3b:00): ninety-five")) == unknown);
+  CHECK(outcome(message("NVRM: Xid (PCI:0000:3b:00")) == unknown);
+  CHECK(outcome("NVRM: Xid (PCI:0000:3b:00") == unknown);  // without a header
+  CHECK(outcome(message("NVRM: a new kind of error", 3)) == unknown);
   // What is no error, or no message of the driver.
-  CHECK(severity(message("NVRM: nvAssertOkFailedNoLog: Assertion failed", 4)) == pass);
-  CHECK(severity(message("NVRM: loading NVIDIA UNIX Open Kernel Module for x86_64  580", 3)) ==
+  CHECK(outcome(message("NVRM: nvAssertOkFailedNoLog: Assertion failed", 4)) == pass);
+  CHECK(outcome(message("NVRM: loading NVIDIA UNIX Open Kernel Module for x86_64  580", 3)) ==
         pass);
-  CHECK(severity(message("EXT4-fs error: NVRM: fallen off the bus", 3)) == pass);
+  CHECK(outcome(message("EXT4-fs error: NVRM: fallen off the bus", 3)) == pass);
 }
 
 TEST_CASE("what was cured is no fault: the driver advises nothing more, or was loaded again",
           "[node][kernel_log]") {
   const std::string advice = "154, GPU recovery action changed from 0x0 (None) to ";
   const std::string none = xid("154, GPU recovery action changed from 0x1 (Reset) to 0x0 (None)");
-  CHECK(severity(xid(advice + "0x1 (GPU Reset Required)")) == fail);
-  CHECK(severity(xid(advice + "0x2 (Node Reboot Required)")) == fail);
-  CHECK(severity(xid(advice + "0x1 (GPU Reset Required)") + none) == pass);
-  CHECK(severity(xid("48, DBE") + none) == pass);
-  CHECK(severity(xid("48, DBE", "PCI:0000:18:00 GPU-I:01") + none) == pass);
-  CHECK(severity(xid("48, DBE", "PCI:0000:19:00") + none) == fail);  // of another GPU
-  CHECK(severity(none + xid("48, DBE")) == fail);                    // once more
-  CHECK(severity(xid("48, DBE") + none + xid("48, DBE")) == fail);
+  CHECK(outcome(xid(advice + "0x1 (GPU Reset Required)")) == fail);
+  CHECK(outcome(xid(advice + "0x2 (Node Reboot Required)")) == fail);
+  CHECK(outcome(xid(advice + "0x1 (GPU Reset Required)") + none) == pass);
+  CHECK(outcome(xid("48, DBE") + none) == pass);
+  CHECK(outcome(xid("48, DBE", "PCI:0000:18:00 GPU-I:01") + none) == pass);
+  CHECK(outcome(xid("48, DBE", "PCI:0000:19:00") + none) == fail);  // of another GPU
+  CHECK(outcome(none + xid("48, DBE")) == fail);                    // once more
+  CHECK(outcome(xid("48, DBE") + none + xid("48, DBE")) == fail);
   const std::string loading =
       message("nvidia-nvlink: Nvlink Core is being initialized, major device number 236");
   const std::string loaded = message("NVRM: loading NVIDIA UNIX x86_64 Kernel Module  580.65.06");
   const std::string off = message("NVRM: GPU at 0000:01:00.0 has fallen off the bus.");
-  CHECK(severity(xid("79, GPU has fallen off the bus.") + loading + loaded) == pass);
-  CHECK(severity(off + loading + loaded) == pass);
+  CHECK(outcome(xid("79, GPU has fallen off the bus.") + loading + loaded) == pass);
+  CHECK(outcome(off + loading + loaded) == pass);
   // The driver says that it is loading after it has probed its devices.
-  CHECK(severity(loading + off + loaded) == fail);
+  CHECK(outcome(loading + off + loaded) == fail);
   // In a soak nothing cures.
   const auto log = log_of(xid("48, DBE") + none);
-  CHECK(worst(judge_kernel_events(log->events)).severity == fail);
+  CHECK(worst(judge_kernel_events(log->events)).outcome == fail);
 }
 
 TEST_CASE("the kernel's messages that cannot be read are unknown, not clean",
           "[node][kernel_log][closed]") {
   CHECK_FALSE(read_kernel_log("/nonexistent/kmsg", 1));
   CHECK_FALSE(log_of("no message of a kernel\n"));
-  CHECK(severity_of(Json::object(), "kernel-log") == unknown);
-  CHECK(severity_of({{kKernelLogFact, to_json(KernelLog{})}}, "kernel-log") == pass);
+  CHECK(outcome_of(Json::object(), "kernel-log") == unknown);
+  CHECK(outcome_of({{kKernelLogFact, to_json(KernelLog{})}}, "kernel-log") == pass);
 }
 
 TEST_CASE("a ring that does not reach back over the window says so", "[node][kernel_log][closed]") {
   const auto judged = [](const std::string& messages, double uptime_s) {
-    return severity_of({{kKernelLogFact, to_json(*log_of(messages, uptime_s))}}, "kernel-log");
+    return outcome_of({{kKernelLogFact, to_json(*log_of(messages, uptime_s))}}, "kernel-log");
   };
   const std::string recent = "6,900000,1000000000,-;audit\n", first = "6,0,1000000000,-;audit\n";
   CHECK(judged(recent, 1300) == unknown);
@@ -153,7 +153,7 @@ TEST_CASE("a ring that does not reach back over the window says so", "[node][ker
   const auto log = log_of(recent, 1300);
   Json facts{{kKernelLogFact, to_json(*log)}};
   for (const HostRule& rule : host_rules(0.05))  // a window that it covers
-    if (rule.name == std::string(kKernelLog)) CHECK(worst(rule.judge(facts)).severity == pass);
+    if (rule.name == std::string(kKernelLog)) CHECK(worst(rule.judge(facts)).outcome == pass);
 }
 
 TEST_CASE("an XID names GPU, time and what to do", "[node][kernel_log]") {
@@ -171,13 +171,13 @@ TEST_CASE("an XID that repeats is one line, and the window says which are failur
   events.push_back(xid_74(30, "0000:19:00", "Link 5"));
   auto judgements = judge_kernel_events(events, 24);
   REQUIRE(judgements.size() == 2);
-  CHECK(judgements[0].severity == warn);
+  CHECK(judgements[0].outcome == warn);
   CHECK(judgements[0].cause ==
         "XID 74 (NVLink error) of 0000:18:00, 300 times, last 2 days ago: Link 3");
-  CHECK(judgements[1].severity == fail);
+  CHECK(judgements[1].outcome == fail);
   CHECK(judgements[1].cause == "XID 74 (NVLink error) of 0000:19:00, 30 s ago: Link 5");
   judgements = judge_kernel_events(events, 60);
-  CHECK(judgements[0].severity == fail);
+  CHECK(judgements[0].outcome == fail);
 }
 
 TEST_CASE("messages at random: none crashes, and no line with an XID in it is skipped",

@@ -34,11 +34,11 @@ class Tree {
   std::string root_;
 };
 
-inline Severity severity_of(const Json& facts, const std::string& rule) {
+inline MaybeOutcome outcome_of(const Json& facts, const std::string& rule) {
   std::vector<Judgement> judgements;
   for (const HostRule& each : host_rules())
     if (each.name == rule) judgements = each.judge(facts);
-  return worst(judgements).severity;
+  return worst(judgements).outcome;
 }
 
 }  // namespace shakedown::node

@@ -15,7 +15,7 @@ TEST_CASE("nodes that differ are named by the majority", "[node][comparison]") {
   const auto found = not_passed(compare_nodes(reports));
   REQUIRE(found.size() == 1);
   CHECK(found[0].verdict.cause == "driver: 580.1 here, 580.2 on the 7 others");
-  CHECK(found[0].severity == Severity::warn);
+  CHECK(found[0].outcome == Outcome::warn);
   CHECK(found[0].verdict.name == "node07");
   CHECK(found[0].verdict.action == "reconfigure: the same driver on all nodes");
 }
@@ -38,9 +38,9 @@ TEST_CASE("versions that cannot work together fail; what is unknown on a node is
   reports[1].facts.erase("kernel");
   const auto found = not_passed(compare_nodes(reports));
   REQUIRE(found.size() == 2);
-  CHECK(found[0].severity == Severity::unknown);
+  CHECK(found[0].outcome == Outcome::unknown);
   CHECK(found[0].node == "node01");
-  CHECK(found[1].severity == Severity::fail);
+  CHECK(found[1].outcome == Outcome::fail);
   CHECK(found[1].verdict.class_ == Class::software);
 }
 
@@ -68,17 +68,17 @@ TEST_CASE("a clock unlike that of most nodes is named", "[node][comparison]") {
   auto found = odd(-3600);
   REQUIRE(found.size() == 1);
   CHECK(found[0].node == "node02");
-  CHECK(found[0].severity == Severity::fail);
+  CHECK(found[0].outcome == Outcome::fail);
   CHECK(found[0].verdict.cause == "the clock is 3600.0 s behind most nodes");
   found = odd(1.5);
   REQUIRE(found.size() == 1);
-  CHECK(found[0].severity == Severity::warn);
+  CHECK(found[0].outcome == Outcome::warn);
   CHECK(found[0].verdict.cause == "the clock is 1.5 s ahead of most nodes");
   reports.resize(2);
   *reports[1].clock_s += 70;
   found = not_passed(compare_nodes(reports));
   REQUIRE(found.size() == 1);
-  CHECK(found[0].severity == Severity::fail);
+  CHECK(found[0].outcome == Outcome::fail);
   CHECK(found[0].node.empty());
   CHECK(found[0].verdict.cause == "the clock is 70.0 s behind that of node01");
 }
@@ -121,30 +121,30 @@ Finding odd_node(int nodes, const std::function<void(NodeReport&)>& change) {
 TEST_CASE("a node that has lost an InfiniBand adapter, its link or its speed is named",
           "[node][comparison]") {
   Finding found = odd_node(4, [](NodeReport& r) { r.facts["infiniband"].erase(2); });
-  CHECK(found.severity == Severity::fail);
+  CHECK(found.outcome == Outcome::fail);
   CHECK(found.verdict.class_ == Class::hardware);
   CHECK(found.node == "node03");
   CHECK(found.verdict.cause == "3 InfiniBand ports, 4 on most nodes: mlx5_2:1 is missing");
   found = odd_node(4, [](NodeReport& r) { r.facts["infiniband"] = Json::array(); });
-  CHECK(found.severity == Severity::fail);
+  CHECK(found.outcome == Outcome::fail);
   found = odd_node(2, [](NodeReport& r) { r.facts["infiniband"].erase(2); });
-  CHECK(found.severity == Severity::warn);  // of two nobody knows which is right
+  CHECK(found.outcome == Outcome::warn);  // of two nobody knows which is right
   CHECK(found.verdict.cause == "InfiniBand ports differ: mlx5_2:1 missing on node01");
   found = odd_node(4, [](NodeReport& r) { r.facts["infiniband"].push_back(port_of(4)); });
-  CHECK(found.severity == Severity::warn);
+  CHECK(found.outcome == Outcome::warn);
   CHECK_THAT(found.verdict.cause, ContainsSubstring("mlx5_4:1 is here only"));
   found = odd_node(4, [](NodeReport& r) { r.facts["infiniband"][3] = port_of(9); });
-  CHECK(found.severity == Severity::warn);
+  CHECK(found.outcome == Outcome::warn);
   CHECK_THAT(found.verdict.cause, ContainsSubstring("named mlx5_9:1, on most nodes mlx5_3:1"));
   found = odd_node(4, [](NodeReport& r) { r.facts["infiniband"][1] = port_of(1, "DOWN"); });
-  CHECK(found.severity == Severity::fail);
+  CHECK(found.outcome == Outcome::fail);
   CHECK(found.verdict.class_ == Class::infrastructure);
   CHECK(found.verdict.cause == "InfiniBand port mlx5_1:1: DOWN here, ACTIVE on the 3 others");
   found = odd_node(4, [](NodeReport& r) { r.facts["infiniband"][1]["rate_gbits"] = 100; });
-  CHECK(found.severity == Severity::fail);
+  CHECK(found.outcome == Outcome::fail);
   CHECK(found.verdict.cause == "rate of mlx5_1:1: 100 Gbit/s here, 400 Gbit/s on the 3 others");
   found = odd_node(4, [](NodeReport& r) { r.facts["infiniband"][1]["rate_gbits"] = 800; });
-  CHECK(found.severity == Severity::warn);
+  CHECK(found.outcome == Outcome::warn);
 }
 
 TEST_CASE("a variable that some nodes have is named with those that lack it",
@@ -152,7 +152,7 @@ TEST_CASE("a variable that some nodes have is named with those that lack it",
   const auto set = [](NodeReport& r) { r.facts["nccl_variables"]["NCCL_ALGO"] = "Ring"; };
   Finding found = odd_node(4, set);
   CHECK(found.node == "node03");
-  CHECK(found.severity == Severity::warn);
+  CHECK(found.outcome == Outcome::warn);
   CHECK(found.verdict.cause == "NCCL_ALGO: Ring here, unset on the 3 others");
   found = odd_node(2, set);
   CHECK(found.verdict.cause == "NCCL_ALGO differs: Ring on node01; unset on node00");
@@ -163,7 +163,7 @@ TEST_CASE("a variable that some nodes have is named with those that lack it",
   const auto both = not_passed(compare_nodes(reports));
   REQUIRE(both.size() == 2);
   CHECK(both[0].verdict.cause == "NCCL_ALGO is not known here, but on 3 of 4 nodes");
-  CHECK(both[0].severity == Severity::unknown);
+  CHECK(both[0].outcome == Outcome::unknown);
   CHECK(both[1].verdict.cause == "NCCL_ALGO: unset here, Ring on 2 others");
 }
 

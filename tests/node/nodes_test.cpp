@@ -15,33 +15,33 @@ Finding count_of(const std::vector<NodeReport>& reports, int option = -1) {
 TEST_CASE("the number of GPUs is that of the option, of Slurm, of most nodes or of the bus",
           "[node][count]") {
   auto reports = healthy_nodes(1);
-  CHECK(count_of(reports, 8).severity == Severity::pass);
-  CHECK(count_of(reports, 9).severity == Severity::fail);
-  CHECK(count_of(reports, 7).severity == Severity::warn);
-  CHECK(count_of(reports).severity == Severity::unknown);  // CRE#5: nobody says how many
+  CHECK(count_of(reports, 8).outcome == Outcome::pass);
+  CHECK(count_of(reports, 9).outcome == Outcome::fail);
+  CHECK(count_of(reports, 7).outcome == Outcome::warn);
+  CHECK(count_of(reports).outcome == Outcome::unknown);  // CRE#5: nobody says how many
 
   reports[0].facts["slurm"] = {{"SLURM_GPUS_PER_NODE", "h200:9"}};
-  CHECK(count_of(reports).severity == Severity::fail);
-  CHECK(count_of(reports, 8).severity == Severity::pass);
+  CHECK(count_of(reports).outcome == Outcome::fail);
+  CHECK(count_of(reports, 8).outcome == Outcome::pass);
   reports[0].facts["slurm"] = {{"SLURM_JOB_GPUS", "0,1,2,3"}};  // a part of the node's
-  CHECK(count_of(reports).severity == Severity::pass);
+  CHECK(count_of(reports).outcome == Outcome::pass);
   reports[0].facts["slurm"] = {{"SLURM_JOB_GPUS", "0,2-9"}};
-  CHECK(count_of(reports).severity == Severity::fail);
+  CHECK(count_of(reports).outcome == Outcome::fail);
   reports[0].facts["slurm"] = {{"SLURM_GPUS_ON_NODE", "8"}};
-  CHECK(count_of(reports).severity == Severity::pass);
+  CHECK(count_of(reports).outcome == Outcome::pass);
   reports[0].facts.erase("slurm");
 
   // aicr#1858: one GPU is missing, and nobody says which.
   reports[0].facts["gpus_on_bus"] = {"0000:18:00.0", "0000:19:00.0"};
   reports[0].gpus.gpus.resize(1);
-  CHECK(count_of(reports).severity == Severity::fail);
+  CHECK(count_of(reports).outcome == Outcome::fail);
   CHECK_THAT(count_of(reports).verdict.cause, ContainsSubstring("on the bus only: 0000:19:00.0"));
   reports[0].facts["container"] = "docker";  // which may have been given one of two
-  CHECK(count_of(reports).severity == Severity::unknown);
+  CHECK(count_of(reports).outcome == Outcome::unknown);
 
   reports = healthy_nodes(3);
   reports[0].gpus.gpus.pop_back();
-  CHECK(count_of(reports).severity == Severity::fail);
+  CHECK(count_of(reports).outcome == Outcome::fail);
   CHECK(count_of(reports).verdict.class_ == Class::hardware);
 }
 
@@ -51,40 +51,40 @@ TEST_CASE("a node without a driver says what it cannot see; a broken one is foun
   report.host = "n0";
   report.gpus.problem =
       "libnvidia-ml.so.1: cannot open shared object file: No such file or directory";
-  const auto severity = [&](const char* check, int option = -1) {
-    return of_check(judge_nodes({report}, {option}), check).front().severity;
+  const auto outcome = [&](const char* check, int option = -1) {
+    return of_check(judge_nodes({report}, {option}), check).front().outcome;
   };
-  CHECK(severity("gpu-count") == Severity::unknown);
-  CHECK(severity("management") == Severity::unknown);
-  CHECK(severity("gpu-count", 8) == Severity::fail);
+  CHECK(outcome("gpu-count") == Outcome::unknown);
+  CHECK(outcome("management") == Outcome::unknown);
+  CHECK(outcome("gpu-count", 8) == Outcome::fail);
   const Verdict count = of_check(judge_nodes({report}, {8}), "gpu-count").front().verdict;
   CHECK(count.action.find("RMA") == std::string::npos);
   report.facts["driver_module"] = "580.2";
   report.facts["container"] = "docker";  // which was given no GPU, perhaps
-  CHECK(severity("management") == Severity::warn);
+  CHECK(outcome("management") == Outcome::warn);
   for (const char* problem :
        {"nvmlInit_v2: Driver/library version mismatch", "libnvidia-ml.so.1: file too short"}) {
     report.gpus.problem = problem;  // open-gpu-kernel-modules#626, soperator#2684
     const auto found = of_check(judge_nodes({report}, {}), "management").front();
-    CHECK(found.severity == Severity::fail);
+    CHECK(found.outcome == Outcome::fail);
     CHECK(found.verdict.class_ == Class::software);
     CHECK_THAT(found.verdict.cause, ContainsSubstring(problem));
     CHECK(found.verdict.action.find("--gpus") == std::string::npos);
   }
   report.gpus.problem = "nvmlInit_v2: Unknown Error";
-  CHECK(severity("management") == Severity::warn);
+  CHECK(outcome("management") == Outcome::warn);
   report.facts["container"] = "none seen";
-  CHECK(severity("management") == Severity::fail);
+  CHECK(outcome("management") == Outcome::fail);
   report.facts.erase("driver_module");
-  CHECK(severity("management") == Severity::unknown);
+  CHECK(outcome("management") == Outcome::unknown);
   report.gpus.problem = "nvmlInit_v2: Driver/library version mismatch";
-  CHECK(severity("management") == Severity::fail);  // which there is not without a driver
+  CHECK(outcome("management") == Outcome::fail);  // which there is not without a driver
   report.gpus.problem.reset();
   report.gpus.stalled = {"nvmlSystemGetDriverVersion"};
-  CHECK(severity("management") == Severity::fail);
+  CHECK(outcome("management") == Outcome::fail);
   report.gpus.stalled.clear();
   report.gpus.failed = {"nvmlDeviceGetCount_v2: Unknown Error"};
-  CHECK(severity("management") == Severity::fail);
+  CHECK(outcome("management") == Outcome::fail);
 }
 
 TEST_CASE("a node without GPU is judged by what is expected of it", "[node][count][closed]") {
@@ -92,25 +92,25 @@ TEST_CASE("a node without GPU is judged by what is expected of it", "[node][coun
   report.host = "n0";
   report.gpus.problem =
       "libnvidia-ml.so.1: cannot open shared object file: No such file or directory";
-  const auto severity = [&](const char* check, int option = -1) {
-    return of_check(judge_nodes({report}, {option}), check).front().severity;
+  const auto outcome = [&](const char* check, int option = -1) {
+    return of_check(judge_nodes({report}, {option}), check).front().outcome;
   };
-  using enum Severity;
-  for (const char* check : {"management", "driver", "gpu-count"}) CHECK(severity(check) == unknown);
-  CHECK(severity("gpu-count", 0) == pass);
-  for (const char* check : {"management", "driver"}) CHECK(severity(check, 0) == not_applicable);
+  using enum Outcome;
+  for (const char* check : {"management", "driver", "gpu-count"}) CHECK(outcome(check) == unknown);
+  CHECK(outcome("gpu-count", 0) == pass);
+  for (const char* check : {"management", "driver"}) CHECK(outcome(check, 0) == std::nullopt);
   report.facts["gpus_on_bus"] = Json::array();
   for (const char* check :
        {"management", "driver", "gpu-count", "acs", "iommu", "peermem", "fabric-manager"})
-    CHECK(severity(check) == not_applicable);
-  CHECK(severity("gpu-count", 8) == fail);
+    CHECK(outcome(check) == std::nullopt);
+  CHECK(outcome("gpu-count", 8) == fail);
   report.facts["slurm"] = {{"SLURM_GPUS_ON_NODE", "8"}};
-  CHECK(severity("gpu-count") == fail);
+  CHECK(outcome("gpu-count") == fail);
   report.facts.erase("slurm");
   report.facts["driver_module"] = "580.2";  // all GPUs of a GPU node are gone, perhaps
   report.facts["container"] = "none seen";
-  CHECK(severity("management") == fail);
-  CHECK(severity("gpu-count") == unknown);
+  CHECK(outcome("management") == fail);
+  CHECK(outcome("gpu-count") == unknown);
   // It is no pass: where nothing else passes, neither does the node.
   const std::vector<Finding> none{
       finding_of("acs", shakedown::node::not_applicable("no GPU"), Scope::node, "n0")};
@@ -143,40 +143,39 @@ TEST_CASE("a driver that does not open in time fails only where persistence mode
     const auto judged = [&] { return judge_nodes({report}, {8}); };
     const auto unknown = not_passed(of_check(judged(), check));
     REQUIRE(unknown.size() == 1);
-    CHECK(unknown[0].severity == Severity::unknown);
+    CHECK(unknown[0].outcome == Outcome::unknown);
     CHECK(unknown[0].verdict.class_ == Class::config);
     CHECK_THAT(unknown[0].verdict.action, ContainsSubstring("nvidia-persistenced"));
-    CHECK(of_check(judged(), "gpu-count")[0].severity != Severity::fail);  // unknown is not zero
+    CHECK(of_check(judged(), "gpu-count")[0].outcome != Outcome::fail);  // unknown is not zero
     const Verdict job = verdict_of_job(judged(), false);
     CHECK(job.outcome == Outcome::inconclusive);
     CHECK(job.action == unknown[0].verdict.action);
     report.facts["persistence_daemon"] = true;
-    CHECK(not_passed(of_check(judged(), check))[0].severity == Severity::fail);
+    CHECK(not_passed(of_check(judged(), check))[0].outcome == Outcome::fail);
     CHECK(verdict_of_job(judged(), false).outcome == Outcome::fail);
   }
 }
 
 TEST_CASE("the driver's module, library and CUDA must fit", "[node][driver]") {
   auto report = healthy_node("n0");
-  const auto severity = [&] {
-    return of_check(judge_nodes({report}, {8}), "driver").front().severity;
+  const auto outcome = [&] {
+    return of_check(judge_nodes({report}, {8}), "driver").front().outcome;
   };
-  CHECK(severity() == Severity::pass);
+  CHECK(outcome() == Outcome::pass);
   report.facts["driver_module"] = "580.1";
-  CHECK(severity() == Severity::fail);
+  CHECK(outcome() == Outcome::fail);
   report.facts.erase("driver_module");
   report.facts["libraries"]["cuda_built"] = "13.1";
-  CHECK(severity() == Severity::pass);
+  CHECK(outcome() == Outcome::pass);
   report.gpus.cuda_driver_version = "12.8";
-  CHECK(severity() == Severity::fail);
+  CHECK(outcome() == Outcome::fail);
   // Which a passive check, and a hook, does not need.
   const Finding passive =
       of_check(judge_nodes({report}, {.gpus = 8, .uses_gpus = false}), "driver").front();
-  CHECK(passive.severity == Severity::unknown);
-  CHECK_FALSE(passive.decides);
+  CHECK(passive.outcome == Outcome::unknown);
   CHECK_THAT(passive.verdict.cause, ContainsSubstring("Shakedown's build, not the node"));
   report.gpus.driver_version.reset();
-  CHECK(severity() == Severity::unknown);
+  CHECK(outcome() == Outcome::unknown);
 }
 
 TEST_CASE("a report is the same after it was sent", "[node][report]") {

@@ -208,7 +208,7 @@ TEST_CASE("no rule passes on a reading that lacks what it needs, whatever else i
     context.under_load = seed % 3 == 0;
     for (const GpuReading& gpu : gpus)
       for (const Finding& finding : judge_gpu("n0", gpu, context)) {
-        const bool passes = finding.severity == Severity::pass;
+        const bool passes = finding.outcome == Outcome::pass;
         (passes ? passed : not_passed).insert(finding.check);
         if (!passes || needs().at(finding.check)(gpu)) continue;
         FAIL_CHECK("seed " << seed << ": " << finding.check
@@ -236,7 +236,7 @@ TEST_CASE("nodes at random are judged, compared, printed and recorded without an
       CHECK_FALSE(finding.verdict.cause.empty());
       CHECK_FALSE(record_of(finding).empty());
       // A fault, and what may be one, comes with its class and what to do.
-      if (finding.severity == Severity::fail || finding.severity == Severity::warn)
+      if (finding.outcome == Outcome::fail || finding.outcome == Outcome::warn)
         CHECK((!finding.verdict.action.empty() && finding.verdict.class_));
     }
     CHECK_FALSE(findings_table(findings).empty());

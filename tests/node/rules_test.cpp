@@ -46,13 +46,13 @@ Finding look_at(const std::string& rule, const Change& change, const Setting& se
 struct Case {
   const char* rule;
   Change change;
-  Severity severity;
+  MaybeOutcome outcome;
   std::optional<Class> class_ = std::nullopt;
   const char* action = "";  // a part of it
   Setting setting = {};
 };
 
-using enum Severity;
+using enum Outcome;
 using enum Class;
 
 Setting alone() { return {0}; }
@@ -249,16 +249,15 @@ const std::vector<Case>& healthy_cases() {
 /// Neither passes nor lets the node pass.
 void check_undecided(const Finding& finding) {
   INFO(line_of(finding.verdict));
-  CHECK(finding.severity == unknown);
   CHECK(verdict_of_job({finding}, false).outcome == Outcome::inconclusive);
-  CHECK(finding.decides);
+  CHECK(finding.outcome == Outcome::inconclusive);
   CHECK_FALSE(finding.verdict.action.empty());
 }
 
 void check_case(const Case& tried) {
   const Finding finding = look_at(tried.rule, tried.change, tried.setting);
   INFO(tried.rule << ": " << line_of(finding.verdict));
-  CHECK(std::string(name_of(finding.severity)) == name_of(tried.severity));
+  CHECK(std::string(name_of(finding.outcome)) == name_of(tried.outcome));
   CHECK(finding.verdict.class_ == tried.class_);
   CHECK_THAT(finding.verdict.action, ContainsSubstring(tried.action));
   CHECK_FALSE(finding.verdict.cause.empty());
@@ -281,7 +280,7 @@ TEST_CASE("each rule has a reading that trips it, and passes on a healthy GPU", 
   for (int peers : {0, 1, 7})
     for (const Finding& finding : findings_of([](auto&) {}, {peers})) {
       INFO(finding.check << ": " << finding.verdict.cause);
-      CHECK(finding.severity == pass);
+      CHECK(finding.outcome == pass);
       CHECK(finding.verdict.action.empty());
     }
 }
@@ -295,8 +294,8 @@ TEST_CASE("a recorded H200 is healthy, and what its virtual machine hides is unk
   context.all = context.peers;
   std::set<std::string> not_passed;
   for (const Finding& finding : judge_gpu("n0", host.gpus.at(0), context)) {
-    if (finding.severity == pass) continue;
-    CHECK(finding.severity == unknown);
+    if (finding.outcome == pass) continue;
+    CHECK(finding.outcome == unknown);
     not_passed.insert(finding.check);
   }
   CHECK(not_passed == std::set<std::string>{"nvlink-count", "nvlink-speed", "nvlink-errors"});
@@ -337,7 +336,7 @@ TEST_CASE("CRE#5: a reading without any measurement passes no rule", "[node][rul
              },
              {peers})) {
       INFO(finding.check << ": " << finding.verdict.cause);
-      if (!none_needed.contains(finding.check)) CHECK(finding.severity == unknown);
+      if (!none_needed.contains(finding.check)) CHECK(finding.outcome == unknown);
     }
 }
 
@@ -377,12 +376,12 @@ TEST_CASE("each measurement that is missing turns its rule unknown", "[node][rul
   };
   for (const auto& [rule, change] : missing) {
     INFO(rule);
-    CHECK(look_at(rule, change).severity == unknown);
+    CHECK(look_at(rule, change).outcome == unknown);
   }
   Setting under_load = loaded();
   CHECK(look_at(
             "pcie-link", [](auto& g) { g.pcie_width.reset(); }, under_load)
-            .severity == unknown);
+            .outcome == unknown);
 }
 
 TEST_CASE(
@@ -392,7 +391,7 @@ TEST_CASE(
     g.power_w = 0, g.temperature_c = 4294967295.0, g.sm_clock_mhz = 0;
   };
   const auto findings = findings_of(broken);
-  CHECK(look_at("sane-readings", broken).severity == fail);
+  CHECK(look_at("sane-readings", broken).outcome == fail);
   CHECK(verdict_of_job(findings, false).outcome == Outcome::fail);
 }
 
@@ -400,7 +399,7 @@ TEST_CASE("NVSentinel#1748: a driver that stalls is a finding that names GPU and
           "[node][rules][closed]") {
   const Finding finding =
       look_at("management-stall", [](auto& g) { g.stalled = {"nvmlDeviceGetFieldValues"}; });
-  CHECK(finding.severity == fail);
+  CHECK(finding.outcome == fail);
   CHECK(finding.subject == "GPU 0");
   CHECK_THAT(finding.verdict.cause, ContainsSubstring("nvmlDeviceGetFieldValues"));
 }
@@ -422,7 +421,7 @@ TEST_CASE("soperator: what is unknown is counted, and is inconclusive where stri
   CHECK(verdict_of_job(findings, true).outcome == Outcome::inconclusive);
   CHECK(record_of(look_at("recovery-action", [](auto& g) {
           g.recovery_action.reset();
-        })).at("verdict") == "INCONCLUSIVE");
+        })).at("verdict") == "UNKNOWN");
 }
 
 TEST_CASE("gpu-burn#123: where nothing could be read the job has not passed",
@@ -441,10 +440,9 @@ TEST_CASE("a majority is more than half of at least three", "[node][majority]") 
   CHECK(majority_of<int>({1, 2, 3}) == std::nullopt);
 }
 
-TEST_CASE("a warning's record is inconclusive and has severity, check and host", "[node][rules]") {
+TEST_CASE("a warning's record has its outcome, check and host", "[node][rules]") {
   const Json record = record_of(look_at("persistence", [](auto& g) { g.persistence = false; }));
-  CHECK(record.at("severity") == "WARN");
-  CHECK(record.at("verdict") == "INCONCLUSIVE");
+  CHECK(record.at("verdict") == "WARN");
   CHECK(record.at("check") == "persistence");
   CHECK(record.at("host") == "n0");
   CHECK(record.at("class") == "CONFIG");

@@ -253,6 +253,8 @@ class Hangs(Folder):
         self.assertIn("rank 0 on", err)
         self.assertIn("within 2 s", err)
         self.assertIn("no answer from rank 1", err)
+        silent, = [line for line in support.read_record(record) if line["kind"] == "failure"]
+        self.assertEqual((silent["ranks"], silent["waited_s"], len(silent["hosts"])), ([1], 2, 1))
         self.assertLess(time.monotonic() - started, 45)  # 3 s where the cores are free
         self.assertEqual(read_record(record)[0]["kind"], "run")  # what was written is whole
         self.assertTrue(support.gone(victim))

@@ -1,33 +1,36 @@
 """A simulated fleet: nodes of eight GPUs on leaf switches under a spine, with the spread that
 healthy hardware was measured to have, and faults. It answers the tests that ladder.isolate yields,
-and has the figures that peers.judge compares."""
+and has the metrics that bin/judge concludes from."""
 
 import dataclasses
+import os
 import pathlib
 import random
 import sys
+import tempfile
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "launch"))
-from shakedown_launch.acceptance.judge import peers  # noqa: E402
+from shakedown_launch.acceptance.judge import program  # noqa: E402
 from shakedown_launch.acceptance.ladder import isolation, ladder  # noqa: E402
 from shakedown_launch.acceptance.model import (  # noqa: E402
-    CONFIG, ENVIRONMENT, FAIL, HARDWARE, INCONCLUSIVE, INFRASTRUCTURE, PASS, WARN, Figure)
+    CONFIG, ENVIRONMENT, FAIL, HARDWARE, INCONCLUSIVE, INFRASTRUCTURE, PASS, WARN, Run)
 
 GPUS = 8
 LEAF = 16  # nodes on a leaf switch
-ROUNDS = 5  # samples per figure
 
 # Standard deviations, of the value: healthy hardware, measured or published (acceptance.md).
 NODE_SPREAD = 0.01  # of a node's network
 ALL_REDUCE_NOISE = 0.025  # of one all_reduce over nodes
+HEAT_C = 71
 FLOOR = 0.92  # of the baseline: below it a group fails
-# metric: value, unit, spread between GPUs, noise between rounds
-METRICS = {"compute/fp16/sustained": (651, "TFLOP/s", 0.015, 0.01),
-           "memory/copy": (4270, "GB/s", 0.01, 0.003),
-           "host/to_device/alone": (55.3, "GB/s", 0.002, 0.001),
-           "link/within_node/both/alone/median": (783, "GB/s", 0.01, 0.003),
-           "setting/power_limit": (700, "W", 0, 0)}
-CLOCK_MHZ, HEAT_C = 1530, 71
+
+# metric: value, unit, spread between GPUs, noise between samples, samples
+CYCLES, CLOCK, HOST = "product/fp16/flop_per_cycle_sm", "product/fp16/clock_mhz", "host_link/to_device/alone"
+METRICS = {CYCLES: (4002, "FLOP/cycle/SM", 0.0003, 0.001, 12), CLOCK: (1530, "MHz", 0.015, 0.005, 5),
+           "memory/copy": (4270, "GB/s", 0.003, 0.003, 5), HOST: (55.3, "GB/s", 0.002, 0.001, 20)}
+THERMAL, POWER_CAP = 0x20, 0x04  # NVML's bits
+FACTORS = {"slow GPU: heat": (CLOCK, 0.85), "slow GPU: chip": (CYCLES, 0.85), "power limit": (CLOCK, 0.85),
+           "host link at half": (HOST, 0.5)}
 
 # Assumed, in seconds: starting a job on the nodes of a group, its all_reduce, and the time-out of a
 # group in which a node does not answer. The tests of a round run at the same time.
@@ -45,8 +48,8 @@ class Fault:
 
 
 # kind: the class that has to be named; who finds it
-KINDS = {"slow GPU: heat": (ENVIRONMENT, peers), "slow GPU: chip": (HARDWARE, peers),
-         "power limit": (CONFIG, peers), "host link at half": (HARDWARE, peers),
+KINDS = {"slow GPU: heat": (ENVIRONMENT, program), "slow GPU: chip": (HARDWARE, program),
+         "power limit": (CONFIG, program), "host link at half": (INFRASTRUCTURE, program),
          "corrupt GPU": (HARDWARE, ladder), "dead node": ("", ladder),
          "flaky node": ("", ladder), "bad port": (INFRASTRUCTURE, ladder),
          "port at 93 %": (INFRASTRUCTURE, ladder), "bad pair": (INFRASTRUCTURE, ladder),
@@ -70,6 +73,7 @@ class Fleet:
         self.domains = {node: f"leaf{i // leaf:03}" for i, node in enumerate(self.nodes)}
         self.leaves = list(dict.fromkeys(self.domains.values()))
         self.faults = [self.fault(kind) for kind in kinds]
+        self._draws = random.Random(seed + 1)  # of its own: what is measured leaves the ladder's tests alone
         self._network = {node: self.random.gauss(1, NODE_SPREAD) for node in self.nodes}
         self.seconds = self.tests = 0
 
@@ -136,53 +140,44 @@ class Fleet:
         except StopIteration as end:
             return end.value
 
-    # ---- what the peers compare ----
+    # ---- what bin/judge concludes from ----
 
-    def figures(self):
-        found = []
-        for node in self.nodes:
-            for gpu in range(GPUS):
-                here = [fault for fault in self.faults
-                        if fault.nodes == (node,) and fault.gpu == gpu]
-                found += [self.figure(metric, node, gpu, here) for metric in METRICS]
-        return found
+    def judged(self):
+        """Its findings."""
+        with tempfile.TemporaryDirectory() as folder:
+            with open(f"{folder}/fleet.jsonl", "w", encoding="utf-8") as file:
+                for node in self.nodes:
+                    for gpu in range(GPUS):
+                        faults = [fault for fault in self.faults if fault.nodes == (node,) and fault.gpu == gpu]
+                        file.writelines(self.line(metric, node, gpu, faults) for metric in METRICS)
+            judged = program.Program(folder, os.environ).judge(
+                "judged.jsonl", {node: [node] for node in self.nodes},
+                [Run("compute", tuple(self.nodes), 0, "", 0, "fleet.jsonl", "")])
+        assert not judged.failed, judged.failed
+        return judged.findings
 
-    def figure(self, metric, node, gpu, faults):
-        value, unit, spread, noise = METRICS[metric]
-        value *= self.random.gauss(1, spread)
-        explains = {}
-        if metric.startswith("compute/"):
-            explains = {"sm_clock_mhz": CLOCK_MHZ * value / METRICS[metric][0], "power_w": 699,
-                        "temperature_c": self.random.gauss(HEAT_C, 2),
-                        "throttle_reasons": "sw_power_cap"}
+    def line(self, metric, node, gpu, faults):
+        value, unit, spread, noise, count = METRICS[metric]
+        draw = self._draws.gauss
+        value *= draw(1, spread)
+        seen = {"temperature_c": round(draw(HEAT_C, 2)), "power_limit_w": 700, "reasons": POWER_CAP}
         for fault in faults:
-            value *= self.slowed(fault, metric, explains)
-        samples = tuple(value * self.random.gauss(1, noise) for _ in range(ROUNDS))
-        return Figure("compute", (node,), metric, sorted(samples)[ROUNDS // 2], unit,
-                      gpu=f"GPU-{node}-{gpu}", samples=() if "setting" in metric else samples,
-                      explains=explains)
-
-    @staticmethod
-    def slowed(fault, metric, explains):
-        """The share that is left."""
-        if fault.kind == "slow GPU: heat" and explains:
-            explains["sm_clock_mhz"] *= 0.85
-            explains.update(temperature_c=84, throttle_reasons="sw_power_cap sw_thermal_slowdown")
-            return 0.85
-        if fault.kind == "slow GPU: chip" and explains:
-            return 0.85
-        if fault.kind == "power limit":
-            if explains:
-                explains["sm_clock_mhz"] *= 0.87
-                return 0.87
-            return 600 / 700 if metric == "setting/power_limit" else 1
-        if fault.kind == "host link at half" and metric.startswith("host/"):
-            return 0.5
-        return 1
+            slowed, share = FACTORS.get(fault.kind, ("", 1))
+            value *= share if metric == slowed else 1
+            if fault.kind == "slow GPU: heat":
+                seen.update(temperature_c=84, reasons=POWER_CAP | THERMAL)
+            if fault.kind == "power limit":
+                seen["power_limit_w"] = 600
+        samples = [round(value * draw(1, noise), 4) for _ in range(count)]
+        uuid = f"GPU-{node}-{gpu}"
+        return program.text_of({
+            "kind": "metric", "metric": metric, "unit": unit, "scope": "gpu", "name": uuid, "ranks": [gpu],
+            "hosts": [node], "uuids": [uuid], "backend": "gpu", "board": "NVIDIA H200", "look": 1,
+            "samples": samples, "check": "verified", "outcome": "measured", **seen}) + "\n"
 
     # ---- what came of it ----
 
-    def score(self, result, findings):
+    def score(self, result, findings=()):
         """{each of FATES, "wrong nodes", "wrong links": count}."""
         score = dict.fromkeys((*FATES, "wrong nodes", "wrong links"), 0)
         found = isolation.findings(result, "ladder")

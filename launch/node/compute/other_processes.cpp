@@ -28,7 +28,7 @@ std::string use_before(const GpuReading& gpu, const std::vector<int>& our_pids) 
   GpuContext context;
   context.our_pids = our_pids;
   const Judgement use = judge_foreign_use(gpu, context);
-  return use.severity == Severity::warn ? use.cause : "";
+  return use.outcome == Outcome::warn ? use.cause : "";
 }
 
 /// In a container the driver may know this job's processes by other numbers: `ranks` of those that

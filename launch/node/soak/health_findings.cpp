@@ -147,15 +147,14 @@ void judge_xids(const std::vector<Window>& windows, const std::vector<RankIdenti
                        static_cast<std::ptrdiff_t>(r);
     for (const Judgement& judgement : judge_kernel_events(events)) {
       const bool of_switch = judgement.class_ == Class::infrastructure;  // seen by all its ranks
-      if (judgement.severity == Severity::pass || (of_switch && !first)) continue;
+      if (judgement.outcome == Outcome::pass || (of_switch && !first)) continue;
       Verdict verdict = on_rank(static_cast<int>(r), ranks[r], "xid");
       if (of_switch) {
         verdict.scope = Scope::node;
         verdict.name = ranks[r].host;
       }
-      verdict.outcome = judgement.severity == Severity::fail      ? Outcome::fail
-                        : judgement.severity == Severity::unknown ? Outcome::inconclusive
-                                                                  : Outcome::warn;
+      verdict.outcome =
+          judgement.outcome == Outcome::unknown ? Outcome::inconclusive : *judgement.outcome;
       verdict.class_ = judgement.class_;
       verdict.cause = fmt::format("{}: during the soak: {}",
                                   place_of(static_cast<int>(r), ranks[r]), judgement.cause);

@@ -2,7 +2,8 @@
 verdict per node.
 
 Data flows one way. `stages` says what runs. `campaign` has it run on the nodes of a fleet;
-`evidence` reads the records that it left: figures and findings. `judge` compares the figures with
-`references` and with one another, and gives one verdict per node. `ladder` says which node or path
-a failure of several nodes belongs to. `report` writes the result. All of them share the types of
-`model`; `main` connects them. tests/check_tree holds who imports whom."""
+`evidence` reads in the records that it left how runs ended and what is no rate. `judge` writes this
+to runs.jsonl and has bin/judge conclude, of the rates as well; here nothing is compared. `ladder`
+says which node or path a failure of several nodes belongs to. `report` writes the result. All of
+them share the types of `model` and `lines`; `main` connects them. tests/check_tree holds who imports
+whom."""

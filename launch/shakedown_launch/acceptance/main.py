@@ -12,12 +12,12 @@ import time
 from .. import gpus, mpi, places
 from ..command import UsageError, name, say
 from ..job import RUNNING, Stopped
-from . import options, references, stages
+from . import options, stages
 from .campaign.campaign import Campaign
 from .campaign.fleet import Fleet, host_names
 from .campaign.progress import Log, Progress
 from .evidence import machines
-from .judge import verdicts
+from .judge import program
 from .judge.judge import Judge
 from .model import EXIT_CODES, FAIL, INCONCLUSIVE, PASS, STOPPED, Acceptance, Finding
 from .report import digest, history, jsonl, junit, nagios, page, prometheus, slurm_lines, text
@@ -25,6 +25,7 @@ from .words import clean, count
 
 # Of Slurm's hooks, which may need 20 s and 5 s: seconds until their jobs are ended, then killed.
 BUDGET_S = {stages.PROLOG: (14, 3), stages.PASSIVE: (4.3, 0.5)}
+JUDGE_S = {stages.PROLOG: 2, stages.PASSIVE: 0.6}  # after that, for bin/judge
 LIST_S = 4  # of it, until nvidia-smi counts as hung: node_check then says what hangs
 
 
@@ -48,7 +49,7 @@ def run(arguments):
     if request.settings.tier not in BUDGET_S:  # of one rank, which needs no mpirun
         mpi.check_open_mpi(environ, hosts)
     check_programs(request.settings.tier, environ)
-    known = known_references(request)
+    check_reference(request.settings.reference, environ)
     kept = options.output_folder(request, os.environ)
     output = kept or tempfile.mkdtemp(prefix="shakedown-")
     if not kept:  # a hook's, as root: MPI and CUDA use no folder that another user could make before
@@ -56,8 +57,7 @@ def run(arguments):
         environ.setdefault("CUDA_MPS_PIPE_DIRECTORY", output)
     RUNNING.stop_at_all()
     try:
-        return accept(request, values, environ, hosts, known, output, kept, began, listed,
-                      job_gpus)
+        return accept(request, values, environ, hosts, output, kept, began, listed, job_gpus)
     except OSError as error:
         if error.filename is None and error.errno in (errno.ENOSPC, errno.EDQUOT):
             error.filename = f"--output {output}" if request.output else output
@@ -77,28 +77,26 @@ def lister(tier):
 
 def check_programs(tier, environ):
     """Before the first runs: what it found would be lost where a later one is missing."""
-    for stage in stages.STAGES:
-        if tier in stage.tiers:
-            places.find_program(stage.program, environ)
+    for name_ in ["judge", *(stage.program for stage in stages.STAGES if tier in stage.tiers)]:
+        places.find_program(name_, environ)
 
 
-def known_references(request):
-    """Those of the folder that the user named, or of Shakedown's; a passive check measures nothing
-    to compare."""
-    folder = request.reference or os.path.join(places.TREE, "results", "reference")
-    if request.settings.tier == stages.PASSIVE or not (request.reference or os.path.isdir(folder)):
-        return []
-    known = references.load(folder)
-    if request.reference and not known:
-        raise UsageError(f"--reference {folder}: a folder without .json files")
-    return known
+def check_reference(path, environ):
+    """Before anything runs: what the user named can be read."""
+    if path:
+        with tempfile.TemporaryDirectory() as folder:
+            program.write_runs(folder, {}, [])
+            wrong = program.Program(folder, environ, path).run([])
+        if wrong:
+            raise UsageError(f"--reference {path}: {wrong}")
 
 
-def accept(request, values, environ, hosts, known, output, kept, began, listed, job_gpus):
+def accept(request, values, environ, hosts, output, kept, began, listed, job_gpus):
     started = time.time()
     log = Log(f"{output}/acceptance_{time.strftime('%Y%m%d_%H%M%S')}.log")
     log.line(f"{name()} {' '.join(sys.argv[1:])}")
-    judge = Judge(output, known, request.reference or "", job_gpus)
+    judge = Judge(output, program.Program(output, environ, request.settings.reference, request.strict),
+                  job_gpus)
     limits = {}
     if request.settings.tier in BUDGET_S:
         budget, grace = BUDGET_S[request.settings.tier]
@@ -115,39 +113,39 @@ def accept(request, values, environ, hosts, known, output, kept, began, listed, 
     except OSError as error:  # a full disk: what ran by then is reported all the same
         campaign.end(f"{error.filename or output}: {error.strerror}")
     campaign.progress.end()
-    acceptance = conclude(campaign, judge, request, values, started)
-    code = write(acceptance, request, output, log, stopped)
+    acceptance = conclude(campaign, judge, request, values, started, began)
+    code = write(acceptance, judge, request, output, log, stopped)
     if kept and not request.nagios:
         show(f"results: {output}\n")
     return STOPPED if stopped and not request.nagios else code
 
 
-def conclude(campaign, judge, request, values, started):
+def conclude(campaign, judge, request, values, started, began):
     """The Acceptance: a verdict per node, and what concerns none of them."""
-    runs = campaign.runs
-    nodes = campaign.nodes()
-    judge.choose(nodes, campaign.ranks, runs)
-    figures = judge.figures(runs)
-    found = [*campaign.findings, *machines.findings(runs, judge.records),
-             *judge.all_findings(runs, figures, campaign.isolations)]
-    found += judge.unjudged(figures, request.strict)
-    found += not_injected(request.fault, campaign, found) if request.fault else []
-    found = [dataclasses.replace(each, accepted=not each.blames and each.check in request.accept)
-             for each in found]
-    good = {stage: each.good for stage, each in campaign.isolations.items()}
-    good.update(judge.judged(runs))
-    concluded = verdicts.verdicts(nodes, runs, found, campaign.expected(), campaign.left_out,
-                                  request.strict, good)
-    single = {(node.name,) for node in nodes}
+    runs, tier = campaign.runs, request.settings.tier
+    limit = program.LIMIT_S if tier not in BUDGET_S else \
+        max(0, began + BUDGET_S[tier][0] - time.monotonic()) + JUDGE_S[tier]
+    concluded, others, judged = judge.conclude(
+        campaign.nodes(), runs, [*campaign.findings, *machines.findings(runs, judge.records),
+                                 *judge.all_findings(runs, campaign.isolations)],
+        campaign.isolations, functools.partial(accepted, request.accept), campaign.rates(), limit,
+        campaign.expected(), campaign.left_out)
+    if request.fault:
+        others += not_injected(request.fault, campaign, [
+            *others, *(each for verdict in concluded for each in verdict.findings)])
     return Acceptance(
-        request.settings.tier, time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(started)),
-        time.time() - started, tuple(concluded),
-        tuple(each for each in found if each.nodes not in single), tuple(figures), tuple(runs),
-        judge.described(), {key.lstrip("-").replace("-", "_"): value
-                            for key, value in values.items()},
+        tier, time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(started)), time.time() - started,
+        tuple(concluded), tuple(others), tuple(judged.figures), tuple(runs), tuple(judged.found),
+        campaign.settings.backend if campaign.settings.backend != "auto" else "",
+        {key.lstrip("-").replace("-", "_"): value for key, value in values.items()},
         sum(each.tests for each in campaign.isolations.values()),
         sum(each.rounds for each in campaign.isolations.values()),
         judge.statement(runs))
+
+
+def accepted(checks, finding):
+    """The finding, marked where the site accepts it."""
+    return dataclasses.replace(finding, accepted=not finding.blames and finding.check in checks)
 
 
 def not_injected(fault, campaign, found):
@@ -157,12 +155,13 @@ def not_injected(fault, campaign, found):
         return []
     cause = "was injected and not found" if campaign.injected else \
         f"was given to no program: {why_not_given(fault, campaign)}"
-    return [Finding("inject-fault", INCONCLUSIVE, (), f"{fault} {cause}", check="inject-fault",
-                    action="choose another rank, kind or tier; slow also needs --reference")]
+    action = "see what would have been found, and choose a larger amount" if fault.startswith("slow") \
+        and campaign.injected else "choose another rank, kind or tier"
+    return [Finding("inject-fault", INCONCLUSIVE, (), f"{fault} {cause}", check="inject-fault", action=action)]
 
 
 def why_not_given(fault, campaign):
-    kind, rank = fault.split(":")
+    kind, rank = fault.split(":")[:2]
     ranks, kinds = campaign.ranks.values(), campaign.kinds_of_faults()
     if int(rank) >= sum(ranks):
         return f"there are {sum(ranks)} ranks, the first is 0"
@@ -172,7 +171,7 @@ def why_not_given(fault, campaign):
     return "no stage that finds it ran on the rank's node"
 
 
-def write(acceptance, request, output, log, stopped):
+def write(acceptance, judge, request, output, log, stopped):
     """Terminal and files; the exit code. The terminal first: a disk may be full. `stopped`: by what,
     "" where it was not."""
     sections = []
@@ -199,7 +198,7 @@ def write(acceptance, request, output, log, stopped):
         if acceptance.outcome != FAIL:
             raise
         say(f"{output}: the report is not complete: {error.strerror}")
-    if request.record_reference and not record_reference(acceptance, request.record_reference):
+    if request.record_reference and not record_reference(acceptance, judge, request.record_reference):
         return EXIT_CODES[INCONCLUSIVE]
     if request.nagios:
         return nagios_code
@@ -237,19 +236,16 @@ def brief(acceptance):
     lines += [f"{each.outcome} {digest.part(each, gpus_) or each.stage}: {each.cause}"
               f"{each.action and f'; {each.action}'}" for each in acceptance.all_findings()
               if not each.accepted]
+    lines += filter(None, [digest.would_have_found(acceptance)])
     return "\n".join(lines) + "\n"
 
 
-def record_reference(acceptance, path):
+def record_reference(acceptance, judge, path):
     """Whether all that is to be written was; of nodes that do not pass, nothing is."""
     if acceptance.outcome != PASS:
         say(f"--record-reference {path}: not written, {acceptance.outcome}: a reference is of "
             "nodes that pass")
         return True
-    try:
-        references.record([acceptance], path)
-        say(f"reference written: {path}")
-        return True
-    except UsageError as error:
-        say(error)
-        return False
+    wrong = judge.record_reference(path)
+    say(f"--record-reference {path}: not written: {wrong}" if wrong else f"reference written: {path}")
+    return not wrong

@@ -1,15 +1,17 @@
 """What an acceptance run knows. Nothing here runs, reads or prints anything."""
 
 import dataclasses
+import math
 
-PASS, INCONCLUSIVE, FAIL = "PASS", "INCONCLUSIVE", "FAIL"  # from best to worst, as common/verdict
-OUTCOMES = (PASS, INCONCLUSIVE, FAIL)
-# Of a Finding, never a reason against a node: what somebody should look at, and a fact that the
-# machine, or this user, does not show.
-WARN, UNKNOWN = "WARN", "UNKNOWN"
+# From best to worst, as common/verdict. WARN and UNKNOWN are of findings alone and never a reason
+# against a node: what somebody should look at, and a fact that the machine, or this user, does not
+# show.
+PASS, WARN, UNKNOWN, INCONCLUSIVE, FAIL = OUTCOMES = (
+    "PASS", "WARN", "UNKNOWN", "INCONCLUSIVE", "FAIL")
+VERDICTS = (PASS, INCONCLUSIVE, FAIL)  # of nodes, groups and the job
 WORST_FIRST = (FAIL, INCONCLUSIVE, WARN, UNKNOWN)  # findings
 MISSING = "missing"  # check of the finding about stages that did not run
-RATES_NOT_JUDGED = "rates-not-judged"  # check of the WARN about a node that may pass without
+NOT_JUDGED = "rates-not-judged"  # check of the finding about a class of rates without a witness
 EXIT_CODES = {PASS: 0, FAIL: 1, INCONCLUSIVE: 3}
 STOPPED = 5  # by a signal
 HARDWARE, CONFIG, SOFTWARE, ENVIRONMENT, INFRASTRUCTURE = CLASSES = (
@@ -52,37 +54,52 @@ class Run:
     dead: tuple = ()  # (rank, host, "signal 9 (Killed)"), as launch/mpi found
     lost: tuple = ()  # hosts
     note: str = ""  # why it did not end in order: "did not end within 60 s and was stopped"
+    group: int = 0  # of the round
 
 
 @dataclasses.dataclass(frozen=True)
 class Figure:
-    """A measured quantity of one node, GPU or group of nodes."""
+    """What a metric of a GPU, link, node or group of nodes amounts to, as bin/judge has it."""
     stage: str
-    nodes: tuple  # one name, but for what only a group has: a collective over nodes
-    metric: str  # "compute/fp16/sustained": the same string in a reference
+    nodes: tuple  # one name, but for what only several have
+    metric: str  # "product/fp16/flop_per_cycle_sm": the same string in a reference
     value: float
-    unit: str  # "TFLOP/s"
-    gpu: str = ""  # UUID; "" for a whole node or group
-    higher_is_better: bool = True
-    samples: tuple = ()  # one per round; the value is their median
-    conditions: dict = dataclasses.field(default_factory=dict)  # what must agree to be comparable
-    explains: dict = dataclasses.field(default_factory=dict)  # sm_clock_mhz, temperature_c, ...
+    unit: str
+    scope: str = "gpu"
+    name: str = ""  # UUID of a GPU; rank; "2->5"; node; group
+    samples: tuple = ()
+    outcome: str = PASS
+    witness: str = ""  # "" : it was compared with nothing
+    usual: float = math.nan  # by the witness
+    limit: float = math.nan  # from which on it fails
+    record: str = ""
+    more: dict = dataclasses.field(default_factory=dict)  # the line's other keys: condition.bytes
+
+    @property
+    def gpu(self):
+        """UUID; "" of a whole node, a link or a group."""
+        return self.name if self.scope == "gpu" else ""
+
+    @property
+    def higher_is_better(self):
+        return self.unit not in ("us", "ms", "s")
 
 
 @dataclasses.dataclass(frozen=True)
 class Finding:
     """Something that was found wrong, or could not be found out."""
     stage: str
-    outcome: str  # FAIL, INCONCLUSIVE, WARN or UNKNOWN
+    outcome: str  # of OUTCOMES, not PASS
     nodes: tuple  # whom it concerns; two for a link between nodes, none for the job itself
     cause: str  # "7 % slow, all of it clock: 83 °C against 71: cooling"
     class_: str = ""  # "" where it is not known
     action: str = ""  # "RMA", "reset GPU", "reboot", "reconfigure NCCL_ALGO", "inspect link n1-n2"
     gpu: str = ""  # UUID
     subject: str = ""  # what people call it: "GPU 3", "link 0->2", "rank 1", "all-reduce"
-    check: str = ""  # machine name: "ecc-volatile", "compute/fp16/sustained"
+    check: str = ""  # machine name: "ecc-volatile"; of a rate its metric
     evidence: str = ""  # file in the output folder
-    off: float = 0.0  # share by which a figure is worse than what it is compared with
+    slow_looks: int = 0  # of a rate: in how many of its looks it was slow
+    looks: int = 0
     accepted: bool = False  # a WARN or UNKNOWN that --accept names: usual at this site
 
     @property
@@ -110,9 +127,8 @@ class Acceptance:
     findings: tuple  # of Finding that concern no single node: links, the job
     figures: tuple
     runs: tuple
-    # name, source, figures: {metric: [{"value", "floor", "conditions", "may_fail", "kind",
-    # "source"}]}, the first with a figure's conditions counts; {} where none matched
-    reference: dict = dataclasses.field(default_factory=dict)
+    found: tuple = ()  # (rates, metric, witness, share): the least slow-down that would be found
+    backend: str = ""  # "gpu", "cpu"; "" where none was chosen
     settings: dict = dataclasses.field(default_factory=dict)  # options, injected fault, versions
     tests: int = 0  # jobs that the ladder ran, and its rounds
     rounds: int = 0

@@ -19,7 +19,7 @@ COMMAND = Command(
     together, where a failure is traced to a node or a link. Without --quick and --full the stages
     are chosen for 8 minutes, 2 of them soak; on the CPU all are short, the soak 5 s (--full:
     --soak-minutes), and path and throughput do not run.""",
-    [Option(("--quick",), None, "short run before other jobs; its stages are chosen for 60 s"),
+    [Option(("--quick",), None, "short run before other jobs; its stages are chosen for 40 s"),
      Option(("--full",), None, "all sizes and types, and a soak of --soak-minutes"),
      Option(("--prolog",), None,
             "run for Slurm's Prolog, at most 20 s: this node, and only the GPUs of the job "
@@ -38,14 +38,12 @@ COMMAND = Command(
      Option(("--hostfile",), "FILE", "file of hosts, one per line, in place of --hosts"),
      Option(("--expect-gpus",), "N",
             "GPUs that each node must have; fewer is FAIL, before any communicator is made "
-            "(default: as Slurm grants, else as most of three nodes or more have, else as the "
-            "--reference)"),
+            "(default: as Slurm grants, else as most of three nodes or more have)"),
      Option(("--reference",), "PATH",
-            "file or folder of reference figures; a file applies to nodes of its GPU model, number "
-            "of GPUs and links (default: results/reference)"),
+            "file or folder of references, or of records, that rates are compared with; all nodes "
+            "must see it (default: those of results/reference, which the programs have built in)"),
      Option(("--record-reference",), "FILE",
-            "write the figures as a reference, if all nodes pass; those of GPUs fail a node that "
-            "misses them later, those of the CPU backend only warn"),
+            "write what was measured as a reference, if all nodes pass; three GPUs of a model at least"),
      Option(("--history",), "FILE",
             "append failures by serial number, and name the parts that failed before"),
      Option(("--output",), "DIR",
@@ -60,10 +58,11 @@ COMMAND = Command(
             "warnings and unknown facts that are usual at this site, by the names of their checks "
             "(governor,nics): they are listed at the end and count for nothing"),
      Option(("--strict",), None,
-            "make a node INCONCLUSIVE by a warning, an unknown fact or an unjudged rate"),
+            "make a node INCONCLUSIVE by a warning or an unknown fact"),
      Option(("--inject-fault",), "KIND:RANK",
             "inject a fault that must be found: product, memory, copy, collective, hash, slow or "
-            "stall, on this rank, counted over all nodes")],
+            "stall, on this rank, counted over all nodes; slow:RANK:AMOUNT slows products alone, by "
+            "SMs that are held (3sms) or by idle time (5%)")],
     """
     Prints the report and, where a node failed, the lines that drain it in Slurm; nothing is
     drained.
@@ -75,7 +74,7 @@ COMMAND = Command(
     """)
 
 Request = collections.namedtuple(
-    "Request", "settings ranks expect_gpus fault reference record_reference history output nagios "
+    "Request", "settings ranks expect_gpus fault record_reference history output nagios "
     "strict hosts accept prometheus junit")
 
 
@@ -93,7 +92,7 @@ def request(arguments):
     return Request(
         settings(values), positive(values, "-n", None, "ranks"),
         None if expect is None else int(expect), fault(values.get("--inject-fault", "")),
-        values.get("--reference"), values.get("--record-reference"), values.get("--history"),
+        values.get("--record-reference"), values.get("--history"),
         values.get("--output"), "--nagios" in values, "--strict" in values, hosts,
         checks(values.get("--accept", "")), values.get("--prometheus"), values.get("--junit")), values
 
@@ -133,7 +132,9 @@ def settings(values):
     backend = values.get("--backend", "auto")
     if backend not in ("auto", stages.GPU, stages.CPU):
         raise UsageError(f"--backend {backend}: choose from auto, gpu, cpu")
-    return stages.Settings(tier, backend, minutes(values.get("--soak-minutes")))
+    reference = values.get("--reference")
+    return stages.Settings(tier, backend, minutes(values.get("--soak-minutes")),
+                           os.path.abspath(reference) if reference else "")
 
 
 def minutes(text):
@@ -147,9 +148,10 @@ def minutes(text):
 def fault(text):
     kinds = sorted({kind for stage in stages.STAGES
                     for kind in stage.faults + stage.faults_of_two})
-    if text and not re.fullmatch(rf"({'|'.join(kinds)}):[0-9]+", text):
+    amount = r"slow:[0-9]+:([0-9]+sms|[0-9]+(\.[0-9]+)?%)"
+    if text and not re.fullmatch(rf"({'|'.join(kinds)}):[0-9]+|{amount}", text):
         raise UsageError(f"--inject-fault {text}: must be KIND:RANK with KIND one of "
-                         f"{', '.join(kinds)}")
+                         f"{', '.join(kinds)}, or slow:RANK:AMOUNT as slow:1:3sms and slow:1:5%")
     return text
 
 

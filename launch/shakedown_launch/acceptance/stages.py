@@ -12,6 +12,7 @@ PROLOG_SECONDS = 18  # of the 20 that a prolog may need
 LEAST_LIMIT = 180  # seconds: no other stage is ended before
 INVENTORY_LIMIT = 30  # it reads for 5 s at most: what takes longer is a host whose login hangs
 PASSIVE_DEADLINE = 3.5  # seconds of node_check's, of the 5 that a passive check may need
+JUDGES = ("compute_perf", "link_matrix", "collective_perf", "soak")  # programs with --reference
 HANG, PROLOG_HANG = 120, 8  # seconds after which a program names the rank that does not answer
 SOAK_MINUTES = 15  # of --full
 OPERATIONS = "--operation all_reduce,all_gather,reduce_scatter,broadcast,all_to_all"
@@ -32,9 +33,9 @@ class Stage:
     where_two: str = ""  # options where there are two ranks or more
     faults: tuple = ()  # kinds of --inject-fault that the program finds
     faults_of_two: tuple = ()  # those that it finds on two ranks or more
-    faults_of_three: tuple = ()
     not_in_quick: tuple = ()  # of these, what its short run on GPUs leaves out
-    measures: str = ""  # what its figures' metrics begin with: without one it measured nothing
+    rates: tuple = ()  # classes of rates that it measures: without a metric it measured nothing
+    not_in_prolog: tuple = ()  # of these
     capsules: int = 0  # ranks from which on it has --output DIR; 0: never
 
 
@@ -43,6 +44,7 @@ class Settings:
     tier: str
     backend: str
     soak_minutes: float = SOAK_MINUTES
+    reference: str = ""
 
 
 def soak(minutes, short="", start=10):
@@ -54,16 +56,17 @@ STAGES = (
     Stage(INVENTORY, "node_check", NODE, one_rank=True, common="--passive",
           tiers={tier: ("", 3) for tier in TIERS}, on_cpu=("", 1)),
     Stage("node_check", "node_check", NODE, faults=("stall",), faults_of_two=("collective",),
-          tiers={QUICK: ("", 5), DEFAULT: ("", 5), FULL: ("", 5)}, on_cpu=("", 2)),
+          tiers={QUICK: ("", 4), DEFAULT: ("", 5), FULL: ("", 5)}, on_cpu=("", 2)),
     Stage("self_test", "train", NODE, least_ranks=2, common="--self-test",
           tiers={DEFAULT: ("", 20), FULL: ("", 20)}, on_cpu=("", 8)),
-    Stage("compute", "compute_perf", NODE, measures="compute/", faults=("product", "copy", "slow"),
-          tiers={QUICK: ("--types tf32,fp16 --seconds 0.2", 9), DEFAULT: ("--seconds 1", 90),
+    Stage("compute", "compute_perf", NODE, rates=("products", "memory", "host_link"),
+          not_in_prolog=("host_link",), faults=("product", "copy", "slow"),
+          tiers={QUICK: ("--types tf32,fp16 --seconds 0.2", 6), DEFAULT: ("--seconds 1", 90),
                  FULL: ("", 170),
                  PROLOG: ("--types fp16 --tests products,memory --rounds 3 --seconds 0.3", 5)},
           on_cpu=("--types fp32 --size 256 --bytes 1M --seconds 0.02", 3)),
-    Stage("links", "link_matrix", NODE, least_ranks=2, measures="link/",
-          tiers={QUICK: ("--alone off", 6), DEFAULT: ("", 10), FULL: ("", 10)},
+    Stage("links", "link_matrix", NODE, least_ranks=2, rates=("links",),
+          tiers={QUICK: ("--alone off", 3), DEFAULT: ("", 10), FULL: ("", 10)},
           on_cpu=("--bytes 256K --iterations 5 --latency-iterations 20", 1)),
     # The path is proved first, and apart, because to log it adds to the latency. It depends on
     # operation and size, so these are those whose bandwidth is judged.
@@ -72,17 +75,17 @@ STAGES = (
           tiers={QUICK: ("-b 2M -e 128M -f 64", 3),
                  DEFAULT: (f"{OPERATIONS} -b 1M -e 1G -f 32", 8),
                  FULL: ("--operation all -b 2M -e 1G -f 8", 15)}),
-    Stage("collectives", "collective_perf", NODE, least_ranks=2,
-          tiers={QUICK: ("-b 2M -e 128M -f 64 --repeats 3", 5),
+    Stage("collectives", "collective_perf", NODE, least_ranks=2, rates=("collectives",),
+          tiers={QUICK: ("-b 2M -e 128M -f 64 --repeats 3", 3),
                  DEFAULT: (f"{OPERATIONS} -b 32K -e 1G -f 32", 12),
                  FULL: ("--operation all -b 8 -e 1G -f 8", 40),
                  PROLOG: ("-b 128M -e 128M --iterations 5 --repeats 3", 4)},
           on_cpu=(f"{OPERATIONS} -b 4K -e 256K -f 8 --iterations 5 --warmup 1 --repeats 3", 1)),
-    Stage("train", "train", NODE, measures="train/", faults=("slow",),
+    Stage("train", "train", NODE, rates=("training",), faults=("slow",),
           faults_of_two=("product", "hash"), capsules=2, common="--deterministic --certificate off",
           where_two="--check-neighbour 4",
           tiers={QUICK: ("--model resnet50 --precision fp16 --batch-size 64 --warmup 5 "
-                         "--warmup-seconds 1 --iterations 30", 10),
+                         "--warmup-seconds 1 --iterations 30", 7),
                  DEFAULT: ("--model resnet50 --precision fp16 --batch-size 256 --iterations 200",
                            30),
                  FULL: ("--model resnet50 --precision fp16 --batch-size 256 --iterations 1000",
@@ -90,24 +93,24 @@ STAGES = (
           on_cpu=("--model resnet18 --image-size 32 --classes 10 --batch-size 4 --warmup 1 "
                   "--iterations 4", 3)),
     # As fast as it can, which a reference has.
-    Stage("throughput", "train", NODE, measures="train/", faults=("slow",),
+    Stage("throughput", "train", NODE, rates=("training",), faults=("slow",),
           tiers={tier: ("--model resnet50 --precision fp16 --batch-size 256 --certificate off", 45)
                  for tier in (DEFAULT, FULL)}),
-    Stage("soak", "soak", NODE, capsules=1,
-          faults=("product", "memory", "copy", "hash"), faults_of_two=("collective",),
-          faults_of_three=("slow",), not_in_quick=("memory", "collective"),
+    Stage("soak", "soak", NODE, capsules=1, rates=("products",),
+          faults=("product", "memory", "copy", "hash", "slow"), faults_of_two=("collective",),
+          not_in_quick=("memory", "collective"),
           # Memory would not be covered by all patterns in that time, and one rank has no collectives.
-          tiers={QUICK: soak(0.12, "--types tf32,fp16 --shape steady --loads products,probes,copies",
+          tiers={QUICK: soak(0.08, "--types tf32,fp16 --shape steady --loads products,probes,copies",
                              start=4),
                  DEFAULT: soak(2), FULL: soak(SOAK_MINUTES)},
           on_cpu=soak(0.08, "--types fp32 --shape steady", start=2)),
     Stage("nodes", "node_check", GROUP,
           tiers={DEFAULT: ("", 8), FULL: ("", 8)}, on_cpu=("", 2)),
-    Stage(LADDER, "collective_perf", GROUP,  # also of nodes with one rank each
+    Stage(LADDER, "collective_perf", GROUP, rates=("collectives",),  # also of nodes with one rank each
           tiers={QUICK: ("-b 2M -e 128M -f 64 --repeats 3", 7),
                  DEFAULT: ("-b 32K -e 1G -f 32", 20), FULL: ("-b 32K -e 1G -f 32", 20)},
           on_cpu=("-b 4K -e 256K -f 8 --iterations 5 --warmup 1 --repeats 3", 2)),
-    Stage("node_links", "link_matrix", GROUP, least_ranks=2, common="--alone off",
+    Stage("node_links", "link_matrix", GROUP, least_ranks=2, rates=("links",), common="--alone off",
           tiers={DEFAULT: ("", 30), FULL: ("", 30)},
           on_cpu=("--bytes 256K --iterations 5 --latency-iterations 20", 2)),
 )
@@ -137,7 +140,8 @@ def options_and_seconds(stage, settings):
 
 
 def words(stage, settings, ranks, fault="", capsules=""):
-    """The program's line. `fault`: KIND:RANK, which only a program that knows the kind is given."""
+    """The program's line. `fault`: KIND:RANK or slow:RANK:AMOUNT, which only a program that knows it is
+    given."""
     options, _ = options_and_seconds(stage, settings)
     hang = PROLOG_HANG if settings.tier == PROLOG else HANG
     line = [stage.program, "--backend", settings.backend, "--timeout", str(hang),
@@ -148,14 +152,25 @@ def words(stage, settings, ranks, fault="", capsules=""):
         line += stage.where_two.split()
     if capsules and 0 < stage.capsules <= ranks:
         line += ["--output", capsules]
-    if fault and fault.partition(":")[0] in faults(stage, settings, ranks):
+    if settings.reference and stage.rates and stage.program in JUDGES:
+        line += ["--reference", settings.reference]
+    kind, _, *amount = fault.split(":") if fault else ("", "")
+    if kind in faults(stage, settings, ranks) and (not amount or stage.program == "compute_perf"):
         line += ["--inject-fault", fault]
     return line
 
 
+def rates(settings, ranks):
+    """The classes of rates that are measured on each node of this many ranks. On the CPU none has to be
+    judged."""
+    if settings.backend != GPU:
+        return []
+    return list(dict.fromkeys(each for stage in chosen(settings, NODE, ranks) for each in stage.rates
+                              if settings.tier != PROLOG or each not in stage.not_in_prolog))
+
+
 def faults(stage, settings, ranks):
-    found = (stage.faults + (stage.faults_of_two if ranks >= 2 else ()) +
-             (stage.faults_of_three if ranks >= 3 else ()))
+    found = stage.faults + (stage.faults_of_two if ranks >= 2 else ())
     short = settings.tier == QUICK and settings.backend == GPU
     return tuple(each for each in found if not (short and each in stage.not_in_quick))
 

@@ -45,7 +45,7 @@ void write(Record& record, const std::vector<NodeReport>& reports) {
 }
 void write(Record& record, const std::vector<Finding>& findings) {
   for (const Finding& finding : findings)
-    if (finding.severity > Severity::pass) record.write("verdict", record_of(finding));
+    if (finding.outcome > Outcome::pass) record.write("verdict", record_of(finding));
 }
 
 ExitCode conclude(const std::vector<Finding>& findings, bool strict, Record& record) {
@@ -62,7 +62,7 @@ std::vector<std::string> unfit_for_work(const std::vector<Finding>& findings) {
                                      "nvlink-fabric"};
   std::set<std::string> failed;
   for (const Finding& finding : findings)
-    if ((finding.severity == Severity::fail || finding.decides) &&
+    if ((finding.outcome == Outcome::fail || finding.outcome == Outcome::inconclusive) &&
         std::ranges::find(kNeeded, finding.check) != std::end(kNeeded))
       failed.insert(finding.check);
   return {failed.begin(), failed.end()};

@@ -20,9 +20,10 @@ struct Line {
   std::size_t findings = 0;
 };
 
-using Key = std::tuple<std::string, Severity, std::string, std::string>;  // check, cause, action
+using Key =
+    std::tuple<std::string, MaybeOutcome, std::string, std::string>;  // check, cause, action
 Key key_of(const Finding& finding) {
-  return {finding.check, finding.severity, finding.verdict.cause, finding.verdict.action};
+  return {finding.check, finding.outcome, finding.verdict.cause, finding.verdict.action};
 }
 
 /// Joins each line to the first one of the same key, in the order of the first ones.
@@ -69,8 +70,8 @@ std::vector<Line> with_checks_joined(const std::vector<Line>& lines) {
   constexpr std::size_t kMany = 2;
   const auto key = [](const Line& l) {
     const Verdict& verdict = l.first->verdict;
-    const bool unknown = l.first->severity == Severity::unknown;
-    return std::tuple(unknown ? "" : l.first->check, l.first->severity, verdict.cause,
+    const bool unknown = l.first->outcome == Outcome::unknown;
+    return std::tuple(unknown ? "" : l.first->check, l.first->outcome, verdict.cause,
                       verdict.action, l.nodes, l.subjects);
   };
   std::map<decltype(key(lines.front())), std::size_t> counts;
@@ -88,7 +89,7 @@ std::string text_of(const Line& line, const std::string& where) {
   const Finding& finding = *line.first;
   const Verdict& verdict = finding.verdict;
   const bool several = line.checks.size() > 1;
-  return fmt::format("{:8} {:18} {}{}{}{}{}\n", name_of(finding.severity),
+  return fmt::format("{:8} {:18} {}{}{}{}{}\n", text_of(finding.outcome),
                      several ? fmt::format("{} checks", line.checks.size()) : finding.check,
                      where.empty() ? "" : where + ": ", verdict.cause,
                      several ? fmt::format(" ({})", fmt::join(line.checks, ", ")) : "",
@@ -119,7 +120,8 @@ std::string others(const std::vector<const Finding*>& findings, std::size_t node
   std::string text, heading;
   auto lines = with_checks_joined(lines_of(findings));
   std::ranges::stable_sort(lines, [](const Line& a, const Line& b) {
-    return a.nodes != b.nodes ? a.nodes < b.nodes : a.first->severity > b.first->severity;
+    return a.nodes != b.nodes ? a.nodes < b.nodes
+                              : weight_of(a.first->outcome) > weight_of(b.first->outcome);
   });
   for (const Line& line : lines) {
     const std::string of = heading_of(line.nodes, nodes);
@@ -136,11 +138,11 @@ std::string findings_table(const std::vector<Finding>& findings) {
   std::vector<const Finding*> passed, not_passed;
   std::set<std::string> nodes;
   for (const Finding& finding : findings) {
-    (finding.severity <= Severity::pass ? passed : not_passed).push_back(&finding);
+    (finding.outcome <= Outcome::pass ? passed : not_passed).push_back(&finding);
     if (!finding.node.empty()) nodes.insert(finding.node);
   }
   std::ranges::stable_partition(
-      passed, [](const Finding* finding) { return finding->severity == Severity::pass; });
+      passed, [](const Finding* finding) { return finding->outcome == Outcome::pass; });
   return passing(passed) + others(not_passed, nodes.size());
 }
 

@@ -81,6 +81,7 @@ GpuReading still_stalled(const GpuReading& earlier) {
   reading.model = earlier.model;
   reading.serial = earlier.serial;
   reading.pci_id = earlier.pci_id;
+  reading.pci_device_id = earlier.pci_device_id;
   reading.stalled = earlier.stalled;
   return reading;
 }

@@ -37,6 +37,7 @@ void visit_state(auto& reading, auto&& visit) {
   visit("serial", reading.serial);
   visit("vbios", reading.vbios);
   visit("pci_id", reading.pci_id);
+  visit("pci_device_id", reading.pci_device_id);
   visit("numa_node", reading.numa_node);
   visit("sm_clock_mhz", reading.sm_clock_mhz);
   visit("memory_clock_mhz", reading.memory_clock_mhz);

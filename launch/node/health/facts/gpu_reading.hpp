@@ -37,6 +37,7 @@ struct GpuReading {
   int index = 0;  // NVML's, in the order of PCI ids: not CUDA's ordinal
   // identity
   std::string uuid, model, serial, vbios, pci_id;  // empty: not known
+  std::string pci_device_id;                       // as GpuDescription's
   Known<int> numa_node;
   // state
   Known<double> sm_clock_mhz, memory_clock_mhz, max_sm_clock_mhz, max_memory_clock_mhz;

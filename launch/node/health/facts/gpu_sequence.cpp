@@ -40,8 +40,10 @@ void GpuSequence::identity() {
   text(reading_.serial, library_.serial);
   text(reading_.vbios, library_.vbios);
   nvml::PciInfo pci{};
-  if (reads(library_.pci, &pci))
+  if (reads(library_.pci, &pci)) {
     reading_.pci_id = fmt::format("{:04x}:{:02x}:{:02x}.0", pci.domain, pci.bus, pci.device);
+    reading_.pci_device_id = nvml::device_id_of(pci);
+  }
   std::array<unsigned long, 16> nodes{};
   constexpr int kBits = 8 * sizeof(unsigned long);
   const auto near_memory = [&] {

@@ -114,7 +114,7 @@ std::vector<Finding> judge_again(const std::vector<NodeReport>& before,
                                  std::vector<NodeReport> later, const Expected& expected) {
   std::map<std::pair<std::string, std::string>, int> known;  // failures by check and name
   for (const Finding& finding : judge_nodes(before, expected))
-    if (finding.severity == Severity::fail && finding.check != kKernelLog)
+    if (finding.outcome == Outcome::fail && finding.check != kKernelLog)
       ++known[{finding.check, finding.verdict.name}];
   for (NodeReport& report : later)
     if (const NodeReport* earlier = find_node(before, report.host)) {
@@ -123,7 +123,7 @@ std::vector<Finding> judge_again(const std::vector<NodeReport>& before,
     }
   std::vector<Finding> found;
   for (const Finding& finding : judge_nodes(later, expected))
-    if (finding.severity == Severity::fail && --known[{finding.check, finding.verdict.name}] < 0)
+    if (finding.outcome == Outcome::fail && --known[{finding.check, finding.verdict.name}] < 0)
       found.push_back(finding);
   return found;
 }
@@ -155,7 +155,7 @@ std::vector<Finding> judge_load(const std::vector<NodeReport>& before,
       });
   std::set<std::string> slow;  // that rule judges by the load as well
   for (const Finding& finding : findings)
-    if (finding.severity == Severity::fail) slow.insert(finding.verdict.name);
+    if (finding.outcome == Outcome::fail) slow.insert(finding.verdict.name);
   for (const Finding& finding : judge_again(before, under_load, expected))
     if (finding.check != kPcieLink || !slow.contains(finding.verdict.name))
       findings.push_back(finding);

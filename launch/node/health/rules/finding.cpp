@@ -8,49 +8,37 @@
 #include <utility>
 
 namespace shakedown::node {
-namespace {
 
-Outcome outcome_of(Severity severity) {
-  switch (severity) {
-    case Severity::not_applicable:
-    case Severity::pass: return Outcome::pass;
-    case Severity::fail: return Outcome::fail;
-    case Severity::unknown:
-    case Severity::warn: break;
+const char* text_of(MaybeOutcome outcome) { return outcome ? name_of(*outcome) : "N/A"; }
+
+int weight_of(MaybeOutcome outcome) {
+  if (!outcome) return 0;
+  switch (*outcome) {
+    case Outcome::pass: return 1;
+    case Outcome::unknown: return 2;
+    case Outcome::warn: return 3;
+    case Outcome::inconclusive: return 4;
+    case Outcome::fail: return 5;
   }
-  return Outcome::inconclusive;
-}
-
-}  // namespace
-
-const char* name_of(Severity severity) {
-  switch (severity) {
-    case Severity::not_applicable: return "N/A";
-    case Severity::pass: return shakedown::name_of(Outcome::pass);
-    case Severity::fail: return shakedown::name_of(Outcome::fail);
-    case Severity::warn: return "WARN";
-    case Severity::unknown: return "UNKNOWN";
-  }
-  throw InternalError("unknown severity");
+  throw InternalError("unknown outcome");
 }
 
 Judgement worst(const std::vector<Judgement>& judgements) {
-  const auto found = std::max_element(
-      judgements.begin(), judgements.end(), [](const Judgement& a, const Judgement& b) {
-        return std::pair(a.severity, a.decides) < std::pair(b.severity, b.decides);
-      });
+  const auto found = std::ranges::max_element(
+      judgements, {}, [](const Judgement& each) { return weight_of(each.outcome); });
   return found == judgements.end() ? not_known("nothing was read") : *found;
 }
 
 Finding finding_of(const std::string& check, const Judgement& judgement, Scope scope,
                    const std::string& name, const std::string& node, const std::string& subject) {
-  return {check,
-          judgement.severity,
-          node,
-          subject,
-          {scope, name, outcome_of(judgement.severity), judgement.cause, judgement.class_,
-           judgement.action},
-          judgement.decides};
+  Verdict verdict{scope,
+                  name,
+                  judgement.outcome.value_or(Outcome::pass),
+                  judgement.cause,
+                  judgement.class_,
+                  judgement.action,
+                  check};
+  return {check, judgement.outcome, node, subject, std::move(verdict)};
 }
 
 std::string listed(const std::vector<std::string>& names) {
@@ -61,22 +49,19 @@ std::string listed(const std::vector<std::string>& names) {
 
 Json record_of(const Finding& finding) {
   Json fields = shakedown::record_of(finding.verdict);
-  fields["check"] = finding.check;
-  fields["severity"] = name_of(finding.severity);
-  if (finding.decides) fields["decides"] = true;
   if (!finding.node.empty()) fields["host"] = finding.node;
   return fields;
 }
 
 Counts count(const std::vector<Finding>& findings) {
   Counts counts;
-  for (const Finding& finding : findings) switch (finding.severity) {
-      case Severity::not_applicable: break;
-      case Severity::pass: ++counts.pass; break;
-      case Severity::unknown: ++counts.unknown; break;
-      case Severity::warn: ++counts.warn; break;
-      case Severity::fail: ++counts.fail; break;
-    }
+  for (const Finding& finding : findings) {
+    counts.pass += finding.outcome == Outcome::pass;
+    counts.warn += finding.outcome == Outcome::warn;
+    counts.unknown +=
+        finding.outcome == Outcome::unknown || finding.outcome == Outcome::inconclusive;
+    counts.fail += finding.outcome == Outcome::fail;
+  }
   return counts;
 }
 
@@ -89,10 +74,11 @@ Verdict verdict_of_job(const std::vector<Finding>& findings, bool strict) {
     job.outcome = Outcome::fail;
     std::set<std::string> nodes;
     for (const Finding& finding : findings)
-      if (finding.severity == Severity::fail && !finding.node.empty()) nodes.insert(finding.node);
+      if (finding.outcome == Outcome::fail && !finding.node.empty()) nodes.insert(finding.node);
     if (!nodes.empty())
       job.cause += fmt::format("; failed on {}", listed({nodes.begin(), nodes.end()}));
-  } else if (const auto open = std::ranges::find(findings, true, &Finding::decides);
+  } else if (const auto open = std::ranges::find(findings, MaybeOutcome(Outcome::inconclusive),
+                                                 &Finding::outcome);
              open != findings.end()) {
     job.outcome = Outcome::inconclusive;
     job.cause += fmt::format("; {}: {}", open->check, open->verdict.cause);

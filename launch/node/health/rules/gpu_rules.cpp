@@ -24,7 +24,7 @@ std::vector<Finding> judge_gpu(const std::string& host, const GpuReading& gpu,
   std::vector<Finding> findings;
   for (const GpuRule& rule : gpu_rules()) {
     Judgement judgement = rule.judge(gpu, context);
-    if (!gpu.stalled.empty() && judgement.severity == Severity::unknown && !judgement.decides)
+    if (!gpu.stalled.empty() && judgement.outcome == Outcome::unknown)
       judgement = not_known("not read: an earlier call of the driver did not return");
     findings.push_back(finding_of_gpu(rule.name, judgement, host, gpu));
   }

@@ -126,7 +126,7 @@ std::optional<Judgement> judge_advice(const std::string& text) {
   const auto number = advice_in(text);
   if (!number) return not_known("");
   const Judgement advice = judge_recovery_action(word_of(kRecoveryActions, *number));
-  return advice.severity == Severity::pass ? std::nullopt : std::optional(advice);
+  return advice.outcome == Outcome::pass ? std::nullopt : std::optional(advice);
 }
 
 /// What an event says of the GPU, without its cause; none where it says nothing.
@@ -186,7 +186,7 @@ std::string name_of(const KernelEvent& event) {
 
 std::string cause_of(const KernelEvent& last, std::size_t times, const Judgement& judgement) {
   const bool unsaid =
-      judgement.severity == Severity::unknown && last.kind != KernelEventKind::not_understood;
+      judgement.outcome == Outcome::unknown && last.kind != KernelEventKind::not_understood;
   return fmt::format(
       "{}{}, {}{} ago: {}{}", name_of(last), last.pci_id.empty() ? "" : " of " + last.pci_id,
       times > 1 ? fmt::format("{} times, last ", times) : "", text_of_age(last.age_s),
@@ -243,7 +243,7 @@ std::vector<Judgement> judge_kernel_events(const std::vector<KernelEvent>& event
     const KernelEvent* last;
     std::size_t times = 0;
   };
-  using Key = std::tuple<KernelEventKind, std::string, int, Severity>;
+  using Key = std::tuple<KernelEventKind, std::string, int, MaybeOutcome>;
   std::map<Key, std::size_t> known;
   std::vector<Repeated> found;  // in the order in which each came first
   for (std::size_t i = 0; i < events.size(); ++i) {
@@ -251,9 +251,8 @@ std::vector<Judgement> judge_kernel_events(const std::vector<KernelEvent>& event
     if (is_superseded(events, i)) continue;
     auto judgement = judge_event(event);
     if (!judgement) continue;
-    if (event.age_s > 3600 * window_h)
-      judgement->severity = std::min(judgement->severity, Severity::warn);
-    const Key key{event.kind, event.pci_id, event.code, judgement->severity};
+    if (event.age_s > 3600 * window_h) judgement = at_most_warning(std::move(*judgement));
+    const Key key{event.kind, event.pci_id, event.code, judgement->outcome};
     const auto at = known.emplace(key, found.size());
     if (at.second) found.push_back({*judgement, &event});
     Repeated& repeated = found[at.first->second];

@@ -4,36 +4,36 @@
 #include <algorithm>
 #include <array>
 
+#include "common/judge/boards.hpp"
 #include "common/statistics.hpp"
 #include "launch/node/health/rules/gpu_rules.hpp"
 
 namespace shakedown::node {
 namespace {
 
-struct ModelLinks {
-  const char* model;  // as NVML names it, without "NVIDIA "
-  std::size_t links;
-};
-// Boards whose links are all wired to NVSwitches or peers. Cards with bridges (H100 NVL, A100 PCIe)
-// have as many as their bridge: there the majority decides. Others with an NVSwitch have all that
-// the driver lists.
-constexpr std::array<ModelLinks, 7> kModelLinks{{{"Tesla V100-SXM2-16GB", 6},
-                                                 {"Tesla V100-SXM2-32GB", 6},
-                                                 {"A100-SXM4-40GB", 12},
-                                                 {"A100-SXM4-80GB", 12},
-                                                 {"H100 80GB HBM3", 18},
-                                                 {"H200", 18},
-                                                 {"B200", 18}}};
 constexpr const char* kNoFabric = "not_supported";  // GpuReading::fabric_state
 constexpr double kManyErrors = 1000, kManyTimesPeers = 100;
 constexpr double kUnderLoad_percent = 50;
 constexpr int kDataCentreWidth = 16;
 
-std::optional<std::size_t> expected_by_model(std::string model) {
-  if (model.starts_with("NVIDIA ")) model.erase(0, 7);
-  for (const ModelLinks& known : kModelLinks)
-    if (model == known.model) return known.links;
-  return std::nullopt;
+/// What the board's maker says of it; none of an unknown board.
+std::optional<judge::Board> board_of(const GpuReading& gpu) {
+  return judge::Boards::embedded().find(gpu.pci_device_id, gpu.model);
+}
+
+/// Of boards whose links are all wired to NVSwitches or peers. Cards with bridges (H100 NVL, A100
+/// PCIe) have those of their bridges: there the majority decides. Others with an NVSwitch have all
+/// that the driver lists.
+std::optional<std::size_t> expected_links(const GpuReading& gpu) {
+  const auto board = board_of(gpu);
+  if (!board || !board->nvlinks) return std::nullopt;
+  return static_cast<std::size_t>(*board->nvlinks);
+}
+
+/// 0: the board has no slot (Grace), and any is right.
+int expected_width(const GpuReading& gpu) {
+  const auto board = board_of(gpu);
+  return board ? board->pcie_width : kDataCentreWidth;
 }
 
 /// None where the links, or the state of one, are not known.
@@ -58,7 +58,7 @@ Judgement judge_nvlink_count(const GpuReading& gpu, const GpuContext& context) {
   const auto active = active_links(gpu);
   if (!active) return not_known("the state of the NVLinks is not reported");
   const auto most = majority_of(context.known<std::size_t>(active_links));
-  auto expected = expected_by_model(gpu.model);
+  auto expected = expected_links(gpu);
   // On a board with NVSwitches every link that the driver lists leads to one. All GPUs may lack the
   // same ones: their majority says nothing where the fabric manager or a switch is the cause.
   const bool has_inactive = *active < gpu.nvlinks.size();
@@ -199,7 +199,7 @@ Judgement judge_pcie(const GpuReading& gpu, const GpuContext& context) {
                    kReseat);
   if (context.under_load || gpu.utilisation_percent > kUnderLoad_percent)
     return judge_pcie_under_load(gpu);
-  if (width < kDataCentreWidth && !peers_width)
+  if (width < expected_width(gpu) && !peers_width)
     return warning(Class::config, fmt::format("PCIe of GPU and slot {}", most), kReseat);
   return passed(fmt::format("PCIe of GPU and slot {}", most));
 }
@@ -235,7 +235,7 @@ Judgement judge_pcie_under_load(const GpuReading& gpu) {
 }
 
 std::vector<GpuRule> link_rules() {
-  return {{"nvlink-count", "active NVLinks, by model, else by the majority", judge_nvlink_count},
+  return {{"nvlink-count", "active NVLinks, by board, else by the majority", judge_nvlink_count},
           {"nvlink-speed", "NVLinks slower than most of the model's", judge_nvlink_speed},
           {"nvlink-errors", "CRC errors, replays and recoveries", judge_nvlink_errors},
           {"nvlink-fabric", "registration with the NVSwitch fabric", judge_fabric},

@@ -25,12 +25,10 @@ Judgement judge_switch(const GpuReading& gpu, const GpuContext& context,
 }
 
 Judgement judge_persistence(const GpuReading& gpu, const GpuContext& context) {
-  Judgement judgement =
-      judge_switch(gpu, context, &GpuReading::persistence, true, "persistence mode",
-                   "reconfigure: start nvidia-persistenced, or " + nvidia_smi(gpu) + " -pm 1");
   // It costs seconds at the start of a job, and nothing after.
-  judgement.severity = std::min(judgement.severity, Severity::warn);
-  return judgement;
+  return at_most_warning(
+      judge_switch(gpu, context, &GpuReading::persistence, true, "persistence mode",
+                   "reconfigure: start nvidia-persistenced, or " + nvidia_smi(gpu) + " -pm 1"));
 }
 
 Judgement judge_ecc_mode(const GpuReading& gpu, const GpuContext& context) {
@@ -39,13 +37,11 @@ Judgement judge_ecc_mode(const GpuReading& gpu, const GpuContext& context) {
 }
 
 Judgement judge_mig(const GpuReading& gpu, const GpuContext& context) {
-  Judgement judgement = judge_switch(gpu, context, &GpuReading::mig_enabled, false, "MIG",
-                                     "reconfigure: " + nvidia_smi(gpu) +
-                                         " -mig 0, then reset GPU; nothing to do if "
-                                         "the GPU is divided on purpose");
   // Nodes where some GPUs are divided are set up so, and the others are none the slower.
-  judgement.severity = std::min(judgement.severity, Severity::warn);
-  return judgement;
+  return at_most_warning(judge_switch(gpu, context, &GpuReading::mig_enabled, false, "MIG",
+                                      "reconfigure: " + nvidia_smi(gpu) +
+                                          " -mig 0, then reset GPU; nothing to do if "
+                                          "the GPU is divided on purpose"));
 }
 
 Judgement judge_compute_mode(const GpuReading& gpu, const GpuContext&) {

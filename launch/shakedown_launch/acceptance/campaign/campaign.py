@@ -24,8 +24,8 @@ IDLE_PERCENT = 5  # utilisation
 
 
 class Campaign:
-    """`judge`: a judge.Judge. `fault`: KIND:RANK, the rank counted over all nodes. `domains`: the
-    ladder's. `job_gpus`: {number: UUID} of a prolog's job; None: of no job."""
+    """`judge`: a judge.Judge. `fault`: KIND:RANK, perhaps with :AMOUNT, the rank counted over all nodes.
+    `domains`: the ladder's. `job_gpus`: {number: UUID} of a prolog's job; None: of no job."""
 
     def __init__(self, fleet, settings, judge, progress, environ, ranks=None, expect_gpus=None,
                  fault="", domains=None, visible=gpus.visible, job_gpus=None):
@@ -85,6 +85,10 @@ class Campaign:
                        stages.chosen(self.settings, scope, self.ranks.get(node) or most or None)]
                 for node in self.fleet.nodes}
 
+    def rates(self):
+        """The classes that every node must have a judgement of; what more was measured needs one too."""
+        return stages.rates(self.settings, min(filter(None, self.ranks.values()), default=0))
+
     def kinds_of_faults(self):
         """Those that a stage of this tier finds on the ranks that the nodes have."""
         most = max(self.ranks.values(), default=0)
@@ -133,7 +137,7 @@ class Campaign:
             for model in models or {""}:
                 counts = {node: len(gpus_) for node, gpus_ in found.items()
                           if len(models) < 2 or gpus_ and gpus_[0].model == model}
-                self.findings += inventory.too_few(counts, self.judge.gpus())
+                self.findings += inventory.too_few(counts)
         node = self.fleet.nodes[0]
         of_job = inventory.of_job(node, self._job_gpus, found.get(node, ()))
         self.findings += of_job
@@ -241,7 +245,6 @@ class Campaign:
             self._isolate(stage, nodes, ATTEMPTS)
 
     def _isolate(self, stage, nodes, first_round=0):
-        self.judge.choose(self.nodes(), self.ranks, self.runs)
         domains = self._domains or topology.domains(nodes, self._environ)
         lost = set()
         search = ladder.isolate(nodes, domains, lost=lost)
@@ -254,10 +257,10 @@ class Campaign:
                     search.send(None)  # what is open is inconclusive
                 runs = self._run([self._task(stage, group, round_=number, group=i)
                                   for i, group in enumerate(groups)])
-                outcomes = self.judge.outcomes(runs)
+                outcomes = self.judge.outcomes(runs, self.runs)
                 number += 1
-                lost |= self._lost(stage, number, [run for run, outcome in zip(runs, outcomes)
-                                                   if outcome == INCONCLUSIVE and run.code == 3])
+                lost |= self._lost(stage, number, [
+                    run for run in runs if run.code == 3 and self.judge.outcome(run) == INCONCLUSIVE])
         except StopIteration as end:
             self.isolations[stage.name] = end.value
 
@@ -301,15 +304,15 @@ class Campaign:
                     stages.limit(stage, self.settings), round_, group)
 
     def _fault_on(self, nodes, ranks):
-        """KIND:RANK within these nodes; "" where the rank is on another."""
+        """The fault with its rank within these nodes; "" where the rank is on another."""
         if not self._fault or not self.ranks:
             return ""
-        kind, _, text = self._fault.partition(":")
+        kind, text, *amount = self._fault.split(":")
         rank = int(text)
         for node in self.fleet.nodes:
             if rank < self.ranks[node]:
                 if node in nodes and rank < ranks:
-                    return f"{kind}:{list(nodes).index(node) * ranks + rank}"
+                    return ":".join([kind, str(list(nodes).index(node) * ranks + rank), *amount])
                 return ""
             rank -= self.ranks[node]
         return ""
@@ -332,6 +335,7 @@ class Campaign:
         if self.settings.backend != stages.GPU or self.settings.tier == stages.PROLOG:
             return
         least, most = SETTLE_S
+        least = least / 5 if self.settings.tier == stages.QUICK else least
         end = time.monotonic() + most
         time.sleep(least)
         while (busiest := gpus.busiest()) is not None and busiest > IDLE_PERCENT and \

@@ -183,7 +183,7 @@ class Running:
                    started=time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(self._started)),
                    seconds=self._seconds(), record=f"{self._place}.jsonl",
                    log=f"{self._place}.log", round=self._task.round, dead=tuple(result.dead),
-                   lost=tuple(result.lost), note="; ".join(notes))
+                   lost=tuple(result.lost), note="; ".join(notes), group=self._task.group)
 
 
 def last_error(path):

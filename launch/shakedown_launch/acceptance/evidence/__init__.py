@@ -1,1 +1,1 @@
-"""What the records of the programs say: which GPUs a node has, figures, and findings."""
+"""What the records of the programs say: which GPUs a node has, which machine answered, and findings."""

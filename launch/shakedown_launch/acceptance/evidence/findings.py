@@ -3,16 +3,15 @@ closed: a run without a verdict of its own is INCONCLUSIVE and its finding says 
 
 import re
 
-from ..model import (CLASSES, CONFIG, ENVIRONMENT, FAIL, INCONCLUSIVE, INFRASTRUCTURE, MISSING,
-                     OUTCOMES, PASS, SOFTWARE, STOPPED, UNKNOWN, WARN, Finding, worst)
+from ..model import (CLASSES, CONFIG, ENVIRONMENT, EXIT_CODES, FAIL, INCONCLUSIVE, INFRASTRUCTURE,
+                     MISSING, OUTCOMES, PASS, SOFTWARE, STOPPED, WARN, Finding, worst)
 from .records import UNREADABLE, Ranks, jobs
 
 LINK = re.compile(r"(\d+)(?:<->|->)(\d+)")
-SILENT = re.compile(r"no answer from ((?:rank \d+ on [^\s,;]+(?:, )?)+)")  # of common/program.cpp
+RATES = "rates"  # check of a program's job verdict that is INCONCLUSIVE for unjudged rates alone
 DEATHS = {"signal 9": (ENVIRONMENT, "dmesg: the kernel kills where memory is short; run again"),
           "signal 7": (ENVIRONMENT, "enlarge or clear /dev/shm; run again")}
 DEATH = SOFTWARE, "run again; if it repeats on this node alone, run bin/soak on it, else report it"
-NOT_JUDGED = re.compile(r"\bnot judged\b")  # compute_perf without peers and reference
 CODES = {1: (FAIL, "", "failed"),
          2: (INCONCLUSIVE, CONFIG, "usage error"),
          3: (INCONCLUSIVE, "", "inconclusive"),
@@ -21,16 +20,25 @@ CODES = {1: (FAIL, "", "failed"),
 
 
 def findings(run, records):
-    """`records`: the lines of its record, as records.read returns them."""
-    found = []
+    """`records`: the lines of its record, as records.read returns them. What it says of rates is no
+    finding, as bin/judge concludes anew; it does account for the exit code."""
+    found, of_rates = [], []
     codes = [] if run.dead or run.lost else [run.code]  # else it is the launcher's of that
     for head, lines in jobs(records):
         found += JobFindings(run, head).findings(lines)
+        of_rates += [line.get("verdict") for line in lines if is_of_rates(line)]
         codes += [line.get("exit_code", 3) for line in lines if line["kind"] == "end"]
     heads = [head for head, _ in jobs(records) if head.get("hosts")]
-    found += dead_or_lost(run, heads[-1] if heads else {}) or unfinished(run, records)
+    failures = [line for line in records if line["kind"] == "failure"]
+    found += dead_or_lost(run, heads[-1] if heads else {}, failures) or unfinished(run, records)
     found += [] if run.lost else unreadable(run, records)
-    return found + unexplained(run, codes, found)
+    return found + unexplained(run, codes, [*(each.outcome for each in found), *of_rates])
+
+
+def is_of_rates(line):
+    """Whether a program's verdict is one of rates: bin/judge has it from their metrics."""
+    return line["kind"] == "verdict" and (
+        "metric" in line or line.get("scope") == "job" and line.get("check") == RATES)
 
 
 def about_run(run, outcome, cause, check, **other):
@@ -40,8 +48,9 @@ def about_run(run, outcome, cause, check, **other):
 
 # ---- how it ended ----
 
-def dead_or_lost(run, head):
-    """`head`: its `run` record, as far as there is one."""
+def dead_or_lost(run, head, failures):
+    """`head`: its `run` record, as far as there is one. `failures`: its lines about ranks that did not
+    answer."""
     found, blamed = [], []
     for rank, host, how in run.dead:
         node = node_of(run, head, int(rank), host)
@@ -50,9 +59,11 @@ def dead_or_lost(run, head):
                              class_, action, subject=f"rank {rank}", check="rank-died",
                              evidence=run.log))
         blamed.append(node)
-    for rank, host in silent(run):
+    silent = [pair for line in failures for pair in zip(line["ranks"], line["hosts"])]
+    for rank, host in dict.fromkeys(silent):
         node = node_of(run, head, int(rank), host)
-        found.append(Finding(run.stage, INCONCLUSIVE, (node,), run.note, INFRASTRUCTURE,
+        found.append(Finding(run.stage, INCONCLUSIVE, (node,), run.note or
+                             f"no answer from rank {rank} on {node}", INFRASTRUCTURE,
                              "inspect the node: processes that hang in the kernel or were stopped "
                              "(ps), its network; run again", subject=f"rank {rank}",
                              check="no-answer", evidence=run.log))
@@ -83,12 +94,6 @@ def node_of(run, head, rank, host):
     return ranks.node(rank) if head and rank < len(ranks) else ranks.host(host)
 
 
-def silent(run):
-    """[(rank, host)] of those for which the others waited in vain."""
-    waited = SILENT.search(run.note)
-    return re.findall(r"rank (\d+) on ([^\s,;]+)", waited[1]) if waited else []
-
-
 def unreadable(run, records):
     """Without a record that is missing because its program did not come that far."""
     cut_short = run.dead or run.lost or run.code not in (0, 1)
@@ -110,13 +115,9 @@ def unfinished(run, records):
             for cause in causes]
 
 
-def unexplained(run, codes, found):
-    """An exit code that no finding accounts for. Results that were right and not judged account
-    for 3."""
-    least = {FAIL: 1, INCONCLUSIVE: 3, WARN: 0, UNKNOWN: 0}
-    accounted = {least[each.outcome] for each in found}
-    if any(each.check == "not-judged" for each in found):
-        accounted.add(3)
+def unexplained(run, codes, outcomes):
+    """An exit code that none of the outcomes accounts for."""
+    accounted = {EXIT_CODES.get(outcome, 0) for outcome in outcomes}
     missing = []
     for code in dict.fromkeys(codes):
         outcome, class_, what = CODES.get(code, (INCONCLUSIVE, "", "killed"))
@@ -142,48 +143,36 @@ class JobFindings:
 
     def findings(self, lines):
         verdicts = [line for line in lines if line["kind"] == "verdict"]
-        jobs_own = {line.get("verdict") for line in verdicts if line.get("scope") == "job"}
-        # The job's outcomes that what is UNKNOWN is no reason of
-        others = {PASS, FAIL, *([INCONCLUSIVE] if any(line.get("decides") for line in verdicts) else [])}
-        not_theirs = bool(jobs_own) and jobs_own <= others
-        found = [self._verdict(line, jobs_own, not_theirs) for line in verdicts
-                 if line.get("scope") != "job"]
+        parts = [line for line in verdicts if line.get("scope") != "job"]
+        found = [self._verdict(line) for line in parts if not is_of_rates(line)]
         found = [each for each in found if each]
         found += self._wrong(lines, found)
-        worst_part = worst(each.outcome for each in found if each.blames)
+        explained = worst([*(each.outcome for each in found),
+                           *(line["verdict"] for line in parts
+                             if is_of_rates(line) and line["verdict"] in OUTCOMES)])
         for line in verdicts:
-            if line.get("scope") == "job":
-                found += self._of_job(line, worst_part)
+            if line.get("scope") == "job" and not is_of_rates(line):
+                found += self._of_job(line, explained)
         return found
 
-    def _of_job(self, line, worst_part):
+    def _of_job(self, line, explained):
         """A program's own verdict, where none of its parts already accounts for it."""
         outcome = line.get("verdict")
-        if outcome in OUTCOMES and OUTCOMES.index(outcome) <= OUTCOMES.index(worst_part):
-            return []
-        if outcome == INCONCLUSIVE and NOT_JUDGED.search(line.get("cause", "")):
-            return [self._finding(line, WARN, self._run.nodes, "", "", check="not-judged")]
         if outcome not in OUTCOMES:
             return [self._unknown(line)]
+        if EXIT_CODES.get(outcome, 0) == 0 or worst([outcome, explained]) == explained:
+            return []
         return [self._finding(line, outcome, self._run.nodes, "", line.get("name", ""))]
 
-    def _verdict(self, line, jobs_own, not_theirs):
-        """None where all is well. What node_check does not know (UNKNOWN) is no reason of its FAIL,
-        which is another node's perhaps, nor INCONCLUSIVE next to what is (`decides`)."""
-        outcome, scope = line.get("verdict"), line.get("scope")
-        place = self._place(scope, str(line.get("name", "")), line.get("host"))
+    def _verdict(self, line):
+        """None where all is well."""
+        outcome = line.get("verdict")
+        if outcome == PASS and "class" in line:  # a remark, as of corrected errors
+            outcome = WARN
+        place = self._place(line.get("scope"), str(line.get("name", "")), line.get("host"))
         if outcome not in OUTCOMES or place is None:
             return self._unknown(line)
-        if outcome == PASS:  # with a class it is a remark: corrected errors, slow within the limits
-            if "class" not in line or scope not in ("gpu", "rank", "link", "node"):
-                return None
-            outcome = WARN
-        elif outcome == INCONCLUSIVE and (
-                line.get("severity") == WARN or jobs_own == {PASS}
-                or line.get("severity") == UNKNOWN and not_theirs and not line.get("decides")):
-            # Its program passes in spite of it.
-            outcome = UNKNOWN if line.get("severity") == UNKNOWN else WARN
-        return self._finding(line, outcome, *place)
+        return None if outcome == PASS else self._finding(line, outcome, *place)
 
     def _place(self, scope, name, host):
         """(nodes, UUID, subject); None where the record does not say."""
@@ -211,12 +200,12 @@ class JobFindings:
         return about_run(self._run, INCONCLUSIVE, f"{self._program}: unknown verdict {known}",
                          "unknown-verdict", class_=SOFTWARE, action="report it, with the record")
 
-    def _finding(self, line, outcome, nodes, gpu, subject, check=""):
+    def _finding(self, line, outcome, nodes, gpu, subject):
         class_ = line.get("class", "")
         return Finding(self._run.stage, outcome, nodes, line.get("cause", ""),
                        class_=class_ if class_ in CLASSES else "", action=line.get("action", ""),
                        gpu=gpu, subject=subject,
-                       check=check or line.get("check") or f"{self._program}-{line.get('scope')}",
+                       check=line.get("check") or f"{self._program}-{line.get('scope')}",
                        evidence=self._run.record)
 
     def _wrong(self, lines, found):

@@ -30,23 +30,20 @@ def node(name, records):
     return Node(name, gpus(records), identity)
 
 
-def too_few(counts, of_reference=None):
-    """Findings about nodes with fewer GPUs than most nodes have, of three or more; else than the
-    reference has. `counts`: {node: number}."""
+def too_few(counts):
+    """Findings about nodes with fewer GPUs than most nodes have, of three or more. `counts`: {node:
+    number}."""
     if not counts:
         return []
     (most, number), = collections.Counter(counts.values()).most_common(1)
-    expected, who = of_reference, "in the reference"
     if len(counts) >= 3 and number > len(counts) / 2:
-        expected, who = most, f"on {number} of {len(counts)} nodes"
-    elif expected is None:  # of as many nodes with each number either may be the right one
-        most = max(counts.values())
-        return [Finding(INVENTORY, INCONCLUSIVE, (name,), f"{count} GPUs, {most} on other nodes: "
-                        "how many there should be is not known", subject=f"node {name}",
-                        check="gpu-count", action="--expect-gpus")
+        return [missing(name, f"{count} GPUs, {most} on {number} of {len(counts)} nodes", f"node {name}", count > 0)
                 for name, count in counts.items() if count < most]
-    return [missing(name, f"{count} GPUs, {expected} {who}", f"node {name}", count > 0)
-            for name, count in counts.items() if expected is not None and count < expected]
+    most = max(counts.values())  # of as many nodes with each number either may be the right one
+    return [Finding(INVENTORY, INCONCLUSIVE, (name,), f"{count} GPUs, {most} on other nodes: "
+                    "how many there should be is not known", subject=f"node {name}",
+                    check="gpu-count", action="--expect-gpus")
+            for name, count in counts.items() if count < most]
 
 
 def of_job(name, job_gpus, found):

@@ -5,17 +5,12 @@ import json
 from ...hosts import matched
 
 UNREADABLE = "unreadable"  # kind of a line that stands for what could not be read
-NEEDED = {  # by figures and findings, of what results/schema.json requires
+NEEDED = {  # by findings, of what results/schema.json requires
     "run": ("program", "hosts"),
     "end": ("exit_code",),
     "verdict": ("scope", "name", "verdict", "cause"),
-    "compute": ("rank", "test", "unit", "model", "seconds", "samples", "correct"),
-    "soak": ("phase", "size", "seconds"),
-    "link": ("from", "to", "direction", "concurrency", "bytes", "bandwidth_gbs"),
-    "split": ("scope", "name", "operation", "busbw_gbs"),
-    "collective": ("operation", "dtype", "bytes", "in_place", "busbw_gbs", "time_us_p50",
-                   "samples_us"),
-    "step": ("model", "precision", "batch_size", "images_per_s_per_rank"),
+    "failure": ("ranks", "hosts"),
+    "metric": ("metric", "unit", "scope", "name", "samples"),
     "health": ("host",)}
 
 
@@ -54,7 +49,7 @@ def jobs(records):
     found = []
     for line in records:
         new = line.get("kind") == "run" or not found or (
-            "run_id" in line and line["run_id"] != found[-1][0])
+            "run_id" in line and line["run_id"] != found[-1][0] and line["kind"] != "failure")
         if new:
             found.append((line.get("run_id"), {}, []))
         if line.get("kind") == "run":
@@ -95,7 +90,3 @@ class Ranks:
 
     def rank_of(self, uuid):
         return self._gpus.index(uuid) if uuid in self._gpus else None
-
-    def per_node(self):
-        """Of the node with most of them."""
-        return max((self.hosts.count(host) for host in set(self.hosts)), default=0)

@@ -1,1 +1,1 @@
-"""Figures compared with peers and references, and one verdict per node."""
+"""What runs amount to, by bin/judge: findings, and one verdict per node."""

@@ -6,7 +6,7 @@ from .search import left_of
 
 
 def is_silent(tests):
-    """Whether most of those that did not pass had no result."""
+    """Whether most of those that did not pass were inconclusive."""
     bad = [test for test in tests if not test.passed]
     return 2 * sum(test.outcome == INCONCLUSIVE for test in bad) > len(bad)
 

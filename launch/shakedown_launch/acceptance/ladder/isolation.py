@@ -20,7 +20,7 @@ class Link:
     """Sides that pass each, and fail together; of one side: no two of its nodes pass together."""
     sides: tuple  # of tuples of node names
     names: tuple  # of each side, as people call it
-    failed: int  # tests across it that did not pass, and of them without a result
+    failed: int  # tests across it that did not pass, and of them inconclusive
     lost: int = 0
 
 
@@ -33,7 +33,7 @@ class Unresolved:
 @dataclasses.dataclass(frozen=True)
 class Isolation:
     faulty: tuple = ()  # of Suspect
-    dead: tuple = ()  # of Suspect: most tests with it had no result
+    dead: tuple = ()  # of Suspect: most tests with it were inconclusive
     links: tuple = ()  # of Link
     unresolved: tuple = ()  # of Unresolved
     transient: tuple = ()  # of Unresolved: failed once, then passed again and again
@@ -86,7 +86,7 @@ def _of_faulty(suspect, stage):
 def _of_dead(suspect, stage):
     alone = suspect.alone == PASS
     return Finding(stage, INCONCLUSIVE, (suspect.node,),
-                   f"{'' if alone else 'dead or hung: '}no result in {_tests_of(suspect)}",
+                   f"{'' if alone else 'dead or hung, or not comparable: '}inconclusive in {_tests_of(suspect)}",
                    INFRASTRUCTURE if alone else "",
                    "inspect its network card, cable and switch port" if alone else
                    "reboot, then run again", subject=f"node {suspect.node}", check="isolation")
@@ -103,7 +103,7 @@ def _tests_of(suspect):
 
 def _of_link(link, stage):
     nodes = tuple(node for side in link.sides for node in side)
-    lost = f", {link.lost} of them without a result" if link.lost else ""
+    lost = f", {link.lost} of them inconclusive" if link.lost else ""
     tests = f"{link.failed} tests{lost}"
     if len(link.names) == 1:
         subject = f"paths within {link.names[0]}"

@@ -25,8 +25,8 @@ NODES, CHECKS = 6, 16  # named at most
 # ---- what is written -----------------------------------------------------------------------------
 
 def append(path, acceptance):
-    """A line for each GPU, and each node, that failed. Raises OSError where it cannot be
-    written."""
+    """A line for each GPU, and each node, that failed or was slow at first. Raises OSError where it
+    cannot be written."""
     lines = [json.dumps(entry, ensure_ascii=True) for entry in entries(acceptance).values()]
     if not lines:
         return
@@ -73,7 +73,7 @@ def entries(acceptance):
     for verdict in acceptance.verdicts:
         gpus = {gpu.uuid: gpu for gpu in verdict.node.gpus}
         for finding in verdict.findings:
-            if finding.outcome == FAIL:
+            if finding.outcome == FAIL or finding.outcome == WARN and finding.slow_looks:
                 found.setdefault((verdict.node.name, finding.gpu),
                                  (gpus.get(finding.gpu), []))[1].append(finding)
     return {key: entry(acceptance, *key, *value) for key, value in found.items()}
@@ -85,7 +85,8 @@ def entry(acceptance, node, uuid, gpu, findings):
     values = {"node": node, "uuid": uuid, "serial": gpu.serial if gpu else "",
               "model": gpu.model if gpu else "", "subject": worst.subject, "class": worst.class_,
               "cause": worst.cause, "action": worst.action,
-              "injected": ", ".join(injected(acceptance))}
+              "injected": ", ".join(injected(acceptance)),
+              "outcome": WARN if worst.outcome == WARN else ""}
     return {"format": FORMAT, "time": acceptance.started, "tier": acceptance.tier,
             **{key: clean(value) for key, value in values.items() if value},
             "checks": list(checks)[:CHECKS]}

@@ -8,9 +8,10 @@ import json
 import os
 import secrets
 
-from ..model import EXIT_CODES, FAIL, INCONCLUSIVE, INFRASTRUCTURE, PASS, STOPPED
+from ..lines import finding_line, stage_line
+from ..model import EXIT_CODES, PASS, STOPPED
 from ..words import valid
-from . import digest, series
+from . import digest
 
 PROGRAM = "acceptance"
 GPU_KEYS = {"gpu_indices": "index", "gpu_uuids": "uuid", "gpu_serials": "serial",
@@ -46,13 +47,14 @@ def replaced(path):
 def records(acceptance, stopped=False):
     """Each line as a flat object, without run_id."""
     yield run_record(acceptance)
-    yield from map(stage_record, acceptance.runs)
-    yield from (figure_record(figure, series.reference_of(acceptance, figure))
-                for figure in acceptance.figures)
+    yield from map(stage_line, acceptance.runs)
+    yield from map(figure_line, acceptance.figures)
+    yield from ({"kind": "found", "rates": rates, "metric": metric, "witness": witness, "slow_down": share}
+                for rates, metric, witness, share in acceptance.found)
     for verdict in acceptance.verdicts:
-        yield from (finding_record(finding) for finding in verdict.findings)
+        yield from map(finding_line, verdict.findings)
         yield node_record(verdict)
-    yield from (finding_record(finding) for finding in acceptance.findings)
+    yield from map(finding_line, acceptance.findings)
     yield {"kind": "verdict", "scope": "job", "name": PROGRAM, "verdict": acceptance.outcome,
            "cause": digest.headline(acceptance)}
     yield {"kind": "end", "exit_code": STOPPED if stopped else EXIT_CODES[acceptance.outcome],
@@ -61,12 +63,12 @@ def records(acceptance, stopped=False):
 
 def run_record(acceptance):
     hosts = [verdict.node.name for verdict in acceptance.verdicts]
-    reference = {key: value for key, value in acceptance.reference.items() if key != "figures"}
     return {"kind": "run", "program": PROGRAM, "started": acceptance.started,
             "host": hosts[0] if hosts else "", "hosts": hosts or [""], "tier": acceptance.tier,
             "elapsed_s": acceptance.seconds, "tests": acceptance.tests,
             "rounds": acceptance.rounds, "statement": acceptance.statement,
-            **flat("settings", acceptance.settings), **flat("reference", reference)}
+            **flat("settings", acceptance.settings),
+            **({"backend": acceptance.backend} if acceptance.backend else {})}
 
 
 def flat(prefix, values):
@@ -81,59 +83,15 @@ def flat(prefix, values):
     return found
 
 
-def stage_record(run):
-    return {"kind": "stage", "name": run.stage, "nodes": run.nodes, "round": run.round,
-            "exit_code": run.code, "started": run.started, "elapsed_s": run.seconds,
-            "record": run.record, "log": run.log, "note": run.note, "lost_hosts": run.lost,
-            "dead_ranks": [rank for rank, _, _ in run.dead],
-            "dead_hosts": [host for _, host, _ in run.dead],
-            "dead_causes": [cause for _, _, cause in run.dead]}
-
-
-def figure_record(figure, reference):
-    """`reference`: what the reference file has of the metric, or {}."""
-    found = {"kind": "figure", "stage": figure.stage, "nodes": figure.nodes,
-             "metric": figure.metric, "value": figure.value, "unit": figure.unit,
-             "higher_is_better": figure.higher_is_better, "samples": figure.samples,
-             **flat("conditions", figure.conditions), **flat("explains", figure.explains),
-             **flat("reference", reference)}
-    if figure.gpu:
-        found["gpu"] = figure.gpu
-    return found
-
-
-def scope_of(finding):
-    if finding.gpu:
-        return "gpu"
-    kind = finding.subject.split(" ")[0]
-    if kind in ("rank", "link", "rail"):
-        return kind
-    if len(finding.nodes) == 2 and finding.class_ == INFRASTRUCTURE:
-        return "link"
-    return "node" if len(finding.nodes) == 1 else "job"
-
-
-def name_of(finding, scope):
-    """As the programs' own verdicts name it: UUID, rank 1, link 0->2, node."""
-    if scope == "gpu":
-        return finding.gpu
-    if scope == "node":
-        return finding.nodes[0]
-    return finding.subject.split(" ", 1)[-1] or ",".join(finding.nodes) or finding.stage
-
-
-def finding_record(finding):
-    """`verdict` is as node_check's: what only warns, or is not known, is INCONCLUSIVE there."""
-    scope = scope_of(finding)
-    found = {"kind": "verdict", "stage": finding.stage, "scope": scope,
-             "name": name_of(finding, scope),
-             "verdict": finding.outcome if finding.blames else INCONCLUSIVE,
-             "severity": finding.outcome, "nodes": finding.nodes,
-             "cause": finding.cause}
-    others = {"class": finding.class_, "action": finding.action, "gpu": finding.gpu,
-              "subject": finding.subject, "check": finding.check, "evidence": finding.evidence,
-              "accepted": finding.accepted}
-    return {**found, **{key: value for key, value in others.items() if value}}
+def figure_line(figure):
+    """As bin/judge has it."""
+    found = {"kind": "figure", "metric": figure.metric, "unit": figure.unit, "value": figure.value,
+             "samples": figure.samples, "scope": figure.scope, "name": figure.name,
+             "nodes": figure.nodes, "outcome": figure.outcome}
+    others = {"stage": figure.stage, "record": figure.record, "witness": figure.witness,
+              "usual": figure.usual, "limit": figure.limit}
+    return {**found, **{key: value for key, value in others.items() if value and value == value},
+            **figure.more}
 
 
 def node_record(verdict):

@@ -38,7 +38,7 @@ def code_of(acceptance):
 def findings(acceptance):
     """Worst first, without what is listed apart."""
     found = [each for each in acceptance.all_findings() if not digest.is_apart(acceptance, each)]
-    return sorted(found, key=lambda each: (WORST_FIRST.index(each.outcome), -each.off))
+    return sorted(found, key=lambda each: WORST_FIRST.index(each.outcome))
 
 
 def sentence(acceptance):
@@ -60,12 +60,13 @@ def sentence(acceptance):
     facts = len(digest.apart(acceptance)[digest.NOT_KNOWN])
     if facts:
         parts.append(f"{count(facts, 'fact')} not known")
+    parts += filter(None, [digest.would_have_found(acceptance)])
     return "; ".join(parts)
 
 
 def performance(acceptance):
     """label=value[unit];warn;crit;min;max. A figure is that of the worst GPU or node, and is
-    critical beyond the reference's floor."""
+    critical beyond its limit."""
     of = [each.outcome for each in acceptance.verdicts]
     yield f"nodes={len(of)};;;0"
     yield f"pass={of.count(PASS)};;;0;{len(of)}"
@@ -73,7 +74,7 @@ def performance(acceptance):
     yield f"inconclusive={of.count(INCONCLUSIVE)};0;;0;{len(of)}"
     yield f"time={acceptance.seconds:.0f}s;;;0"
     for each in series.headlines(series.measured(acceptance), FIGURES):
-        floor = f"{each.floor:.6g}" if math.isfinite(each.floor) else ""
+        limit = f"{each.limit:.6g}" if math.isfinite(each.limit) else ""
         label = each.name.replace("'", "").replace("=", "").replace("|", "/")
         yield f"'{label}'={each.worst.value:.6g};;" + \
-            (f"{floor}:" if floor and each.higher_is_better else floor)
+            (f"{limit}:" if limit and each.higher_is_better else limit)

@@ -48,7 +48,8 @@ def banner(acceptance):
     return [element("h1", "Shakedown acceptance"),
             element("div", element("div", outcome, class_=f"verdict {outcome}"),
                     element("div", element("div", digest.headline(acceptance), class_="headline"),
-                            element("div", digest.about(acceptance), class_="about")),
+                            element("div", digest.about(acceptance), class_="about"),
+                            element("div", digest.would_have_found(acceptance), class_="about")),
                     class_="banner"),
             [element("p", f"A fault was injected for a test: {each}", class_="injected")
              for each in digest.injected(acceptance)],
@@ -152,10 +153,7 @@ def figure_table(acceptance):
     if not found:
         return None
     chosen = series.chosen(found, METRICS)
-    reference = series.reference_name(acceptance)
     return [element("h2", "Figures"), figure_rows(acceptance, chosen),
-            element("p", f"Reference {reference}." if reference else "No reference matched.",
-                    class_="quiet"),
             fold("All figures", figure_rows(acceptance, found[:ALL_METRICS]),
                  len(found) - ALL_METRICS, "metric") if len(found) > len(chosen) else None]
 
@@ -164,13 +162,10 @@ def figure_rows(acceptance, found):
     gpus = digest.gpus_of(acceptance)
     rows = [[each.name, each.unit, f"{len(each.figures):,}",
              (figure(each.worst.value), "missed" * each.missed), series.where(each.worst, gpus),
-             each.off, known(each.median), figure(each.best), known(each.floor),
-             known(each.expected),
-             f"{100 * each.worst.value / each.expected:.1f} %" if each.expected > 0 else "",
-             each.source] for each in found]
-    return table(["metric", "unit", "values", "worst", "of", "off", "median", "best",
-                  "floor", "reference", "worst / reference", "reference from"], rows,
-                 (2, 3, 5, 6, 7, 8, 9, 10))
+             each.slower, known(each.median), figure(each.best), known(each.limit), known(each.usual),
+             each.witness] for each in found]
+    return table(["metric", "unit", "values", "worst", "of", "slower", "median", "best",
+                  "limit", "usual", "by"], rows, (2, 3, 5, 6, 7, 8, 9))
 
 
 def known(value):

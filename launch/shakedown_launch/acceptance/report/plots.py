@@ -8,8 +8,8 @@ from . import charts, digest, series
 from .markup import element
 
 PLOTS, MORE_PLOTS = 18, 24  # shown at most, and folded
-EXPLAINS = {"temperature_c": "GPU temperature, °C", "sm_clock_mhz": "SM clock, MHz",
-            "power_w": "power, W", "hbm_temperature_c": "memory temperature, °C"}
+EXPLAINS = {"temperature_c": "GPU temperature, °C", "clock_mhz": "SM clock, MHz",
+            "power_w": "power, W"}
 
 
 def drawn(acceptance):
@@ -48,15 +48,15 @@ class Plots:
     def of_series(self, each):
         return self.draw(each.name, each.unit,
                          [self.point(of, of.value, of.samples) for of in each.figures],
-                         [(each.expected, "reference", False), (each.floor, "floor", True)])
+                         [(each.usual, "usual", False), (each.limit, "limit", True)])
 
     def of_explanation(self, key, name, found):
-        """[plot], of the load during which most of it is known; a sustained one is the hottest."""
+        """[plot], of the load during which most of it is known; products are the hottest."""
         def known(each):
-            return [of for of in each.figures if math.isfinite(series.number(of.explains.get(key)))]
-        load = max(found, key=lambda each: (len(known(each)), "sustained" in each.metric),
+            return [of for of in each.figures if math.isfinite(series.number(of.more.get(key)))]
+        load = max(found, key=lambda each: (len(known(each)), "product/" in each.metric),
                    default=None)
-        points = [self.point(of, of.explains[key]) for of in known(load)] if load else []
+        points = [self.point(of, of.more[key]) for of in known(load)] if load else []
         return [self.draw(name, f"during {load.name}", points)] if points else []
 
     def point(self, figure_, value, samples=()):

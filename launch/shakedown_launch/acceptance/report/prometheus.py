@@ -7,7 +7,7 @@ import collections
 import datetime
 import math
 
-from ..model import OUTCOMES
+from ..model import VERDICTS
 from .jsonl import replaced
 
 PREFIX = "shakedown_"
@@ -29,13 +29,15 @@ def text(acceptance):
 def metrics(acceptance):
     """(name, help, [(labels, value)]); a metric without samples is left out."""
     verdicts = [({"node": each.node.name, "verdict": outcome}, each.outcome == outcome)
-                for each in acceptance.verdicts for outcome in OUTCOMES]
+                for each in acceptance.verdicts for outcome in VERDICTS]
     findings = collections.Counter(
         (",".join(each.nodes), "ACCEPTED" if each.accepted else each.outcome, each.check or each.stage, each.class_)
         for each in acceptance.all_findings())
     figures = {}
     for each in acceptance.figures:  # a series exists once: the newest figure of a metric counts
-        figures[(each.metric, ",".join(each.nodes), each.gpu, each.unit)] = each.value
+        kind = " ".join(f"{key.removeprefix('condition.')}={value}" for key, value in sorted(each.more.items())
+                        if key.startswith("condition."))
+        figures[(each.metric, ",".join(each.nodes), each.name, each.unit, kind)] = each.value
     started = datetime.datetime.strptime(acceptance.started, "%Y-%m-%dT%H:%M:%SZ").replace(tzinfo=datetime.timezone.utc)
     for name, help_, samples in [
             ("acceptance_end_time_seconds", "When the acceptance ended, in seconds since 1970.",
@@ -46,7 +48,7 @@ def metrics(acceptance):
             ("findings", "Findings by node, outcome (ACCEPTED: by --accept), check and class.",
              [(dict(zip(("node", "outcome", "check", "class"), key)), value) for key, value in findings.items()]),
             ("figure", "Measured rates and times, each in its unit.",
-             [(dict(zip(("metric", "node", "gpu", "unit"), key)), value) for key, value in figures.items()])]:
+             [(dict(zip(("metric", "node", "name", "unit", "conditions"), key)), value) for key, value in figures.items()])]:
         if samples:
             yield name, help_, samples
 

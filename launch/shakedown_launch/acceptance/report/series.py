@@ -1,4 +1,4 @@
-"""Figures as series: a metric over all that it was measured of, next to what the reference has."""
+"""Figures as series: a metric under the same conditions, over all that it was measured of."""
 
 import collections
 import dataclasses
@@ -6,23 +6,22 @@ import math
 import re
 import statistics
 
+from ..model import FAIL
 from ..words import clean, nodes, size
 
-FEW_PEERS = 3  # as peers.py: fewer are not compared
+FEW = 3  # values that have a median: of two it is their mean
+CONDITION = "condition."
 # What is looked at first, and how many of each; the last ones, which are of the most bytes.
-HEADLINES = ((r"compute/.*/sustained", 7), (r"memory/copy", 1), (r"host/.*/all_at_once", 2),
-             (r"link/.*/send/concurrent/worst", 2),
-             (r"collective/all_reduce/.*/in_place/busbw", 2),
-             (r"train/.*/images_per_s_per_rank", 1))
+HEADLINES = ((r"product/.*/flop_per_cycle_sm", 7), (r"product/.*/tflops", 2), (r"memory/copy", 1),
+             (r"host_link/.*/all_at_once", 2), (r"link/copy_engine/.*", 2),
+             (r"collective/all_reduce/busbw", 2), (r"train/step_ms", 1))
 
 
 @dataclasses.dataclass(frozen=True)
 class Series:
-    """A metric over all that it was measured of."""
-    name: str  # the metric, with its stage where several have it
+    name: str  # the metric, with what distinguishes it from others of its name
     metric: str
     figures: list  # with a finite value
-    reference: dict  # {} where there is none
 
     @property
     def unit(self):
@@ -42,36 +41,32 @@ class Series:
 
     @property
     def median(self):
-        """nan of fewer than FEW_PEERS: of two it is their mean."""
+        """nan of fewer than FEW."""
         return statistics.median(each.value for each in self.figures) \
-            if len(self.figures) >= FEW_PEERS else math.nan
+            if len(self.figures) >= FEW else math.nan
 
     @property
-    def off(self):
-        """"-7.2 %": the worst of peers next to their median, of two next to the other."""
-        usual = self.best if len(self.figures) == 2 else self.median
-        known = math.isfinite(usual) and usual
-        return f"{100 * (self.worst.value / usual - 1):+.1f} %" if known else ""
+    def slower(self):
+        """"7.2 %": the worst than usual, as bin/judge has it; "" where it is not."""
+        share = number(self.worst.more.get("slower"))
+        return f"{100 * share:.1f} %" if share >= 0.0005 else ""
 
     @property
-    def expected(self):
-        return number(self.reference.get("value"))
+    def usual(self):
+        return self.worst.usual
 
     @property
-    def floor(self):
-        """nan where missing it only warns: what others published."""
-        return number(self.reference.get("floor")) if self.reference.get("may_fail", True) else \
-            math.nan
+    def limit(self):
+        return self.worst.limit
 
     @property
-    def source(self):
-        """"measured, results/0.2/h200/compute.jsonl"."""
-        return clean(", ".join(filter(None, map(self.reference.get, ("kind", "source")))), 80)
+    def witness(self):
+        """"reference", "first principles", "peers"; "": nothing."""
+        return self.worst.witness.replace("_", " ")
 
     @property
     def missed(self):
-        worst_ = self.worst.value
-        return worst_ < self.floor if self.higher_is_better else worst_ > self.floor
+        return any(each.outcome == FAIL for each in self.figures)
 
 
 def measured(acceptance):
@@ -80,36 +75,42 @@ def measured(acceptance):
     found = {}
     for figure in acceptance.figures:
         if math.isfinite(figure.value):
-            key = figure.metric, figure.stage, len(figure.nodes)
-            found.setdefault(key, []).append(figure)
-    several = collections.Counter(metric for metric, _, _ in found)
+            found.setdefault(figure.metric, {}).setdefault(kind_of(figure), []).append(figure)
     made = []
-    for (metric, stage, width), figures in found.items():
-        name = readable(metric)
-        if several[metric] > 1:
-            name += f" ({clean(stage, 24)}{f', {width} nodes' if width > 1 else ''})"
-        made.append(Series(name, metric, figures, reference_of(acceptance, figures[0])))
+    for metric, of in found.items():
+        keys = collections.Counter(item for kind in of for item in kind)
+        differ = {key for (key, _), number_ in keys.items() if number_ < len(of)} | {"condition.bytes"}
+        made += [Series(readable(metric, kind, differ), metric, figures) for kind, figures in of.items()]
     return made
 
 
-SHORT = (("collective/", ""), ("/busbw", ""), ("link/within_node/", "link/"),
-         ("/images_per_s_per_rank", " per rank"))
+def kind_of(figure):
+    """What figures of one series have in common: ((key, value), ...)."""
+    return (("stage", figure.stage), ("nodes", len(figure.nodes)),
+            *((key, value) for key, value in figure.more.items()
+              if key.startswith(CONDITION) or key in ("board", "path_class")))
 
 
-def readable(metric):
-    """all_reduce/float32/1 GiB/in_place of collective/all_reduce/float32/1073741824/in_place/busbw:
-    what the unit says is left out."""
-    metric = re.sub(r"(?<=/)[0-9]{4,}(?=/)", lambda found: size(int(found[0])), metric)
+SHORT = (("collective/", ""), ("/busbw", ""), ("/flop_per_cycle_sm", ""))
+
+
+def readable(metric, kind, differ):
+    """"all_reduce 1 GiB in place": the metric, and of its kind what differs; without what the unit
+    says."""
     for long, short in SHORT:
         metric = metric.replace(long, short)
-    return clean(metric, 56)
+    return clean(" ".join([metric, *(worded(key, value) for key, value in kind if key in differ)]), 56)
 
 
-def reference_of(acceptance, figure):
-    """What the reference has of it under the same conditions, or {}."""
-    return next((each for each in acceptance.reference.get("figures", {}).get(figure.metric, ())
-                 if all(figure.conditions.get(key) == value
-                        for key, value in each.get("conditions", {}).items())), {})
+def worded(key, value):
+    if key == "condition.bytes" and str(value).isdigit():
+        return size(int(value))
+    if key == "condition.in_place":
+        return "in place" if str(value).lower() == "true" else "out of place"
+    if key == "nodes":
+        return f"of {value} nodes" if value > 1 else "of a node"
+    return str(value) if key in ("stage", "board", "path_class") or re.search("[a-z]", str(value), re.I) else \
+        f"{key.removeprefix(CONDITION)} {value}"
 
 
 def headlines(found, most):
@@ -120,13 +121,13 @@ def headlines(found, most):
 
 
 def chosen(found, most):
-    """Of many series: the headlines, and what misses its floor by most; in their order."""
+    """Of many series: the headlines, and what misses its limit by most; in their order."""
     if len(found) <= most:
         return found
     missed = sorted((each for each in found if each.missed),
-                    key=lambda each: abs(each.worst.value - each.floor) / (abs(each.floor) or 1))
+                    key=lambda each: -number(each.worst.more.get("slower", 0)))
     first = headlines(found, most)
-    taken = set(map(id, [*first, *missed[::-1][:max(most - len(first), most // 4)]]))
+    taken = set(map(id, [*first, *missed[:max(most - len(first), most // 4)]]))
     return [each for each in found if id(each) in taken]
 
 
@@ -135,13 +136,10 @@ def where(figure, gpus):
     name = nodes(figure.nodes, 24)
     if figure.gpu in gpus:
         return f"{name} GPU {gpus[figure.gpu][1].index}"
+    if figure.scope in ("rank", "link", "rail"):
+        return f"{name} {figure.scope} {clean(figure.name, 24)}"
     return f"{name} {clean(figure.gpu, 48)}".strip()
 
 
 def number(value):
     return float(value) if isinstance(value, (int, float)) else math.nan
-
-
-def reference_name(acceptance):
-    return ": ".join(clean(acceptance.reference[key]) for key in ("name", "source")
-                     if acceptance.reference.get(key))

@@ -19,7 +19,7 @@ MORE = "more: acceptance.jsonl"
 def text(acceptance, sections=()):
     """`sections`: [(title, lines)] to add: repeat offenders, Slurm lines."""
     parts = [[f"Shakedown acceptance: {acceptance.outcome}", digest.headline(acceptance),
-              digest.about(acceptance),
+              digest.about(acceptance), *folded(digest.would_have_found(acceptance), 0),
               *(f"injected for a test: {each}" for each in digest.injected(acceptance))],
              node_lines(acceptance),
              titled("Links and job", listed(map(finding_lines, digest.others(acceptance)))),
@@ -65,10 +65,10 @@ def node_lines(acceptance):
         for kind, names in digest.kinds(groups[most:])[:KINDS]:
             lines += [f"{outcome:<{MARGIN}}{count(len(names), 'more node')}, {kind}:",
                       f"{'':{MARGIN}}{nodes(names)}"]
-    for why, names in digest.passed(acceptance).items():
+    names = digest.passed(acceptance)
+    if names:
         who = nodes(names) if len(names) <= 4 else count(len(names), "node")
-        first, *more = folded(f"{who} ({why})" if why else who, MARGIN)
-        lines += [f"{PASS:<{MARGIN}}{first.strip()}", *more]
+        lines.append(f"{PASS:<{MARGIN}}{who}")
     return lines
 
 
@@ -112,15 +112,13 @@ def figure_lines(acceptance):
     chosen = series.chosen(found, METRICS)
     lines = aligned([
         [each.name, each.unit, figure(each.worst.value), series.where(each.worst, gpus),
-         each.off, known(each.median), known(each.best if len(each.figures) == 2 else math.nan),
-         known(each.floor), known(each.expected),
-         "missed" if each.missed else ""] for each in chosen],
+         each.slower, known(math.nan if each.usual == each.usual else each.median),
+         known(each.best if len(each.figures) == 2 else math.nan), known(each.limit), known(each.usual), "missed" if each.missed else ""] for each in chosen],
         left={0, 1, 3, 9},
-        head=["", "unit", "worst", "of", "off", "median", "best", "floor", "ref.", ""])
+        head=["", "unit", "worst", "of", "slower", "median", "best", "limit", "usual", ""])
     if len(found) > len(chosen):
         lines.append(f"  and {len(found) - len(chosen)} {MORE}")
-    reference = series.reference_name(acceptance)
-    return lines + (folded(f"reference {reference}") if found and reference else [])
+    return lines
 
 
 def known(value):

@@ -1,0 +1,63 @@
+#include "collectives/judging.hpp"
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+#include <set>
+#include <utility>
+
+namespace shakedown::collectives {
+
+Judging::Judging(const judge::JudgeOptions& options, const MpiSession& session, std::string program)
+    : session_(session), program_(std::move(program)) {
+  if (session.is_root()) court_.emplace(options);
+}
+
+void Judging::bar(const std::string& metric, std::optional<double> least,
+                  std::optional<double> most) {
+  if (court_) court_->limits().bar(metric, least, most);
+}
+
+void Judging::limit(const std::string& text, const std::string& option) {
+  if (court_) court_->limits() = court_->limits().with(text, option);
+}
+
+void Judging::add(const judge::Observation& observation, Record& record, std::optional<int> id) {
+  if (!court_) return;
+  record.write("metric", judge::record_of(observation));
+  evidence_.observations.push_back(observation);
+  ids_.push_back(id);
+}
+
+void Judging::add(const Verdict& verdict, const std::vector<std::string>& nodes) {
+  if (court_) evidence_.statements.push_back({verdict, "", nodes});
+}
+
+std::vector<int> Judging::slow() {
+  std::set<int> ids;
+  if (court_) {
+    const judge::Judgement found = judgement();
+    std::set<std::pair<std::string, std::string>> suspects;
+    for (const judge::Suspect& suspect : judge::suspects(evidence_, found))
+      suspects.emplace(suspect.metric, suspect.subject);
+    for (const judge::Judged& one : found.judged) {  // a suspect may have metrics of several sizes
+      const judge::Observation& o = evidence_.observations[one.observation];
+      if (one.outcome != Outcome::pass && one.slow_looks == one.looks && ids_[one.observation] &&
+          suspects.contains({o.metric, o.of.key()}))
+        ids.insert(*ids_[one.observation]);
+    }
+  }
+  return Json::parse(session_.all_gather(json_text(Json(ids))).front()).get<std::vector<int>>();
+}
+
+judge::Judgement Judging::judgement() const {
+  if (!court_) return {};
+  return court_->judge(evidence_, {program_, {}, false});
+}
+
+void record(const judge::Judgement& judgement, Record& record, const Json& fields) {
+  for (const Verdict& finding : judgement.findings)
+    record.write("verdict", merged(fields, record_of(finding)));
+  record.write("verdict", merged(fields, record_of(judgement.job)));
+}
+
+}  // namespace shakedown::collectives

@@ -1,0 +1,45 @@
+// Rank 0 judges what all ranks measured.
+#pragma once
+
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "common/judge/court.hpp"
+#include "common/mpi_session.hpp"
+#include "common/record.hpp"
+
+namespace shakedown::collectives {
+
+class Judging {
+ public:
+  /// The files that the options name are read on rank 0; throws UsageError there.
+  Judging(const judge::JudgeOptions& options, const MpiSession& session, std::string program);
+
+  /// A bar of the user's on a metric or glob, in its unit.
+  void bar(const std::string& metric, std::optional<double> least, std::optional<double> most);
+  /// Changes the table of limits, as a file of --limits does; `option` is named where it is wrong.
+  void limit(const std::string& text, const std::string& option);
+  /// Records it. `id`: under which `slow` returns it; none: it is not measured again.
+  void add(const judge::Observation& observation, Record& record, std::optional<int> id = {});
+  /// What is no rate, about these nodes.
+  void add(const Verdict& verdict, const std::vector<std::string>& nodes);
+
+  /// The ids of what was slow in every look and has looks left; the same on every rank. Collective.
+  std::vector<int> slow();
+  /// What all amounts to. On rank 0; passes elsewhere.
+  judge::Judgement judgement() const;
+
+ private:
+  const MpiSession& session_;
+  std::string program_;
+  std::optional<judge::Court> court_;  // on rank 0
+  judge::Evidence evidence_;
+  std::vector<std::optional<int>> ids_;  // of the observations
+};
+
+/// Records the findings and the job's verdict, with these fields.
+void record(const judge::Judgement& judgement, Record& record, const Json& fields);
+
+}  // namespace shakedown::collectives
