@@ -256,8 +256,8 @@ fuzz: $(fuzz_programs)
 	    -artifact_prefix=$(BUILD)/fuzz/$$name- $(BUILD)/fuzz/corpus/$$name >$$log 2>&1 || { tail -n 40 $$log; exit 1; }; \
 	  grep -E 'executed_units|slowest|peak_rss' $$log; done
 
-# Renews docs/options.md from the programs, and the table of versions in docs/install.md.
-docs: all
+# Renews docs/options.md from the programs, the table of versions in docs/install.md and that of docs/judge.md.
+docs: tests
 	docs/pages.py
 
 # Every program meets every fault, and runs on 64 ranks of this machine: about five minutes. tests/run has a part of it.
