@@ -179,8 +179,10 @@ def recorded(run):
 
 
 def is_remark(record):
-    """A warning; of an acceptance also a fact that is not known, which is no reason against a node."""
-    return record.get("severity") == "WARN" or record.get("severity") == "UNKNOWN" and "stage" in record
+    """What is no reason against what was judged: a warning, and a fact that is not known. Until 0.2 they
+    were INCONCLUSIVE with a severity, of which a fact was a remark in an acceptance alone."""
+    return record.get("verdict") in ("WARN", "UNKNOWN") or record.get("severity") == "WARN" or \
+        record.get("severity") == "UNKNOWN" and "stage" in record
 
 
 def of_learning(summary, measured):
