@@ -19,7 +19,7 @@ from .campaign.progress import Log, Progress
 from .evidence import machines
 from .judge import program
 from .judge.judge import Judge
-from .model import EXIT_CODES, FAIL, INCONCLUSIVE, PASS, STOPPED, Acceptance, Finding
+from .model import EXIT_CODES, FAIL, INCONCLUSIVE, STOPPED, Acceptance, Finding
 from .report import digest, history, jsonl, junit, nagios, page, prometheus, slurm_lines, text
 from .words import clean, count
 
