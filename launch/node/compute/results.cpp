@@ -100,14 +100,6 @@ std::vector<std::string> shared_cores(const std::vector<std::string>& hosts,
   return shares;
 }
 
-Measured gather(const MpiSession& session, const Unit& unit,
-                const std::vector<std::unique_ptr<RateTest>>& tests, int look) {
-  std::vector<Series> all;
-  for (const auto& test : tests)
-    all.insert(all.end(), test->series().begin(), test->series().end());
-  return gather(session, unit, all, look);
-}
-
 Measured gather(const MpiSession& session, const Unit& unit, const std::vector<Series>& all,
                 int look) {
   Json mine{{"lines", Json::array()}, {"wrong", Json::array()}};
