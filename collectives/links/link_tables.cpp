@@ -111,13 +111,17 @@ std::string rank_table(const std::vector<Table>& tables, int ranks) {
 
 std::string size_remark(int ranks, bool alone) {
   constexpr int kFewRanks = 64;
-  constexpr double kRecordBytes = 375;  // of a link
+  constexpr double kLinkBytes = 375;          // of a link's line
+  constexpr double kMetricBytes = 700;        // of a figure's
+  constexpr double kObservationBytes = 1500;  // on rank 0, which judges them
   if (ranks <= kFewRanks) return "";
   const double pairs = 0.5 * ranks * (ranks - 1);
-  const double links = pairs * 3 * (alone ? 2 : 1);  // each direction, both at once
+  const double measured = pairs * (alone ? 2 : 1);  // each direction, both at once; latency
   std::string text =
-      fmt::format("{:.0f} pairs of ranks: about {} of record or CSV, {} on each rank", pairs,
-                  readable_bytes(links * kRecordBytes), readable_bytes(links * sizeof(Link)));
+      fmt::format("{:.0f} pairs of ranks: about {} of record, {} on each rank and {} on rank 0",
+                  pairs, readable_bytes(measured * (3 * kLinkBytes + 4 * kMetricBytes)),
+                  readable_bytes(measured * 3 * sizeof(Link)),
+                  readable_bytes(measured * 4 * kObservationBytes));
   if (alone) text += "; --alone off needs half of it, and far less time";
   return "\n" + wrapped(text, 2);
 }

@@ -5,8 +5,11 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstdlib>
 #include <set>
 #include <tuple>
+
+#include "common/types.hpp"
 
 namespace shakedown::judge {
 namespace {
@@ -30,6 +33,19 @@ std::string listed(const std::vector<std::string>& names) {
   const std::string more =
       names.size() > kListed ? fmt::format(" and {} more", names.size() - kListed) : "";
   return fmt::format("{}{}", fmt::join(first, ", "), more);
+}
+
+/// The metric, and of a collective which of its rows.
+std::string what_of(const Observation& o) {
+  const auto condition = [&](const char* key) {
+    const auto found = o.conditions.find(key);
+    return found == o.conditions.end() ? "" : found->second;
+  };
+  const std::string bytes = condition("bytes");
+  if (!o.metric.starts_with("collective/") || bytes.empty()) return o.metric;
+  return fmt::format("{} of {} {}, {}", o.metric,
+                     readable_bytes(std::strtod(bytes.c_str(), nullptr)), condition("dtype"),
+                     condition("in_place") == "true" ? "in place" : "out of place");
 }
 
 class Conclusion {
@@ -117,7 +133,8 @@ class Conclusion {
   }
 
   static bool is_slow(const Judged& one) {
-    return one.outcome == Outcome::fail || one.outcome == Outcome::inconclusive;
+    const bool warns = one.outcome == Outcome::warn && one.looks > 0 && one.slow_looks == one.looks;
+    return one.outcome == Outcome::fail || one.outcome == Outcome::inconclusive || warns;
   }
 
   static std::string end_of(const Observation& o, std::size_t end) {
@@ -181,13 +198,13 @@ class Conclusion {
       const Observation& o = observation(one);
       std::vector<std::string> others;
       for (const std::size_t i : own)
-        if (i != worst) others.push_back(observation(judgement_.judged[i]).metric);
+        if (i != worst) others.push_back(what_of(observation(judgement_.judged[i])));
       others = distinct(others);
       Verdict verdict{
           o.of.scope,
           o.of.name,
           one.outcome,
-          fmt::format("{}: {}: {}{}", o.of.text(), o.metric,
+          fmt::format("{}{}: {}{}", o.of.text() == o.of.name ? "" : o.of.text() + ": ", what_of(o),
                       one.witness == Witness::none ? "not judged: " + one.cause : one.cause,
                       others.empty() ? "" : "; also " + listed(others)),
           one.class_,

@@ -77,13 +77,15 @@ std::optional<ClockLine> line_of(const std::vector<std::pair<double, double>>& c
 ReferenceFigure figure_of(const std::vector<const Observation*>& observations, const Limit& limit) {
   const Observation& first = *observations.front();
   const bool less = first.less_is_better();
-  std::map<std::string, std::vector<double>> values;  // of each unit's runs
+  std::map<std::string, std::vector<double>> values;  // of each subject's runs
+  std::set<std::string> devices;                      // GPUs; of a pair or a group all
   std::vector<std::pair<double, double>> clock_and_time;
   double squares = 0;
   std::size_t looks = 0;
   for (const Observation* each : observations) {
     const double value = statistic_of(each->samples, limit.statistic, less);
     values[each->of.key()].push_back(value);
+    devices.insert(each->of.uuids.begin(), each->of.uuids.end());
     if (const double spread = look_spread(each->samples, limit.statistic, less);
         std::isfinite(spread)) {
       squares += spread * spread;
@@ -99,7 +101,7 @@ ReferenceFigure figure_of(const std::vector<const Observation*>& observations, c
   figure.unit = first.unit;
   figure.kind = "measured";
   figure.value = median_of(units);
-  figure.units = units.size();
+  figure.units = devices.empty() ? units.size() : devices.size();
   double mean = 0, between = 0;
   for (const double value : units) mean += std::log(value) / static_cast<double>(units.size());
   for (const double value : units) between += std::pow(std::log(value) - mean, 2);

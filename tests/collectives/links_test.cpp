@@ -73,7 +73,7 @@ TEST_CASE("what grows with the square of the ranks is announced", "[links]") {
   CHECK(size_remark(64, true).empty());
   const std::string alone = size_remark(512, true);
   CHECK_THAT(alone, ContainsSubstring("130816 pairs"));
-  CHECK_THAT(alone, ContainsSubstring("280.7 MiB of record"));
+  CHECK_THAT(alone, ContainsSubstring("979.3 MiB of record"));
   CHECK_THAT(alone, ContainsSubstring("--alone off"));
   CHECK_THAT(size_remark(512, false), !ContainsSubstring("--alone"));
 }

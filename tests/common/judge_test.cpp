@@ -277,6 +277,22 @@ TEST_CASE("a GPU with slow pairs is the suspect, else the link", "[judge]") {
         std::vector<std::string>{"1->3"});
 }
 
+TEST_CASE("where links only warn, the GPU is named in their place, too", "[judge]") {
+  std::vector<Observation> pairs;
+  for (int a = 0; a < 5; ++a)
+    for (int b = 0; b < 5; ++b) {
+      if (a == b) continue;
+      pairs.push_back(of_pair(a, b, a == 2 || b == 2 ? 20 : 45, "network_rail"));
+      pairs.back().metric = "link/nccl/one_way";
+      pairs.back().of.hosts = {"n" + std::to_string(a), "n" + std::to_string(b)};
+    }
+  const Judgement judgement = judged(unknown_board(pairs));
+  REQUIRE(judgement.findings.size() == 1);
+  CHECK(judgement.findings[0].outcome == Outcome::warn);
+  CHECK(judgement.findings[0].name == "GPU-2");
+  CHECK_THAT(judgement.findings[0].cause, ContainsSubstring("8 of its 8 pairs are slow"));
+}
+
 TEST_CASE("links are compared within their class", "[judge]") {
   std::vector<Observation> pairs;
   for (int a = 0; a < 3; ++a)
@@ -288,7 +304,7 @@ TEST_CASE("links are compared within their class", "[judge]") {
 
   // Two racks: the clique is a condition, so a half link of one is not taken for the other's.
   std::vector<Observation> racks;
-  for (const std::string& rack : {"a", "b"})
+  for (const std::string rack : {"a", "b"})
     for (int a = 0; a < 4; ++a)
       for (int b = 0; b < 4; ++b) {
         if (a == b) continue;

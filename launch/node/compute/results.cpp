@@ -103,6 +103,13 @@ std::vector<std::string> shared_cores(const std::vector<std::string>& hosts,
 Measured gather(const MpiSession& session, const Unit& unit, const std::vector<Series>& all,
                 int look) {
   Json mine{{"lines", Json::array()}, {"wrong", Json::array()}};
+  if (const int sms = unit.multiprocessors; sms > 0 && unit.board.find(" MIG ") == std::string::npos) {
+    judge::Observation count = observed("setting/sms", "SMs", unit);
+    count.look = look;
+    count.samples = {static_cast<double>(sms)};
+    mine["lines"].push_back(record_of(count));
+    mine["wrong"].push_back("");
+  }
   mine["cores"] = unit.uuid.empty() ? allowed_cores() : std::vector<int>{};
   for (const Series& series : all) {
     mine["lines"].push_back(record_of(observation_of(series, unit, look)));
