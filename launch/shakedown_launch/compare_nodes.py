@@ -68,7 +68,7 @@ def judge(jobs):
             with open(os.path.join(folder, run.record), "w", encoding="utf-8") as file:
                 file.write("\n".join(map(program.text_of, job.lines)) + "\n")
         judged = program.Program(folder, os.environ).judge(
-            "judged.jsonl", {job.node: [job.node] for job in jobs}, runs)
+            {job.node: [job.node] for job in jobs}, runs)
     if judged.failed:
         raise UsageError(judged.failed)
     return judged

@@ -18,7 +18,8 @@ $(foreach folder,PREFIX bindir libexecdir datadir mandir completionsdir,$(if $(f
   $(error $(folder)=$($(folder)): must be an absolute path)))
 endif
 
-commands := mpi acceptance bench experiments variants report doctor $(subst _,-,$(notdir $(BINARIES)))
+programs = $(BINARIES) $(BIN)/judge
+commands = mpi acceptance bench experiments variants report doctor $(subst _,-,$(notdir $(programs)))
 home = $(DESTDIR)$(libexecdir)/shakedown
 share = $(DESTDIR)$(datadir)/shakedown
 module = $(share)/modulefiles/shakedown/$(VERSION)
@@ -32,13 +33,13 @@ rm -f $(foreach name,shakedown $(commands:%=shakedown-%),$(DESTDIR)$(bindir)/$(n
 endef
 
 install:
-	@for program in $(BINARIES); do \
+	@for program in $(programs); do \
 	  [[ -x $$program ]] || { echo "make install: $$program is missing: run make first" >&2; exit 2; }; \
 	done
 	@$(remove)
 	@install -d $(home)/bin $(home)/build $(home)/training $(share)/modulefiles/shakedown \
 	  $(DESTDIR)$(bindir) $(DESTDIR)$(mandir)/man1 $(DESTDIR)$(completionsdir)
-	@install $(BINARIES) $(home)/bin
+	@install $(programs) $(home)/bin
 	@for name in $(notdir $(NCCL_TESTS)); do ln -s collective_perf $(home)/bin/$$name; done
 	@install -m 644 $(BUILD)/machine.mk $(home)/build
 	@install -m 644 VERSION $(home)

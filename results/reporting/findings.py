@@ -195,9 +195,9 @@ def by_accuracy(fit):
 
 
 def runs(summary):
-    """What the reader must know of the runs: all that did not pass, and what is left out."""
+    """What the reader must know of the runs: all that did not pass, warnings, and what is left out."""
     yield from ((None, f"{text}.") for text in verdict.merged(
-        verdict.of_summary(summary), lambda run: run.name))
+        verdict.of_summary(summary) + verdict.warnings(summary), lambda run: run.name))
     for restarted in restarts_of(summary.runs):
         yield None, (f"{restarted.run.name} continues what signals stopped: "
                      f"{words.listed(run.name for run in restarted.stopped)}.")

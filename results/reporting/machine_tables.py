@@ -1,9 +1,9 @@
-"""Tables of collectives, links and GPUs."""
+"""Tables of GPUs' rates, collectives, links and health."""
 
 import statistics
 
 from . import words
-from .records import number, numbers
+from .records import number, numbers, text, texts
 from .summary import median_of
 from .tables import FRACTION, Column, Table, by_conditions, figure, reasons_of, share
 
@@ -131,6 +131,63 @@ def splits(summary):
     ], list(found.items()))] if found else []
 
 
+def last_looks(summary):
+    """{(metric, path class, machine): {who: (median, record)}} of GPUs and CPU ranks: of several
+    measurements of one, the last."""
+    found = {}
+    for run in summary.runs:
+        for record in run.of("metric"):
+            values = [value for value in record.get("samples") or () if isinstance(value, (int, float))]
+            if record.get("scope") in ("gpu", "rank") and values:
+                key = text(record, "metric"), text(record, "path_class"), text(record, "board") or run.machine
+                who = (*texts(record, "hosts"), text(record, "name"))
+                found.setdefault(key, {})[who] = statistics.median(values), record
+    return found
+
+
+def products(summary):
+    """What is the GPU's own, and what heat and power make of it."""
+    found = {}
+    for (metric, _, machine), of in last_looks(summary).items():
+        parts = metric.split("/")
+        if len(parts) == 3 and parts[0] == "product":
+            found.setdefault((parts[1], machine), {})[parts[2]] = [value for value, _ in of.values()]
+
+    def figures(key, over):
+        return lambda item: over(item[1][key]) if key in item[1] else None
+    shared = shared_parts([("products", machine) for _, machine in found])
+    return [Table("products", ", ".join(["products", *shared]), [
+        Column("type", lambda item: item[0][0]),
+        Column("machine", lambda item: "" if item[0][1] in shared else item[0][1]),
+        Column("GPUs or ranks", lambda item: max(map(len, item[1].values()))),
+        Column("FLOP/cycle/SM", figures("flop_per_cycle_sm", statistics.median), "{:.5g}".format),
+        Column("least", figures("flop_per_cycle_sm", min), "{:.5g}".format),
+        Column("SM MHz", figures("clock_mhz", statistics.median), figure(0)),
+        Column("lowest", figures("clock_mhz", min), figure(0)),
+        Column("TFLOP/s", figures("tflops", statistics.median), "{:.4g}".format),
+    ], list(found.items()), ["medians over GPUs, and the GPU with the least; clocks of the SMs' own counters"])] \
+        if found else []
+
+
+def rates(summary):
+    """Memory, host link and training of each GPU; collectives and links have tables of their own."""
+    found = {key: of for key, of in last_looks(summary).items() if not key[0].startswith("product/")}
+    shared = shared_parts([("rates", machine) for _, _, machine in found])
+
+    def slowest(of):
+        most = max if next(iter(of.values()))[1].get("unit") in ("us", "ms", "s") else min
+        return most(of.items(), key=lambda item: item[1][0])
+    return [Table("rates", ", ".join(["rates", *shared]), [
+        Column("metric", lambda item: ", ".join(filter(None, (
+            *item[0][:2], "" if item[0][2] in shared else item[0][2])))),
+        Column("unit", lambda item: next(iter(item[1].values()))[1].get("unit")),
+        Column("GPUs or ranks", lambda item: len(item[1])),
+        Column("median", lambda item: statistics.median(value for value, _ in item[1].values()), "{:.5g}".format),
+        Column("slowest", lambda item: slowest(item[1])[1][0], "{:.5g}".format),
+        Column("of", lambda item: " ".join(slowest(item[1])[0])),
+    ], list(found.items()), ["of each GPU the median of its samples"])] if found else []
+
+
 def samples(summary):
     """The samples of each GPU."""
     found = {}
@@ -176,4 +233,4 @@ def timed_windows(summary):
 
 
 def tables(summary):
-    return [table for make in (collectives, links, splits) for table in make(summary)]
+    return [table for make in (products, rates, collectives, links, splits) for table in make(summary)]

@@ -137,15 +137,29 @@ SAME_RATES = {f"product {name}": f"{name} sustained"
               for name in ("fp64", "fp32", "tf32", "fp16", "bf16", "fp8", "int8")}
 SAME_RATES |= {"device copy (read + write)": "memory copy",
                "host to device": "host to device, alone", "device to host": "device to host, alone"}
+OLD_NAMES = {"memory/copy": "memory copy", "host_link/to_device/alone": "host to device, alone",
+             "host_link/from_device/alone": "device to host, alone"}
+
+
+def rates_of(run):
+    """(test, unit, samples), as records of 0.2 name them, of those and of metric lines."""
+    for record in run.of("compute"):
+        yield record["test"], record["unit"], record["samples"]
+    for record in run.of("metric"):
+        kind, *of = record["metric"].split("/")
+        test = f"{of[0]} sustained" if kind == "product" and of[1:] == ["tflops"] else \
+            OLD_NAMES.get(record["metric"])
+        if test:
+            yield test, record["unit"], record["samples"]
 
 
 def compute(sources):
     """compute_perf before and after PyTorch's figures, in the last file."""
     samples, units, peer = {}, {}, {}
-    for record in (record for source in sources[:-1] for run in source.runs
-                   for record in run.of("compute")):
-        samples.setdefault(record["test"], []).extend(record["samples"])
-        units[record["test"]] = record["unit"]
+    for test, unit, of_round in (rate for source in sources[:-1] for run in source.runs
+                                 for rate in rates_of(run)):
+        samples.setdefault(test, []).extend(of_round)
+        units[test] = unit
     for line in map(json.loads, sources[-1].path.read_text(encoding="utf-8").splitlines()):
         peer[line["what"]] = line.get("tflops", line.get("gbs"))
     rows = [[test, units[test], f"{peer[what]:.1f}", f"{statistics.median(samples[test]):.1f}",

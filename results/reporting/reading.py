@@ -20,11 +20,16 @@ def files_of(paths):
     for path in map(pathlib.Path, paths):
         found = [path]
         if path.is_dir():
-            found = sorted(path.rglob("*.jsonl"))
+            found = sorted(file for file in path.rglob("*.jsonl") if not is_of_judge(file))
             if not found:
                 raise UsageError(f"{words.printable(path)}: no .jsonl files in this folder")
         files.update({file.resolve(): file for file in found})
     return list(files.values())
+
+
+def is_of_judge(file):
+    """What launch/acceptance has for bin/judge to read; acceptance.jsonl next to it has all of it."""
+    return file.name == "runs.jsonl" and file.with_name("acceptance.jsonl").exists()
 
 
 def text_of(path):

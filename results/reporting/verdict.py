@@ -1,14 +1,15 @@
 """The one place that judges: outcomes, their exit codes, and what the runs themselves concluded."""
 
+import math
 from typing import NamedTuple, Optional
 
 from . import words
 from .intervals import distinct
-from .records import Run, number
+from .records import Run, number, text
 from .summary import ranked
 from .trainings import STOPPED, exit_code, restarts_of
 
-PASS, FAIL, INCONCLUSIVE = "PASS", "FAIL", "INCONCLUSIVE"
+PASS, WARN, UNKNOWN, INCONCLUSIVE, FAIL = "PASS", "WARN", "UNKNOWN", "INCONCLUSIVE", "FAIL"
 MOST_NAMES = 4  # that failed by one cause
 EXIT_CODES = {PASS: 0, FAIL: 1, INCONCLUSIVE: 3}
 
@@ -160,9 +161,24 @@ def passed(summary):
              f"{words.seconds(restarted.lost_s)} s lost" for restarted in restarts_of(summary.runs)
              if restarted.is_complete]
     said += [f"{words.count(certified, 'certificate')} passed"] if certified else []
-    if any(measured.rate for measured in summary.measured.values()):
+    found = would_have_found(summary)
+    if found:
+        said += found
+    elif any(measured.rate for measured in summary.measured.values()):
         said.append("rates are not compared with a reference")
     return "; ".join(said)
+
+
+def would_have_found(summary):
+    """["would have found at 99 %: products 1.4 %, memory 3.9 %"], of bin/judge; else the programs' own."""
+    shares = [f"{record['rates'].replace('_', ' ')} {math.ceil(1000 * share - 1e-6) / 10:.1f} %"
+              for record in summary.records("found")
+              if (share := number(record, "slow_down")) is not None and text(record, "rates")]
+    if shares:
+        return [f"would have found at 99 %: {', '.join(dict.fromkeys(shares))}"]
+    return list(dict.fromkeys(
+        text(record, "cause") for record in summary.records("verdict")
+        if record.get("scope") == "job" and record.get("check") == "rates" and record.get("verdict") == PASS))
 
 
 def recorded(run):
@@ -179,8 +195,20 @@ def recorded(run):
 
 
 def is_remark(record):
-    """A warning; of an acceptance also a fact that is not known, which is no reason against a node."""
-    return record.get("severity") == "WARN" or record.get("severity") == "UNKNOWN" and "stage" in record
+    """A warning, or a fact that the machine does not show: no reason against what was judged. Records of
+    0.2 have both as INCONCLUSIVE with a severity, and of node_check's only the job's verdict says whether
+    what is unknown mattered."""
+    return record.get("verdict") in (WARN, UNKNOWN) or record.get("severity") == WARN or \
+        record.get("severity") == UNKNOWN and "stage" in record
+
+
+def warnings(summary):
+    """[Verdict] of what somebody should look at, next to what did not pass."""
+    return [Verdict(WARN, record.get("scope") or "job", record.get("name") or "without a name",
+                    record.get("cause") or "no cause recorded", record.get("class") or "",
+                    record.get("action") or "", run)
+            for run in summary.runs for record in run.of("verdict")
+            if WARN in (record.get("verdict"), record.get("severity"))]
 
 
 def of_learning(summary, measured):

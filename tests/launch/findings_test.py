@@ -201,8 +201,6 @@ class WhatItRecorded(Case):
                        ended(code), run=run_of(code))
             self.one(found, outcome, ("n1",), "persistence", gpu="GPU-a")
         self.assertEqual(of(verdict("operation", "all_reduce", PASS), OK, END), [])
-        remark = verdict("gpu", "GPU-a", PASS, **{"class": "HARDWARE"})
-        self.one(of(remark, OK, END), WARN, ("n1",), class_="HARDWARE")
 
     def test_what_is_unknown_of_a_node_is_not_worse_for_the_failure_of_another(self):
         lines = [verdict("node", "n1", FAIL), verdict("node", "n2", UNKNOWN), verdict("job", "node_check", FAIL)]

@@ -281,28 +281,28 @@ class Program(Case):
         return program.Program(self.folder, {**os.environ, "SHAKEDOWN_BIN": self.folder}, "/r.json", True)
 
     def test_its_line(self):
-        made = self.script('echo "$@" > "$1/said"; echo "{}" > "$1/out"')
-        made.judge("out", {}, [], (), ["products", "memory"], "all_reduce")
+        made = self.script('echo "$@" > "$1/said"; echo "{}" > "$1/judged.jsonl"')
+        made.judge({}, [], (), ["products", "memory"], "all_reduce")
         with open(os.path.join(self.folder, "said")) as file:
             self.assertEqual(file.read().split(), [
-                self.folder, "--reference", "/r.json", "--record", f"{self.folder}/out", "--strict", "--rates",
+                self.folder, "--reference", "/r.json", "--record", f"{self.folder}/judged.jsonl", "--strict", "--rates",
                 "products,memory", "--stage", "all_reduce"])
 
     def test_a_full_disk(self):
         with unittest.mock.patch.object(program, "write_runs", side_effect=OSError(28, "No space left on device")):
-            self.assertEqual(self.script("").judge("out", {}, []).failed, "runs.jsonl: No space left on device")
+            self.assertEqual(self.script("").judge({}, []).failed, "runs.jsonl: No space left on device")
 
     def test_how_it_ends(self):
         line = json.dumps({"kind": "verdict", "scope": "node", "name": "a", "verdict": "PASS", "cause": ""})
         for text, why in [
-                (f"echo '{line}' > $1/out", ""), (f"echo '{line}' > $1/out; exit 1", ""),
-                (f"echo '{line}' > $1/out; exit 3", ""),
+                (f"echo '{line}' > $1/judged.jsonl", ""), (f"echo '{line}' > $1/judged.jsonl; exit 1", ""),
+                (f"echo '{line}' > $1/judged.jsonl; exit 3", ""),
                 ("echo error: limits.json: no JSON >&2; exit 2", "limits.json: no JSON"),
                 ("exit 4", "bin/judge ended with exit code 4"), ("kill -SEGV $$", "bin/judge ended with signal 11"),
                 ("sleep 9", "bin/judge did not end within 0 s"), ("", "cannot be read: FileNotFoundError"),
-                ("echo '{' > $1/out", "cannot be read: JSONDecodeError"),
-                ('echo "{\\"kind\\": \\"figure\\"}" > $1/out', "cannot be read: KeyError")]:
-            judged = self.script(text).judge("out", {}, [], limit=0.4 if "sleep" in text else 60)
+                ("echo '{' > $1/judged.jsonl", "cannot be read: JSONDecodeError"),
+                ('echo "{\\"kind\\": \\"figure\\"}" > $1/judged.jsonl', "cannot be read: KeyError")]:
+            judged = self.script(text).judge({}, [], limit=0.4 if "sleep" in text else 60)
             self.assertIn(why, judged.failed, text)
             self.assertEqual((bool(judged.failed), bool(judged.nodes)), (bool(why), not why), text)
 

@@ -143,7 +143,7 @@ TEST_CASE("a driver that does not open in time fails only where persistence mode
     const auto judged = [&] { return judge_nodes({report}, {8}); };
     const auto unknown = not_passed(of_check(judged(), check));
     REQUIRE(unknown.size() == 1);
-    CHECK(unknown[0].outcome == Outcome::unknown);
+    CHECK(unknown[0].outcome == Outcome::inconclusive);
     CHECK(unknown[0].verdict.class_ == Class::config);
     CHECK_THAT(unknown[0].verdict.action, ContainsSubstring("nvidia-persistenced"));
     CHECK(of_check(judged(), "gpu-count")[0].outcome != Outcome::fail);  // unknown is not zero

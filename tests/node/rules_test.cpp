@@ -67,24 +67,33 @@ void no_link_up(GpuReading& gpu) {
 }
 void h100_nvl(GpuReading& gpu) {
   gpu.model = "NVIDIA H100 NVL";
+  gpu.pci_device_id = "10de:2321";
   gpu.fabric_state = "not_supported";  // its links go to bridges
   links_down(gpu);
 }
-void half_of_b300(GpuReading& gpu) {  // a board that is in no table
-  gpu.model = "NVIDIA B300 SXM6 AC";
+void half_of_unknown(GpuReading& gpu) {  // a board that is in no table
+  gpu.model = "NVIDIA Z900";
+  gpu.pci_device_id = "10de:ffff";
   links_down(gpu);
 }
+void no_link_of_unknown(GpuReading& gpu) {
+  half_of_unknown(gpu);
+  no_link_up(gpu);
+}
 void no_link_of_b300(GpuReading& gpu) {
-  half_of_b300(gpu);
+  gpu.model = "NVIDIA B300 SXM6 AC";
+  gpu.pci_device_id = "10de:3182:10de:20e6";
+  gpu.fabric_state.reset();
   no_link_up(gpu);
 }
 void without_fabric_state(GpuReading& gpu) {
-  half_of_b300(gpu);
+  half_of_unknown(gpu);
   gpu.fabric_state.reset();
 }
 void times_out(GpuReading& gpu) { gpu.failed = {"nvmlDeviceGetName: Timeout"}; }
 void pcie_card(GpuReading& gpu) {
   gpu.model = "NVIDIA L40S";
+  gpu.pci_device_id = "10de:26b9";
   gpu.nvlinks.clear();
   gpu.nvlink_count = 0;
   gpu.fabric_state = "not_supported";
@@ -186,9 +195,22 @@ const std::vector<Case>& sick_cases() {
       {"nvlink-count", no_link_up, fail, config, "fabricmanager", alone()},
       {"nvlink-count", no_link_up, fail, config, "fabricmanager", {1, false, no_link_up}},
       // All GPUs alike: their majority is no witness where the board has NVSwitches.
-      {"nvlink-count", half_of_b300, fail, config, "fabricmanager", all_with(half_of_b300)},
+      {"nvlink-count", half_of_unknown, fail, config, "fabricmanager", all_with(half_of_unknown)},
+      {"nvlink-count", no_link_of_unknown, fail, config, "fabricmanager",
+       all_with(no_link_of_unknown)},
+      {"nvlink-count",
+       half_of_unknown,
+       fail,
+       hardware,
+       "inspect links",
+       {1, false, half_of_unknown}},
+      {"nvlink-count", no_link_of_b300, fail, config, "fabricmanager", alone()},
       {"nvlink-count", no_link_of_b300, fail, config, "fabricmanager", all_with(no_link_of_b300)},
-      {"nvlink-count", half_of_b300, fail, hardware, "inspect links", {1, false, half_of_b300}},
+      {"nvlink-count",
+       [](auto& g) {
+         no_link_of_b300(g), g.pci_device_id.clear(), g.nvlinks.clear(), g.nvlink_count = 0;
+       },
+       fail, config, "fabricmanager", alone()},  // by its name
       {"nvlink-speed", [](auto& g) { g.nvlinks[3].speed_mbs = 13281; }, fail, hardware, "link"},
       {"nvlink-errors", [](auto& g) { g.nvlinks[3].crc_errors = 1001; }, warn, hardware, "link"},
       {"nvlink-fabric", [](auto& g) { g.fabric_state = "not_started"; }, fail, software,
@@ -218,6 +240,12 @@ const std::vector<Case>& healthy_cases() {
       {"nvlink-count", [](auto&) {}, pass, {}, "", alone()},
       {"nvlink-errors", [](auto& g) { g.nvlinks[3].crc_errors = 1000; }, pass},
       {"pcie-link", [](auto& g) { g.pcie_generation = 5; }, pass, {}, "", loaded()},
+      {"pcie-link",
+       [](auto& g) { g.pci_device_id = "10de:2941", g.max_pcie_width = 1; },
+       pass,
+       {},
+       "",
+       alone()},  // GB200: no slot
       {"pcie-replays", [](auto& g) { g.pcie_replays = 1000; }, pass},
       // Recovered errors are not sickness by themselves (gpud#108).
       {"row-remap", [](auto& g) { g.remapped_uncorrected = 2; }, pass},
@@ -257,7 +285,7 @@ void check_undecided(const Finding& finding) {
 void check_case(const Case& tried) {
   const Finding finding = look_at(tried.rule, tried.change, tried.setting);
   INFO(tried.rule << ": " << line_of(finding.verdict));
-  CHECK(std::string(name_of(finding.outcome)) == name_of(tried.outcome));
+  CHECK(std::string(text_of(finding.outcome)) == text_of(tried.outcome));
   CHECK(finding.verdict.class_ == tried.class_);
   CHECK_THAT(finding.verdict.action, ContainsSubstring(tried.action));
   CHECK_FALSE(finding.verdict.cause.empty());

@@ -75,7 +75,7 @@ class NodeCheck(Folder):
         self.assertIn("unknown:", out)
         self.assertEqual(records["verdict"][-1]["verdict"], "INCONCLUSIVE")
         self.assertIn(("recovery-action", "UNKNOWN"),
-                      [(line["check"], line["severity"]) for line in records["verdict"][:-1]])
+                      [(line["check"], line["verdict"]) for line in records["verdict"][:-1]])
         self.check("--passive", "--readings", file, "--expect-gpus", 9, code=1)
 
     def test_a_check_that_hangs_ends_with_3_and_says_so(self):
@@ -118,7 +118,7 @@ class NodeCheck(Folder):
                 out, records = self.check("--passive", "--deadline", 1, code=1, **self.fake(change))
                 self.assertLess(time.monotonic() - start, 20)  # of stalls of 60 s, by a --deadline of 1 s
                 self.assertRegex(out, rf"FAIL +{check} +.*{what}.* -> drain the node")
-                self.assertIn((check, "FAIL"), [(line["check"], line["severity"])
+                self.assertIn((check, "FAIL"), [(line["check"], line["verdict"])
                                                 for line in records["verdict"][:-1]])
                 if change == one_hangs:  # what was not read for that cause is one line, and no pass
                     self.assertRegex(out, r"UNKNOWN +\d+ checks +GPU 2: not read: .* \(.*pcie-replays\)")

@@ -205,6 +205,14 @@ class Usage(Report):
         self.report(self.folder, self.folder / "deep/r.jsonl", "--output", self.out)
         self.assertEqual(row(table(self.text(), "throughput:"), "ddp")["samples"], "1 run")
 
+    def test_what_bin_judge_reads_of_an_acceptance_is_no_run(self):
+        for name, said in [("other.jsonl", True), ("acceptance.jsonl", False)]:
+            path = self.write(name, step("ddp", 1000))
+            (self.folder / "runs.jsonl").write_text('{"kind":"node","name":"n1","hosts":["n1"]}\n')
+            result = self.report(self.folder, "--output", self.out)
+            self.assertEqual("runs.jsonl" in result.stderr, said, result.stderr)
+            path.unlink()
+
     def test_a_home_that_is_not_writable_is_no_news(self):
         result = self.program(self.write("r.jsonl", step("ddp", 1000), step("all-reduce", 900)),
                               "--output", self.out, env={"HOME": "/dev/null"})

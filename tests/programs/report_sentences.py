@@ -182,7 +182,31 @@ class Sentences(Report):
         part = {**unknown, "scope": "node", "verdict": "INCONCLUSIVE", "severity": "UNKNOWN"}
         self.assertIn("Verdict: PASS\n", self.text_of(part, {**unknown, "verdict": "PASS"}))
         self.assertIn("Verdict: INCONCLUSIVE\n", self.text_of(part))
+        for outcome in ("WARN", "UNKNOWN"):
+            self.assertIn("Verdict: PASS\n", self.text_of({**unknown, "verdict": outcome}))
         self.assertIn("Verdict: PASS\n", self.text_of({**part, "stage": "inventory"}))  # launch/acceptance's
+
+    def test_rates_of_gpus_and_what_would_have_been_found(self):
+        def metric(name, unit, gpu, *samples, **more):
+            return {"kind": "metric", "metric": name, "unit": unit, "scope": "gpu", "name": gpu, "hosts": ["n1"],
+                    "board": "NVIDIA H100", "samples": list(samples), **more}
+        lines = [metric("product/fp16/flop_per_cycle_sm", "FLOP/cycle/SM", gpu, value, value, None)
+                 for gpu, value in (("GPU-a", 4001), ("GPU-b", 4003))]
+        lines += [metric("product/fp16/clock_mhz", "MHz", "GPU-a", 1400),
+                  metric("memory/copy", "GB/s", "GPU-a", 2900), metric("memory/copy", "GB/s", "GPU-b", 1000),
+                  metric("memory/copy", "GB/s", "GPU-b", 2800, look=2), metric("train/compute_ms", "ms", "GPU-a", 26),
+                  metric("train/compute_ms", "ms", "GPU-b", 27), metric("memory/read", "GB/s", "GPU-a", None)]
+        warning = {"kind": "verdict", "scope": "gpu", "name": "GPU-b", "verdict": "WARN", "cause": "slow in 1 of 2 looks"}
+        text = self.text_of(*lines, warning, {"kind": "found", "rates": "host_link", "metric": "m", "slow_down": 0.0381})
+        fp16 = row(table(text, "products, NVIDIA H100"), "fp16")
+        self.assertEqual([fp16[key] for key in ("FLOP/cycle/SM", "least", "SM MHz")], ["4002", "4001", "1400"])
+        rates = table(text, "rates, NVIDIA H100")
+        self.assertEqual([row(rates, name)[key] for name in ("memory/copy", "train/compute_ms")
+                          for key in ("slowest", "of")], ["2800", "n1 GPU-b", "27", "n1 GPU-b"])
+        self.assertNotIn("memory/read", text)
+        self.assertIn("Verdict: PASS\n", text)
+        self.assertIn("would have found at 99 %: host link 3.9 %", text)
+        self.assertIn("WARN: gpu GPU-b: slow in 1 of 2 looks", (self.out / "appendix.txt").read_text())
 
     def test_what_reduced_the_clocks_may_be_unknown(self):
         for reasons, shown in ((["", ""], "nothing"), ([None, None], "unknown"),

@@ -49,6 +49,15 @@ class Verdicts(Report):
         self.assertEqual(outcome, "INCONCLUSIVE")
         self.assertIn("stopped by a signal after 7 of 24 s", reason)
 
+    def test_a_warning_and_a_fact_that_is_not_known_are_no_reasons(self):
+        head = header(program="node_check")
+        for outcome, judged in [("WARN", "PASS"), ("UNKNOWN", "PASS"), ("FAIL", "FAIL")]:
+            found = {"kind": "verdict", "scope": "node", "name": "n1", "verdict": outcome, "cause": "ECC", "check": "ecc"}
+            job = {**found, "scope": "job", "name": "node_check", "verdict": judged, "check": ""}
+            code = {"FAIL": 1}.get(judged, 0)
+            self.assertEqual(self.judged([head, found, job, {"kind": "end", "exit_code": code, "elapsed_s": 1}])[0],
+                             judged)
+
     def test_a_run_that_measured_nothing_is_inconclusive(self):
         empty = [header(), {"kind": "end", "exit_code": 0, "elapsed_s": 1}]
         outcome, reason = self.judged(empty)

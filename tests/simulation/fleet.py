@@ -151,7 +151,7 @@ class Fleet:
                         faults = [fault for fault in self.faults if fault.nodes == (node,) and fault.gpu == gpu]
                         file.writelines(self.line(metric, node, gpu, faults) for metric in METRICS)
             judged = program.Program(folder, os.environ).judge(
-                "judged.jsonl", {node: [node] for node in self.nodes},
+                {node: [node] for node in self.nodes},
                 [Run("compute", tuple(self.nodes), 0, "", 0, "fleet.jsonl", "")])
         assert not judged.failed, judged.failed
         return judged.findings

@@ -88,7 +88,7 @@ def check_reference(path, environ):
             program.write_runs(folder, {}, [])
             wrong = program.Program(folder, environ, path).run([])
         if wrong:
-            raise UsageError(f"--reference {path}: {wrong}")
+            raise UsageError(wrong)
 
 
 def accept(request, values, environ, hosts, output, kept, began, listed, job_gpus):

@@ -70,7 +70,8 @@ std::vector<Line> with_checks_joined(const std::vector<Line>& lines) {
   constexpr std::size_t kMany = 2;
   const auto key = [](const Line& l) {
     const Verdict& verdict = l.first->verdict;
-    const bool unknown = l.first->outcome == Outcome::unknown;
+    const bool unknown =
+        l.first->outcome == Outcome::unknown || l.first->outcome == Outcome::inconclusive;
     return std::tuple(unknown ? "" : l.first->check, l.first->outcome, verdict.cause,
                       verdict.action, l.nodes, l.subjects);
   };
@@ -85,7 +86,7 @@ std::vector<Line> with_checks_joined(const std::vector<Line>& lines) {
       [](Line& line, const Line& other) { line.checks.push_back(other.checks.front()); });
 }
 
-std::string text_of(const Line& line, const std::string& where) {
+std::string printed(const Line& line, const std::string& where) {
   const Finding& finding = *line.first;
   const Verdict& verdict = finding.verdict;
   const bool several = line.checks.size() > 1;
@@ -102,7 +103,7 @@ std::string passing(const std::vector<const Finding*>& findings) {
       lines_of(findings), [](const Line& l) { return key_of(*l.first); }, join_nodes);
   for (const Line& line : lines) {
     const bool of_gpus = !line.first->subject.empty();
-    text += text_of(line,
+    text += printed(line,
                     of_gpus ? fmt::format("{} GPU{}", line.findings, line.findings == 1 ? "" : "s")
                     : line.nodes.size() > 1 ? fmt::format("{} nodes", line.nodes.size())
                                             : "");
@@ -127,7 +128,7 @@ std::string others(const std::vector<const Finding*>& findings, std::size_t node
     const std::string of = heading_of(line.nodes, nodes);
     if (of != heading) text += of + ":\n";
     heading = of;
-    text += text_of(line, listed(line.subjects));
+    text += printed(line, listed(line.subjects));
   }
   return text;
 }

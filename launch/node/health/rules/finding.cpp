@@ -9,7 +9,10 @@
 
 namespace shakedown::node {
 
-const char* text_of(MaybeOutcome outcome) { return outcome ? name_of(*outcome) : "N/A"; }
+const char* text_of(MaybeOutcome outcome) {
+  if (!outcome) return "N/A";
+  return name_of(outcome == Outcome::inconclusive ? Outcome::unknown : *outcome);
+}
 
 int weight_of(MaybeOutcome outcome) {
   if (!outcome) return 0;

@@ -13,7 +13,8 @@ namespace shakedown::node {
 /// at, which is no pass. Unknown: what the check needs could not be read. Inconclusive: neither
 /// could what nothing else can show.
 using MaybeOutcome = std::optional<Outcome>;
-const char* text_of(MaybeOutcome outcome);  // "N/A", "WARN"
+/// "N/A", "WARN". Inconclusive is UNKNOWN too in a table: the job's line names what decided.
+const char* text_of(MaybeOutcome outcome);
 
 struct Judgement {
   MaybeOutcome outcome = Outcome::unknown;

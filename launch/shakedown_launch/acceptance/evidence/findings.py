@@ -4,7 +4,7 @@ closed: a run without a verdict of its own is INCONCLUSIVE and its finding says 
 import re
 
 from ..model import (CLASSES, CONFIG, ENVIRONMENT, EXIT_CODES, FAIL, INCONCLUSIVE, INFRASTRUCTURE,
-                     MISSING, OUTCOMES, PASS, SOFTWARE, STOPPED, WARN, Finding, worst)
+                     MISSING, OUTCOMES, PASS, SOFTWARE, STOPPED, Finding, worst)
 from .records import UNREADABLE, Ranks, jobs
 
 LINK = re.compile(r"(\d+)(?:<->|->)(\d+)")
@@ -167,8 +167,6 @@ class JobFindings:
     def _verdict(self, line):
         """None where all is well."""
         outcome = line.get("verdict")
-        if outcome == PASS and "class" in line:  # a remark, as of corrected errors
-            outcome = WARN
         place = self._place(line.get("scope"), str(line.get("name", "")), line.get("host"))
         if outcome not in OUTCOMES or place is None:
             return self._unknown(line)

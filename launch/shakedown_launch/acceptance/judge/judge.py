@@ -10,8 +10,6 @@ from ..model import (FAIL, INCONCLUSIVE, NOT_JUDGED, PASS, SOFTWARE, VERDICTS, W
                      worst)
 from . import program, verdicts
 
-JUDGED, OF_GROUPS = "judged.jsonl", "groups.jsonl"  # records of bin/judge
-
 
 class Judge:
     """`output`: the folder of the runs' records. `judging`: a program.Program. `job_gpus`: a prolog's,
@@ -54,7 +52,7 @@ class Judge:
         of_rates = {}
         if any(run.stage == stages.LADDER for run in runs):
             groups, now = {frozenset(run.nodes) for run in runs}, set(map(id, runs))
-            judged = self._judging.judge(OF_GROUPS, self._hosts(so_far), [
+            judged = self._judging.judge(self._hosts(so_far), [
                 run for run in so_far if self._is_readable(run) and (
                     id(run) in now or run.record in self._passed and frozenset(run.nodes) not in groups)],
                 stage=stages.LADDER)
@@ -101,7 +99,7 @@ class Judge:
         found = list(map(accepted, found))
         found += verdicts.closed(nodes, ran, found, expected, left_out)
         judged = self._judging.judge(
-            JUDGED, {**{node.name: [node.name] for node in nodes}, **self._hosts(runs)},
+            {**{node.name: [node.name] for node in nodes}, **self._hosts(runs)},
             self._counted(runs, isolations), found, rates, limit=limit)
         found += map(accepted, judged.findings)
         own = {node.name: [] for node in nodes}

@@ -2,6 +2,7 @@
 nothing is compared: limits, references and peers are bin/judge's."""
 
 import collections
+import contextlib
 import json
 import math
 import os
@@ -14,7 +15,7 @@ from ..model import (CLASSES, INCONCLUSIVE, NOT_JUDGED, OUTCOMES, PASS, SOFTWARE
                      Figure, Finding, worst)
 from ..words import valid
 
-RUNS = "runs.jsonl"
+RUNS, RECORD = "runs.jsonl", "judged.jsonl"
 LIMIT_S = 300  # 8,000 GPUs take 2 s
 CHECK = "judge"  # of what it could not conclude, and its stage
 # What it concluded. `findings`: of rates, worst first. `nodes`: {name: its verdict line}. `failed`: why
@@ -51,20 +52,21 @@ class Program:
         self._options = ["--reference", reference] if reference else []
         self._strict = ["--strict"] if strict else []
 
-    def judge(self, name, nodes, runs, findings=(), rates=(), stage="", limit=LIMIT_S):
-        """Judged, by its record NAME in the folder. `nodes`, `runs`, `findings`: of runs.jsonl."""
-        record = os.path.join(self._folder, name)
+    def judge(self, nodes, runs, findings=(), rates=(), stage="", limit=LIMIT_S):
+        """Judged. `nodes`, `runs`, `findings`: of runs.jsonl."""
+        record = os.path.join(self._folder, RECORD)
         words = ["--record", record, *self._strict]
         words += ["--rates", ",".join(rates)] if rates else []
         words += ["--stage", stage] if stage else []
         try:
             write_runs(self._folder, nodes, runs, findings)
-            if os.path.exists(record):
-                os.unlink(record)  # it would be appended to
         except OSError as error:  # a full disk
             return NOTHING._replace(failed=f"{RUNS}: {error.strerror}")
         failed = self.run(words, limit)
-        return NOTHING._replace(failed=failed) if failed else read(record)
+        judged = NOTHING._replace(failed=failed) if failed else read(record)
+        with contextlib.suppress(OSError):
+            os.unlink(record)  # acceptance.jsonl has what is in it
+        return judged
 
     def run(self, words, limit=LIMIT_S):
         """Why there is no result; "" where there is, whatever it is."""
