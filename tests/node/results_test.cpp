@@ -115,7 +115,7 @@ TEST_CASE("wrong data fail; the same wrong data of all devices are no device's f
 
   measured = measured_on(2, "the sum differs");
   verdicts = wrong_data(measured);
-  REQUIRE(verdicts.size() == 2);  // a product and a copy that are wrong alike are told once
+  REQUIRE(verdicts.size() == 2);  // a product and a copy that are wrong alike are one finding
   for (const Verdict& verdict : verdicts) {
     CHECK(verdict.outcome == Outcome::inconclusive);
     CHECK(verdict.class_ == Class::software);
