@@ -216,10 +216,18 @@ class ByPeers {
     std::size_t subjects = 0;
   };
 
-  static const Look* look_at(const Series& series, std::size_t number) {
+  /// The one of this number, or the last before it; where the best sample counts, the best of all:
+  /// else a peer's own noise would hide who is slow.
+  const Look* look_at(const Series& series, std::size_t number) const {
+    const bool best = peers_.limit->statistic == Statistic::best;
     const Look* found = nullptr;
-    for (std::size_t i = 0; i < series.looks.size() && i <= number; ++i)
-      if (std::isfinite(series.looks[i].value)) found = &series.looks[i];
+    for (std::size_t i = 0; i < series.looks.size() && (best || i <= number); ++i) {
+      const Look& look = series.looks[i];
+      if (!std::isfinite(look.value)) continue;
+      if (!best || found == nullptr ||
+          slower_by(observations_[look.observation], look.value, found->value) < 0)
+        found = &look;
+    }
     return found;
   }
 
