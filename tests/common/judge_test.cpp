@@ -184,6 +184,16 @@ TEST_CASE("a reference of few units, or of other versions, only warns", "[judge]
   CHECK(found.findings.front().cause.find("cublas 12.8, here 13.1") != std::string::npos);
 }
 
+TEST_CASE("a Grace board's host link is C2C, not what NVML says of PCIe", "[judge]") {
+  Observation o = of_gpu("host_link/to_device/alone", "GB/s", 0, 300);
+  o.board = "NVIDIA GB200";
+  o.pci_device_id = "10de:2941";
+  o.peak = 1;  // of one lane
+  CHECK(failed(judged({o})).size() == 1);
+  o.samples = around(360);
+  CHECK(judged({o}).job.outcome == Outcome::pass);
+}
+
 TEST_CASE("where all devices are slow alike it is a setting", "[judge]") {
   const Judgement found =
       judged({cycles(0, 3500), cycles(1, 3500)}, of({figure(kCycles, "FLOP/cycle/SM", kUsual)}));
