@@ -91,7 +91,7 @@ $(BINARIES): $(BUILD)/link_flags
 
 # Without MPI and backends: for any machine that has records.
 JUDGE := $(call object,launch/judge.cpp $(wildcard common/judge/*.cpp) \
-           $(addprefix common/,error.cpp options.cpp options_help.cpp nvml.cpp nvml_library.cpp options_parsing.cpp output_file.cpp record.cpp statistics.cpp verdict.cpp))
+           $(addprefix common/,error.cpp options.cpp options_help.cpp nvml.cpp nvml_library.cpp options_parsing.cpp output_file.cpp record.cpp statistics.cpp types.cpp verdict.cpp))
 $(BIN)/judge: $(JUDGE) $(BUILD)/embedded.cpp.o $(BUILD)/link_flags
 	@mkdir -p $(@D)
 	$(call quiet,link) $(or $(lastword $(host_cxx)),c++) $(cxxflags) $(LDFLAGS) $(filter %.o,$^) -o $@ $(filter -lfmt,$(ldlibs)) $(LDLIBS)
@@ -256,8 +256,8 @@ fuzz: $(fuzz_programs)
 	    -artifact_prefix=$(BUILD)/fuzz/$$name- $(BUILD)/fuzz/corpus/$$name >$$log 2>&1 || { tail -n 40 $$log; exit 1; }; \
 	  grep -E 'executed_units|slowest|peak_rss' $$log; done
 
-# Renews docs/options.md from the programs, and the table of versions in docs/install.md.
-docs: all
+# Renews docs/options.md from the programs, the table of versions in docs/install.md and that of docs/judge.md.
+docs: tests
 	docs/pages.py
 
 # Every program meets every fault, and runs on 64 ranks of this machine: about five minutes. tests/run has a part of it.

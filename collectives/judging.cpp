@@ -8,7 +8,9 @@
 namespace shakedown::collectives {
 
 Judging::Judging(const judge::JudgeOptions& options, const MpiSession& session, std::string program)
-    : session_(session), program_(std::move(program)) {
+    : session_(session),
+      program_(std::move(program)),
+      unasked_(options.reference.empty() && options.limits.empty()) {
   if (session.is_root()) court_.emplace(options);
 }
 
@@ -51,7 +53,7 @@ std::vector<int> Judging::slow() {
 
 judge::Judgement Judging::judgement() const {
   if (!court_) return {};
-  return court_->judge(evidence_, {program_, {}, false});
+  return court_->judge(evidence_, {program_, {}, false, unasked_});
 }
 
 void record(const judge::Judgement& judgement, Record& record, const Json& fields) {

@@ -34,6 +34,7 @@ class Judging {
  private:
   const MpiSession& session_;
   std::string program_;
+  bool unasked_;                       // the user named nothing to compare with
   std::optional<judge::Court> court_;  // on rank 0
   judge::Evidence evidence_;
   std::vector<std::optional<int>> ids_;  // of the observations

@@ -17,7 +17,8 @@ namespace {
 /// The bars are on what messages measure.
 void set_bars(const LinkOptions& options, const Communicator& world, Judging& judging) {
   if (options.min_bandwidth_gbs > 0)
-    judging.bar(fmt::format("link/{}/one_way", world.transport()), options.min_bandwidth_gbs, {});
+    for (const std::string by : {"network", world.transport()})
+      judging.bar(fmt::format("link/{}/one_way", by), options.min_bandwidth_gbs, {});
   if (options.max_latency_us > 0) judging.bar("link/latency", {}, options.max_latency_us);
 }
 

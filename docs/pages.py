@@ -1,8 +1,10 @@
 #!/usr/bin/env python3
 """Writes what the pages of docs/ repeat from elsewhere: options.md from the programs, install.md's table from
-launch/tested_versions. usage: docs/pages.py. tests/check_tree holds the pages equal to it."""
+launch/tested_versions, judge.md's table of what is found from build/unit_tests, whose test holds it. usage: docs/pages.py.
+tests/check_tree holds the others equal to it."""
 
 import json
+import os
 import pathlib
 import re
 import subprocess
@@ -78,3 +80,5 @@ def pages():
 if __name__ == "__main__":
     for path, text in pages():
         (TREE / path).write_text(text)
+    subprocess.run([TREE / "launch/mpi", "-n", "1", "build/unit_tests", "docs/judge.md has*"], cwd=TREE, check=True,
+                   env={**os.environ, "SHAKEDOWN_WRITE": "1"})

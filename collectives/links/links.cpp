@@ -91,7 +91,9 @@ LinkRound LinkMeter::results_of(const RankPair& pair, const std::vector<Times>& 
         {from, to, exchange == both, alone, messages * bytes / longer.time_us_p50 / 1e3,
          exchange == both ? 0 : first[ping_pong].time_us_p50 / 2, longer.time_us_p50,
          longer.time_us_cv, wrong + first[exchange].wrong_words + second[exchange].wrong_words});
-    add_figure(fmt::format("{}/{}", world_.transport(), exchange == both ? "both_ways" : "one_way"),
+    const bool apart = nodes_.name_of(from) != nodes_.name_of(to);
+    add_figure(fmt::format("{}/{}", apart ? "network" : world_.transport(),
+                           exchange == both ? "both_ways" : "one_way"),
                results.links.back(), exchange == both, bytes, longer,
                [&](double us) { return messages * bytes / us / 1e3; });
   };

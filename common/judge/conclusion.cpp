@@ -265,9 +265,12 @@ class Conclusion {
                 const std::string& why) {
     judgement_.unjudged.push_back({rates, nodes, why, kRecord});
     for (const std::string& node : nodes) {
-      Verdict verdict{Scope::node,           node,
-                      Outcome::inconclusive, fmt::format("{} not judged: {}", rates, why),
-                      std::nullopt,          kRecord};
+      Verdict verdict{Scope::node,
+                      node,
+                      request_.unasked ? Outcome::warn : Outcome::inconclusive,
+                      fmt::format("{} not judged: {}", rates, why),
+                      std::nullopt,
+                      kRecord};
       verdict.check = "rates";
       verdict.metric = rates;
       verdict.hosts = {node};
@@ -347,7 +350,8 @@ class Conclusion {
   std::string passed(bool on_gpu) const {
     if (!on_gpu) return "correctness only";
     const std::string found = sentence_of(judgement_.would_have_found);
-    return found.empty() ? "all checks passed" : found;
+    if (!found.empty()) return found;
+    return judgement_.unjudged.empty() ? "all checks passed" : "all data right; rates not judged";
   }
 
   Verdict verdict_of_job() const {

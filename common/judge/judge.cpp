@@ -41,7 +41,7 @@ class Rates {
   void judge(const Peers& peers, Judgement& judgement, std::map<std::string, std::string>& missed) {
     const Testimonies heard = hear(peers, observations_, references_, boards_);
     const std::string& metric = observations_[peers.observation].metric;
-    if (heard.figure == nullptr && !heard.missed.empty()) missed[metric] = heard.missed;
+    if (!heard.missed.empty()) missed[metric] = heard.missed;
     const Context context = context_of(peers, heard);
     for (std::size_t i = 0; i < peers.series.size(); ++i) {
       judgement.judged.push_back(judged(peers, peers.series[i], heard.of[i], heard, context));
@@ -128,7 +128,7 @@ class Rates {
   }
 
   static Outcome outcome_of(const Testimony& said, const Limit& limit, const Observation& o) {
-    if (said.undecided) return said.may_fail ? Outcome::inconclusive : Outcome::warn;
+    if (said.undecided && said.may_fail) return Outcome::inconclusive;
     if (said.fails()) return said.may_fail ? Outcome::fail : Outcome::warn;
     // One slow look of a best is other work; of a median it is worth a remark.
     const int noticed = limit.statistic == Statistic::best ? 2 : 1;

@@ -29,8 +29,9 @@ struct Evidence {
 struct Request {
   std::string program;  // the name of the job's verdict
   std::vector<std::string>
-      rates;            // classes that must have a witness; empty: those that were measured
-  bool strict = false;  // WARN and UNKNOWN make a node INCONCLUSIVE
+      rates;             // classes that must have a witness; empty: those that were measured
+  bool strict = false;   // WARN and UNKNOWN make a node INCONCLUSIVE
+  bool unasked = false;  // of a benchmark: a class without a witness is a WARN
 };
 
 enum class Witness { none, bar, reference, first_principles, peers };

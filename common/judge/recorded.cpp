@@ -23,7 +23,16 @@ constexpr double kLeastClockRange = 0.04;  // below it, a time does not show how
 using Key = std::tuple<std::string, std::string, std::string, std::string,
                        std::map<std::string, std::string>>;
 
-Key key_of(const Observation& o) { return {o.board, o.metric, o.unit, o.path_class, o.conditions}; }
+/// Without the rack that links are compared within.
+std::map<std::string, std::string> conditions_of(const Observation& o) {
+  std::map<std::string, std::string> conditions = o.conditions;
+  conditions.erase("clique");
+  return conditions;
+}
+
+Key key_of(const Observation& o) {
+  return {o.board, o.metric, o.unit, o.path_class, conditions_of(o)};
+}
 
 /// "10de:2335" of "10de:2335:10de:18be": a board of any maker.
 std::string device_of(const std::string& pci_device_id) {
@@ -112,7 +121,7 @@ ReferenceFigure figure_of(const std::vector<const Observation*>& observations, c
   }
   if (looks > 0) figure.look = std::sqrt(squares / static_cast<double>(looks));
   figure.path_class = first.path_class;
-  figure.conditions = first.conditions;
+  figure.conditions = conditions_of(first);
   figure.versions = versions_of(observations);
   figure.clock_mhz = median_of_known(observations, &Circumstances::clock_mhz);
   figure.temperature_c = median_of_known(observations, &Circumstances::temperature_c);

@@ -67,26 +67,30 @@ class ByReference {
     for (const auto& [library, version] : figure.versions) {
       const auto own = o.versions.find(library);
       if (own != o.versions.end() && own->second != version)
-        remark_ += fmt::format("; measured with {} {}, here {}", library, version, own->second);
+        add(fmt::format("measured with {} {}, here {}", library, version, own->second));
     }
     const bool enough = references.named() || figure.units >= kUnits;
-    if (!enough)
-      remark_ += fmt::format("; of {} units, which do not show their spread", figure.units);
+    if (!enough) add(fmt::format("of {} units, which do not show their spread", figure.units));
     const bool wide = limit_.floor > 0 && floor_ > kWidest * limit_.floor;
-    if (wide)
-      remark_ += fmt::format("; samples too unsteady for a floor of {:.1f} %", 100 * floor_);
+    if (wide) add(fmt::format("samples too unsteady for a floor of {:.1f} %", 100 * limit_.floor));
     may_fail_ = remark_.empty() && !limit_.warns;
   }
+
+  /// Why it only warns; empty: it may fail.
+  const std::string& remark() const { return remark_; }
 
   Testimony of(const Series& series) const {
     Testimony said{Witness::reference, figure_.value, floor_, finds_, {}, may_fail_};
     said.r = each_look(series, [&](const Look& look) { return r_of(look); });
-    said.text = fmt::format("reference of {} unit{}, {}{}", figure_.units,
-                            figure_.units == 1 ? "" : "s", figure_.date, remark_);
+    said.text =
+        fmt::format("reference of {} unit{}, {}{}", figure_.units, figure_.units == 1 ? "" : "s",
+                    figure_.date, remark_.empty() ? "" : "; " + remark_);
     return said;
   }
 
  private:
+  void add(const std::string& why) { remark_ += (remark_.empty() ? "" : "; ") + why; }
+
   /// Of a time that follows the clock, what a lower one explains is no slowness of the GPU.
   double r_of(const Look& look) const {
     const Observation& o = observations_[look.observation];
@@ -290,6 +294,7 @@ Testimonies hear(const Peers& peers, const std::vector<Observation>& observation
   if (gpu || references.named()) heard.figure = references.find(first, &heard.missed);
   if (heard.figure != nullptr && heard.figure->kind == "measured") {
     const ByReference reference(peers, observations, *heard.figure, references);
+    heard.missed = reference.remark();
     say([&](const Series& series) { return reference.of(series); });
     std::size_t judged = 0, failed = 0;
     for (const auto& said : heard.of) {

@@ -15,12 +15,12 @@ namespace shakedown::judge {
 /// What one witness says of one series.
 struct Testimony {
   Witness witness = Witness::none;
-  double usual = kUnknown;  // in the metric's unit
-  double floor = 0;         // r from which on it is slow
-  double finds = 0;         // r that it finds in 99 of 100
-  std::vector<double> r = {};    // of each look that judges; infinite: nothing moved
-  bool may_fail = true;     // else it only warns: few units, other versions
-  bool undecided = false;   // slow, and nothing says which side is right
+  double usual = kUnknown;     // in the metric's unit
+  double floor = 0;            // r from which on it is slow
+  double finds = 0;            // r that it finds in 99 of 100
+  std::vector<double> r = {};  // of each look that judges; infinite: nothing moved
+  bool may_fail = true;        // else it only warns: few units, other versions
+  bool undecided = false;      // slow, and nothing says which side is right
   std::string text = {};  // "reference nvidia-h100 (4 units, 2026-11-26)", "the fastest of 2 peers"
 
   int slow() const;  // looks in which it is
