@@ -248,6 +248,9 @@ class Conclusion {
     std::map<std::tuple<std::string, std::string, std::string>, bool>
         judged;  // rates, node, subject
     std::map<std::string, std::string> why;
+    // Where each GPU's own is measured, what the node's do together needs no witness of its own.
+    std::set<std::pair<std::string, std::string>> by_gpu;  // rates, node
+    const auto is_gpu = [](const std::string& subject) { return subject.starts_with("gpu "); };
     for (const Judged& one : judgement_.judged) {
       const Observation& o = observation(one);
       for (const std::string& host : o.of.hosts) outcomes_[host].on_gpu |= o.backend != "cpu";
@@ -257,6 +260,7 @@ class Conclusion {
       const bool settled = one.witness != Witness::none || !one.cause.empty();
       bool& witnessed = judged[{one.limit->rates, o.of.hosts.front(), o.of.key()}];
       witnessed = witnessed || settled;
+      if (is_gpu(o.of.key())) by_gpu.emplace(one.limit->rates, o.of.hosts.front());
       if (one.witness != Witness::none) continue;
       const auto reason = missed.find(o.metric);
       why[one.limit->rates] = reason == missed.end() ? "no reference, and no peers, of " + o.board
@@ -265,6 +269,8 @@ class Conclusion {
     std::map<std::string, std::set<std::string>> open;  // rates: nodes
     std::map<std::string, std::set<std::string>> measured;
     for (const auto& [key, witnessed] : judged) {
+      const auto& [rates, node, subject] = key;
+      if (by_gpu.contains({rates, node}) && !is_gpu(subject)) continue;
       measured[std::get<0>(key)].insert(std::get<1>(key));
       if (!witnessed) open[std::get<0>(key)].insert(std::get<1>(key));
     }

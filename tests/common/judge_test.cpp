@@ -341,6 +341,14 @@ TEST_CASE("a node passes when each class of its rates has a witness", "[judge]")
   CHECK(absent.unjudged.front().why == "nothing was measured");
 }
 
+TEST_CASE("what a node's GPUs do together needs no witness where each one's own has one",
+          "[judge]") {
+  const Observation step = of_node("train/step_ms", "ms", "n1", 27);
+  const auto own = [](int gpu) { return of_gpu("train/compute_ms", "ms", gpu, 20); };
+  CHECK(judged({own(0), own(1), step}).job.outcome == Outcome::pass);  // by peers
+  CHECK(judged({own(0), step}).job.outcome == Outcome::inconclusive);
+}
+
 TEST_CASE("the CPU's rates never fail; one far slower node in two classes is not passed over",
           "[judge]") {
   const auto of_cpu = [](const std::string& metric, const std::string& unit,
