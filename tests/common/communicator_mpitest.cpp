@@ -188,6 +188,8 @@ TEST_CASE("the session gathers numbers and texts of every rank", "[communicator]
     CHECK(numbers[r] == static_cast<double>(r) * 1.5);
     CHECK(texts[r] == std::string(r, 'x'));
   }
+  CHECK(session.gather(texts[static_cast<std::size_t>(session.rank())]) ==
+        (session.is_root() ? texts : std::vector<std::string>{}));
   CHECK(session.local_size() >= 1);
   CHECK(session.local_rank() < session.local_size());
 }

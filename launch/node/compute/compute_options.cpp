@@ -58,7 +58,7 @@ void declare_options(OptionSet& options, ComputeOptions& values) {
           "interleaved rounds of memory and host: 2 samples per access and round, 4 per direction; "
           "fewer than 5 rounds of host are not judged")
       .at_least(1);
-  options.add("--csv", values.csv, "CSV file, one line per GPU and test").metavar("FILE");
+  options.add("--csv", values.csv, "CSV file, one line per GPU, metric and look").metavar("FILE");
   options.add("--record", values.record, ".jsonl file to which the results are appended")
       .metavar("FILE");
   declare_options(options, values.backend);
