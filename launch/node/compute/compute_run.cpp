@@ -183,6 +183,10 @@ struct Trial {
     evidence.observations.insert(evidence.observations.end(), measured.observations.begin(),
                                  measured.observations.end());
     for (const Verdict& verdict : wrong_data(measured)) {
+      const bool known = std::ranges::any_of(wrong, [&](const Verdict& other) {
+        return other.name == verdict.name && other.cause == verdict.cause;
+      });
+      if (known) continue;  // since an earlier look
       wrong.push_back(verdict);
       evidence.statements.push_back({verdict, "", verdict.hosts});
     }
