@@ -96,7 +96,7 @@ class Text(unittest.TestCase):
         one = samples.clean()
         for shown in (report.text(one), Page(page.html(one)).text, nagios.line(one)[0], main.brief(one)):
             self.assertIn(found, shown)
-        cpu = dataclasses.replace(one, backend="cpu", found=())
+        cpu = dataclasses.replace(one, backend="cpu")
         self.assertEqual(self.lines(cpu)[1], "node n001: PASS, correctness only")
         self.assertIn("node n001: PASS, correctness only", Page(page.html(cpu)).text)
         self.assertEqual(main.brief(cpu), "PASS n001, correctness only\n")
