@@ -1,96 +1,15 @@
-// The judge on records of real GPUs (results/0.2): the smallest slow-down that it finds, which is
-// what a PASS says of itself, and fleets of healthy GPUs, of which it accuses none.
-#include <fmt/format.h>
-
-#include <algorithm>
+// The smallest slow-down that the judge finds in records of real GPUs, which is what a PASS says of
+// itself.
 #include <cmath>
 #include <cstdlib>
-#include <ctime>
-#include <filesystem>
-#include <fstream>
-#include <map>
-#include <nlohmann/json.hpp>
-#include <random>
-#include <set>
-#include <tuple>
 
-#include "common/judge/judge.hpp"
-#include "common/judge/series.hpp"
-#include "common/judge/statistics.hpp"
 #include "tests/catch.hpp"
+#include "tests/common/judge_records.hpp"
 
 using namespace shakedown;
 using namespace shakedown::judge;
 
 namespace {
-
-using Random = std::mt19937_64;
-using Groups = std::map<std::string, std::vector<Observation>>;  // by metric
-
-// ---- what was recorded ----
-
-/// Metric lines by board, of runs without an injected fault: of each subject, metric and conditions
-/// the first.
-void read(const std::filesystem::path& file, Groups& boards) {
-  std::ifstream in(file);
-  std::set<std::tuple<std::string, std::string, std::map<std::string, std::string>>> known;
-  bool faulty = false;
-  for (std::string line; std::getline(in, line);) {
-    if (line.starts_with(R"({"kind":"run")"))
-      faulty = Json::parse(line).value("options.inject_fault", "") != "";
-    if (faulty || !line.starts_with(R"({"kind":"metric")")) continue;
-    Observation o = observation_of(Json::parse(line));
-    if (o.backend == "gpu" && o.look == 1 && o.taken == Taken::measured && o.disturbed_by.empty() &&
-        known.emplace(o.of.key(), o.metric, o.conditions).second)
-      boards[o.board].push_back(std::move(o));
-  }
-}
-
-const Groups& recorded() {
-  static const Groups boards = [] {
-    Groups all;
-    std::vector<std::filesystem::path> files;
-    for (const char* folder : {"results/0.2/h100", "results/0.2/h200"})
-      for (const auto& entry : std::filesystem::recursive_directory_iterator(folder))
-        if (entry.path().extension() == ".jsonl") files.push_back(entry.path());
-    std::sort(files.begin(), files.end());
-    for (const auto& file : files) read(file, all);
-    return all;
-  }();
-  return boards;
-}
-
-/// Null where it fails nothing.
-const Limit* failing_limit(const std::string& metric) {
-  const Limit* limit = Limits::embedded().find(metric);
-  return limit == nullptr || limit->warns || limit->rates.empty() ? nullptr : limit;
-}
-
-/// Peers: of each metric those under the conditions that most subjects have, of these the largest.
-Groups by_metric(const std::vector<Observation>& all) {
-  std::map<std::string, Groups> groups;
-  for (const Observation& o : all) {
-    const Limit* limit = failing_limit(o.metric);
-    if (limit == nullptr || o.samples.size() < limit->samples) continue;
-    std::string key = o.path_class;
-    for (const auto& [name, value] : o.conditions)
-      key += fmt::format(" {}={:>12}", name, value);  // numbers in their order
-    groups[o.metric][key].push_back(o);
-  }
-  Groups chosen;
-  for (const auto& [metric, of_metric] : groups)
-    for (const auto& [key, group] : of_metric)
-      if (group.size() >= chosen[metric].size()) chosen[metric] = group;
-  return chosen;
-}
-
-Judgement judged(const std::vector<Observation>& observations,
-                 const References& references = References::embedded()) {
-  return judge::judge({observations, {}, {}}, references, Limits::embedded(), Boards::embedded(),
-                      {"test", {}});
-}
-
-// ---- what is found ----
 
 /// What a further look would have: its samples drawn anew, `r` slower.
 Observation look_at(const Observation& o, int look, double r, Random& random) {
@@ -126,9 +45,9 @@ bool is_found_in_95(const std::vector<Observation>& group, double r) {
   return missed <= 5;
 }
 
-/// The smallest slow-down that is, of those up to `most`.
-double smallest_found(const std::vector<Observation>& group, double most) {
-  double low = 0, high = most;
+/// The smallest slow-down that is, looked for around `said`, to a 128th of it.
+double smallest_found(const std::vector<Observation>& group, double said) {
+  double low = 0.4 * said, high = 1.4 * said;
   for (int halved = 0; halved < 7; ++halved) {
     const double middle = (low + high) / 2;
     (is_found_in_95(group, middle) ? high : low) = middle;
@@ -136,20 +55,28 @@ double smallest_found(const std::vector<Observation>& group, double most) {
   return high;
 }
 
-/// How much slower than usual the last of a group is as recorded, by what it is compared with.
+/// How much slower than usual the last of a group is as recorded, by what it is compared with; of a
+/// time that follows the clock, at the same clock.
 double own_slowness(const std::vector<Observation>& group, Witness witness) {
   const Observation& last = group.back();
-  const Statistic statistic = failing_limit(last.metric)->statistic;
+  const auto value = [&](const Observation& o) {
+    const double clock = o.metric.starts_with("train/") ? o.seen.clock_mhz : kUnknown;
+    return statistic_of(o.samples, failing_limit(o.metric)->statistic, o.less_is_better()) *
+           (std::isfinite(clock) ? clock : 1);
+  };
+  if (witness == Witness::reference) {
+    const ReferenceFigure& figure = *References::embedded().find(last);
+    const bool at_clock = last.metric.starts_with("train/") && std::isfinite(last.seen.clock_mhz);
+    return slower_by(last, value(last), figure.value * (at_clock ? figure.clock_mhz : 1));
+  }
   std::vector<double> values;
   for (const Observation& o : group)
-    values.push_back(statistic_of(o.samples, statistic, o.less_is_better()));
-  const double own = values.back();
-  if (witness == Witness::reference)
-    return slower_by(last, own, References::embedded().find(last)->value);
-  values.pop_back();
+    if (&o != &last) values.push_back(value(o));
+  if (values.empty()) return 0;
   std::sort(values.begin(), values.end());
   if (!last.less_is_better()) std::reverse(values.begin(), values.end());
-  return slower_by(last, own, values[((values.size() + 1) / 2 - 1) / 2]);  // of the faster half
+  return slower_by(last, value(last),
+                   values[((values.size() + 1) / 2 - 1) / 2]);  // the faster half
 }
 
 /// Of the last unit of a group, in shares of time.
@@ -170,7 +97,7 @@ const std::vector<Row>& rows() {
         if (judgement.would_have_found.empty()) continue;
         const Found& says = judgement.would_have_found.front();
         all.push_back({board, metric, says.witness, own_slowness(group, says.witness),
-                       says.slow_down, smallest_found(group, 2 * says.slow_down)});
+                       says.slow_down, smallest_found(group, says.slow_down)});
       }
     return all;
   }();
@@ -187,122 +114,6 @@ std::string table() {
                         witness, std::ceil(1e3 * row.says - 1e-9) / 10, 100 * row.found);
   }
   return text;
-}
-
-// ---- fleets ----
-
-/// A metric as a fleet is drawn from it: a good unit's samples, and how units differ.
-struct Model {
-  Observation unit;  // whose samples amount to the figure's value
-  ReferenceFigure figure;
-  const Limit* limit = nullptr;
-};
-
-/// The figure is the reference's, or what the record and the limits know.
-Model model_of(const Observation& o) {
-  Model model{o, {}, failing_limit(o.metric)};
-  const Statistic statistic = model.limit->statistic;
-  const double value = statistic_of(o.samples, statistic, o.less_is_better());
-  const ReferenceFigure* known = References::embedded().find(o);
-  if (known != nullptr && known->kind == "measured" && known->units >= 3) {
-    model.figure = *known;
-  } else {
-    model.figure.metric = o.metric;
-    model.figure.unit = o.unit;
-    model.figure.value = value;
-    model.figure.kind = "measured";
-    model.figure.units = 3;
-    model.figure.between = model.limit->spread;
-    model.figure.look = look_spread(o.samples, statistic, o.less_is_better());
-    model.figure.path_class = o.path_class;
-    model.figure.conditions = o.conditions;
-    model.figure.clock_mhz = o.seen.clock_mhz;
-  }
-  for (double& sample : model.unit.samples) sample *= model.figure.value / value;
-  return model;
-}
-
-/// How far units of a fleet are from the usual, in standard deviations of units: of many, the
-/// slowest, which alone can fail, and a few that stand for all others.
-std::vector<double> deviations(std::size_t fleet, Random& random) {
-  constexpr std::size_t kSlowest = 4, kTypical = 20;
-  std::normal_distribution<double> normal;
-  std::uniform_real_distribution<double> uniform;
-  std::vector<double> found;
-  double below = 1;  // the share of units that are faster: uniform order statistics from the top
-  for (std::size_t i = 0; fleet > kSlowest + kTypical && i < kSlowest; ++i) {
-    below *= std::pow(uniform(random), 1 / static_cast<double>(fleet - i));
-    double low = -10, high = 10;
-    while (high - low > 1e-6) {
-      const double middle = (low + high) / 2;
-      (std::erfc(middle / std::sqrt(2.0)) / 2 > 1 - below ? low : high) = middle;
-    }
-    found.push_back(high);
-  }
-  while (found.size() < std::min(fleet, kSlowest + kTypical)) found.push_back(normal(random));
-  return found;
-}
-
-/// Healthy GPUs of one board, as programs measure them: who seems slow is measured again.
-class Fleet {
- public:
-  Fleet(const std::vector<Model>& models, std::size_t size, Random& random)
-      : models_(models), random_(random) {
-    std::normal_distribution<double> normal;
-    for (std::size_t m = 0; m < models.size(); ++m) {
-      const ReferenceFigure& figure = models[m].figure;
-      const double between = std::max(figure.between, 2e-4);
-      // Of the reference, which is the median of a few units.
-      const double shift = normal(random) * between * std::sqrt(1.57 / figure.units);
-      for (const double z : deviations(size, random)) {
-        drawn_.push_back({m, shift + z * between});
-        look(drawn_.size() - 1, 1);
-      }
-    }
-  }
-
-  Judgement judged_with(const References& references) {
-    Judgement judgement = judged(all_, references);
-    for (int number = 2; number <= 4; ++number) {
-      const std::vector<Suspect> slow = suspects({all_, {}, {}}, judgement);
-      if (slow.empty()) break;
-      for (const Suspect& one : slow)
-        look(std::stoul(one.subject.substr(one.subject.rfind(' '))), number);
-      judgement = judged(all_, references);
-    }
-    return judgement;
-  }
-
- private:
-  struct Unit {
-    std::size_t model;
-    double r;
-  };
-
-  void look(std::size_t unit, int number) {
-    const auto& [m, r] = drawn_[unit];
-    const Model& model = models_[m];
-    Observation o = model.unit;
-    o.of = {o.of.scope, std::to_string(unit), {0}, {"n" + std::to_string(unit % 512)}, {}, {}};
-    o.of.uuids = {o.of.name};
-    o.look = number;
-    o.samples.resize(model.limit->samples);
-    std::uniform_int_distribution<std::size_t> any(0, model.unit.samples.size() - 1);
-    for (double& sample : o.samples) sample = slowed(o, model.unit.samples[any(random_)], r);
-    all_.push_back(std::move(o));
-  }
-
-  const std::vector<Model>& models_;
-  Random& random_;
-  std::vector<Unit> drawn_;
-  std::vector<Observation> all_;
-};
-
-/// What runs on one thread, whatever else the machine does.
-double cpu_seconds() {
-  timespec now{};
-  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
-  return static_cast<double>(now.tv_sec) + 1e-9 * static_cast<double>(now.tv_nsec);
 }
 
 }  // namespace
@@ -346,114 +157,4 @@ TEST_CASE("docs/judge.md has the table of what is found", "[judge][judge-table]"
   if (std::getenv("SHAKEDOWN_WRITE") != nullptr) std::ofstream(kPage) << renewed;
   INFO("make docs renews it");
   CHECK(page == renewed);
-}
-
-TEST_CASE("of 1,000 healthy fleets nobody is accused", "[judge]") {
-  std::string accused;
-  int fleets = 0;
-  for (const auto& [board, observations] : recorded()) {
-    std::vector<Model> models;
-    std::vector<ReferenceFigure> figures;
-    for (const auto& [metric, group] : by_metric(observations)) {
-      models.push_back(model_of(group.front()));
-      figures.push_back(models.back().figure);
-    }
-    Reference reference;
-    reference.name = "test";
-    reference.models = {board};
-    reference.pci_device_ids = {models.front().unit.pci_device_id.substr(0, 9)};
-    reference.figures = figures;
-    const References good({reference}), none(std::vector<Reference>{});
-    Random random(13);
-    const std::pair<std::size_t, int> sizes[] = {{8, 250}, {128, 150}, {4096, 100}};
-    for (const auto& [size, count] : sizes)
-      for (int i = 0; i < count; ++i, ++fleets) {
-        const Judgement judgement =
-            Fleet(models, size, random).judged_with(i % 5 == 0 ? none : good);
-        for (const Verdict& verdict : judgement.findings)
-          if (verdict.scope != Scope::node && verdict.outcome >= Outcome::inconclusive)
-            accused += fmt::format("of {}: {}\n", size, line_of(verdict));
-      }
-  }
-  CHECK(fleets >= 1000);
-  CHECK(accused == "");
-}
-
-TEST_CASE("of two H100 as recorded the one at a quarter of its speed is named", "[judge]") {
-  std::vector<Observation> all;
-  for (const auto& [board, observations] : recorded())
-    if (board.find("H100") != std::string::npos)
-      for (const auto& [metric, group] : by_metric(observations))
-        all.insert(all.end(), group.begin(), group.end());
-  REQUIRE(!all.empty());
-  const Judgement healthy = judged(all);
-  CAPTURE(healthy.job.cause);
-  CHECK(healthy.job.outcome == Outcome::pass);
-  CHECK_THAT(healthy.job.cause, ContainsSubstring("would have found"));
-  const auto of_gpu = [](const Observation& o) { return o.of.scope == Scope::gpu; };
-  const std::string slow = std::find_if(all.begin(), all.end(), of_gpu)->of.name;
-  for (Observation& o : all)
-    if (o.of.name == slow)
-      for (double& sample : o.samples) sample = slowed(o, sample, 3);
-  const Judgement judgement = judged(all);
-  CHECK(judgement.job.outcome == Outcome::fail);
-  REQUIRE(!judgement.findings.empty());
-  for (const Verdict& verdict : judgement.findings) {
-    if (verdict.outcome != Outcome::fail) continue;
-    CHECK(verdict.name == slow);
-    CHECK(verdict.class_);
-    CHECK_FALSE(verdict.action.empty());
-  }
-  CHECK(judgement.findings.front().outcome == Outcome::fail);
-}
-
-TEST_CASE("a board that is not in the table is judged as its architecture", "[judge]") {
-  std::vector<Observation> all;
-  for (const auto& [metric, group] : by_metric(recorded().begin()->second))
-    if (metric.starts_with("product/") || metric.starts_with("memory/"))
-      all.push_back(group.front());
-  for (Observation& o : all) {
-    o.board = "NVIDIA H777";
-    o.pci_device_id = "10de:ffff";
-  }
-  const Judgement healthy = judged(all);
-  for (const Verdict& verdict : healthy.findings) UNSCOPED_INFO(line_of(verdict));
-  CHECK(healthy.job.outcome == Outcome::pass);
-  for (Observation& o : all)
-    for (double& sample : o.samples) sample = slowed(o, sample, 3);
-  const Judgement judgement = judged(all);
-  CHECK(judgement.job.outcome == Outcome::fail);
-  CHECK(std::any_of(judgement.findings.begin(), judgement.findings.end(), [](const Verdict& one) {
-    return one.cause.find("NVIDIA H777, judged as sm_90") != std::string::npos;
-  }));
-}
-
-TEST_CASE("nothing measured is INCONCLUSIVE", "[judge]") {
-  const Judgement judgement =
-      judge::judge({{}, {}, {"n1"}}, References::embedded(), Limits::embedded(), Boards::embedded(),
-                   {"test", {"products", "memory"}});
-  CHECK(judgement.job.outcome == Outcome::inconclusive);
-  CHECK(judgement.unjudged.size() == 2);
-  CHECK(judged({}).job.outcome == Outcome::inconclusive);
-}
-
-TEST_CASE("8,000 GPUs are judged in 2 s", "[judge]") {
-  std::vector<Observation> all;
-  const Groups groups = by_metric(recorded().begin()->second);
-  auto group = groups.begin();
-  for (int metric = 0; metric < 20; ++metric, ++group) {
-    if (group == groups.end()) group = groups.begin();
-    for (int gpu = 0; gpu < 8000; ++gpu) {
-      all.push_back(group->second.front());
-      all.back().conditions["metric"] = std::to_string(metric);
-      all.back().of = {Scope::gpu, std::to_string(gpu), {gpu}, {"n" + std::to_string(gpu / 8)}, {},
-                       {}};
-      all.back().of.uuids = {all.back().of.name};
-      all.back().samples.resize(failing_limit(group->first)->samples);
-    }
-  }
-  const double start = cpu_seconds();
-  const Judgement judgement = judged(all);
-  CHECK(cpu_seconds() - start < 2);
-  CHECK(judgement.nodes.size() == 1000);
 }
