@@ -35,7 +35,7 @@ bool parse_amount(const std::string& text, Fault& fault) {
     fault.idle_share = number / 100;
   else if (end == std::string("sms") && number >= 1 && number <= HeldSms::kMost)
     fault.held_sms = static_cast<int>(number);
-  return fault.idle_share > 0 || fault.held_sms == number;
+  return fault.idle_share > 0 || (fault.held_sms > 0 && fault.held_sms == number);
 }
 
 }  // namespace

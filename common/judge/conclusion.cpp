@@ -55,6 +55,7 @@ class Conclusion {
 
   void run(bool named, const std::map<std::string, std::string>& missed) {
     for (const std::string& node : nodes()) outcomes_[node];
+    forget_peers_that_fail();
     blame_gpus_for_their_links();
     rate_findings();
     look_for_witnesses(missed);
@@ -113,6 +114,28 @@ class Conclusion {
   }
 
   // ---- rates ----
+
+  /// One that fails by another metric is nobody's peer: where it leaves a single subject, nothing
+  /// is in doubt any more.
+  void forget_peers_that_fail() {
+    std::set<std::string> failed;
+    std::map<std::string, std::set<std::string>> good;  // metric: subjects
+    for (const Judged& one : judgement_.judged)
+      if (one.outcome == Outcome::fail) failed.insert(observation(one).of.key());
+    if (failed.empty()) return;
+    for (const Judged& one : judgement_.judged)
+      if (const Observation& o = observation(one); !failed.contains(o.of.key()))
+        good[o.metric].insert(o.of.key());
+    for (Judged& one : judgement_.judged) {
+      const Observation& o = observation(one);
+      if (one.outcome == Outcome::inconclusive && one.witness == Witness::peers &&
+          good[o.metric].size() == 1 && (!failed.contains(o.of.key()) || one.slow_looks == 0)) {
+        one.outcome = Outcome::pass;
+        one.witness = Witness::none;
+        one.cause = "its peers fail";
+      }
+    }
+  }
 
   /// A GPU three quarters of whose pairs, of two or more, are slow is the suspect; not its links.
   void blame_gpus_for_their_links() {
@@ -225,14 +248,19 @@ class Conclusion {
     std::map<std::tuple<std::string, std::string, std::string>, bool>
         judged;  // rates, node, subject
     std::map<std::string, std::string> why;
+    // Where each GPU's own is measured, what the node's do together needs no witness of its own.
+    std::set<std::pair<std::string, std::string>> by_gpu;  // rates, node
+    const auto is_gpu = [](const std::string& subject) { return subject.starts_with("gpu "); };
     for (const Judged& one : judgement_.judged) {
       const Observation& o = observation(one);
       for (const std::string& host : o.of.hosts) outcomes_[host].on_gpu |= o.backend != "cpu";
       if (!must_be_judged(one, o)) continue;
-      // What is not there cannot be slow; what is INCONCLUSIVE for a reason of its own has said so.
+      // What is not there cannot be slow; whose peers fail, or what is INCONCLUSIVE for a reason of
+      // its own, is no question of a witness.
       const bool settled = one.witness != Witness::none || !one.cause.empty();
       bool& witnessed = judged[{one.limit->rates, o.of.hosts.front(), o.of.key()}];
       witnessed = witnessed || settled;
+      if (is_gpu(o.of.key())) by_gpu.emplace(one.limit->rates, o.of.hosts.front());
       if (one.witness != Witness::none) continue;
       const auto reason = missed.find(o.metric);
       why[one.limit->rates] = reason == missed.end() ? "no reference, and no peers, of " + o.board
@@ -241,6 +269,8 @@ class Conclusion {
     std::map<std::string, std::set<std::string>> open;  // rates: nodes
     std::map<std::string, std::set<std::string>> measured;
     for (const auto& [key, witnessed] : judged) {
+      const auto& [rates, node, subject] = key;
+      if (by_gpu.contains({rates, node}) && !is_gpu(subject)) continue;
       measured[std::get<0>(key)].insert(std::get<1>(key));
       if (!witnessed) open[std::get<0>(key)].insert(std::get<1>(key));
     }

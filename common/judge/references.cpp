@@ -130,36 +130,25 @@ bool is_board_of(const Reference& reference, const Observation& observation) {
 
 using Words = std::map<std::string, std::string>;
 
-/// "bytes 1048576, reference 134217728" for every key that differs. Where `only_theirs`, those that
-/// the reference does not name do not matter.
-std::vector<std::string> differences(const Words& ours, const Words& theirs, bool only_theirs) {
-  std::vector<std::string> found;
-  const auto add = [&](const std::string& key, const std::string& mine, const std::string& its) {
-    found.push_back(fmt::format("{} {}, reference {}", key, mine, its));
-  };
-  for (const auto& [key, mine] : ours) {
-    if (key == kRack) continue;
-    const auto its = theirs.find(key);
-    if (its == theirs.end()) {
-      if (!only_theirs) add(key, mine, "none");
-    } else if (its->second != mine) {
-      add(key, mine, its->second);
-    }
-  }
-  for (const auto& [key, its] : theirs)
-    if (key != kRack && !ours.contains(key)) add(key, "none", its);
-  return found;
-}
-
+/// "bytes 1048576, reference 134217728" for all that differs.
 std::vector<std::string> differences(const Observation& observation,
                                      const ReferenceFigure& figure) {
-  const bool remark = figure.kind != kKinds.front();
-  std::vector<std::string> found = differences(observation.conditions, figure.conditions, remark);
-  if (figure.path_class != observation.path_class && !(remark && figure.path_class.empty()))
-    found.insert(found.begin(),
-                 fmt::format("path {}, reference {}",
-                             observation.path_class.empty() ? "none" : observation.path_class,
-                             figure.path_class.empty() ? "none" : figure.path_class));
+  const auto text = [](const std::string& word) { return word.empty() ? "none" : word; };
+  std::vector<std::string> found;
+  const auto compare = [&](const std::string& key, const std::string& ours,
+                           const std::string& its) {
+    if (ours != its)
+      found.push_back(fmt::format("{} {}, reference {}", key, text(ours), text(its)));
+  };
+  compare("path", observation.path_class, figure.path_class);
+  Words keys = observation.conditions;
+  keys.insert(figure.conditions.begin(), figure.conditions.end());
+  const auto of = [](const Words& words, const std::string& key) {
+    const auto at = words.find(key);
+    return at == words.end() ? "" : at->second;
+  };
+  for (const auto& [key, word] : keys)
+    compare(key, of(observation.conditions, key), of(figure.conditions, key));
   return found;
 }
 
@@ -251,21 +240,18 @@ const ReferenceFigure* References::find(const Observation& observation, std::str
   if (missed != nullptr) missed->clear();
   const auto places = by_metric_.find(observation.metric);
   if (places == by_metric_.end()) return nullptr;
-  const ReferenceFigure* best = nullptr;
   std::vector<std::string> nearest;
   for (const Place& place : places->second) {
     const ReferenceFigure& figure = all_[place.reference].figures[place.figure];
-    if (figure.unit != observation.unit || !is_board_of(all_[place.reference], observation))
+    if (figure.unit != observation.unit || figure.kind != kKinds.front() ||
+        !is_board_of(all_[place.reference], observation))
       continue;
-    const bool measured = figure.kind == kKinds.front();
     std::vector<std::string> differ = differences(observation, figure);
-    if (differ.empty() && measured) return &figure;
-    if (differ.empty() && best == nullptr) best = &figure;
-    if (measured && (nearest.empty() || differ.size() < nearest.size()))
-      nearest = std::move(differ);
+    if (differ.empty()) return &figure;
+    if (nearest.empty() || differ.size() < nearest.size()) nearest = std::move(differ);
   }
   if (missed != nullptr) *missed = fmt::format("{}", fmt::join(nearest, "; "));
-  return best;
+  return nullptr;
 }
 
 }  // namespace shakedown::judge

@@ -20,14 +20,13 @@ struct ClockLine {
 struct ReferenceFigure {
   std::string metric, unit;
   double value = 0;
-  std::string kind;          // "measured": may fail; "published", "stated": a remark
+  std::string kind;          // "measured": judges; "published", "stated": for people
   std::string source, date;  // where it is from; YYYY-MM-DD or YYYY-MM of the measurement
   std::size_t units = 0;     // GPUs, pairs or groups that it is of; below 3 it only warns
   double between = 0;        // standard deviation between units, as a share of the value
   double look = 0;           // what a repeated look changes: standard deviation, as a share
   std::string path_class;
-  std::map<std::string, std::string> conditions;  // of a measured one: those of the observation,
-                                                  // all; of others: those that are known
+  std::map<std::string, std::string> conditions;  // those of the observations, all
   std::map<std::string, std::string> versions;    // "cublas": of other ones it only warns
   double clock_mhz = kUnknown, temperature_c = kUnknown, power_limit_w = kUnknown;
   std::optional<ClockLine> line;  // of a time that follows the clock
@@ -49,9 +48,9 @@ class References {
   static References load(const std::string& path);
   explicit References(std::vector<Reference> all);
 
-  /// The figure of the observation's board, metric, unit, path class and conditions, a measured one
-  /// first. `missed`: where there is no measured one, what is nearest and what differs: "bytes
-  /// 1048576, reference 134217728"; empty: nothing of this board and metric.
+  /// The measured figure of the observation's board, metric, unit, path class and conditions.
+  /// `missed`: where there is none, what is nearest and what differs: "bytes 1048576, reference
+  /// 134217728"; empty: nothing of this board and metric.
   const ReferenceFigure* find(const Observation& observation, std::string* missed = nullptr) const;
   bool empty() const { return all_.empty(); }
   bool named() const { return named_; }  // by the user

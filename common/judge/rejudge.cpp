@@ -1,5 +1,6 @@
 #include "common/judge/rejudge.hpp"
 
+#include <algorithm>
 #include <cstdio>
 #include <nlohmann/json.hpp>
 #include <ostream>
@@ -10,10 +11,18 @@
 namespace shakedown::judge {
 namespace {
 
+bool is_unjudged(const Verdict& finding, const Judgement& judgement) {
+  return finding.scope == Scope::node &&
+         std::any_of(judgement.unjudged.begin(), judgement.unjudged.end(),
+                     [&](const Unjudged& each) { return each.rates == finding.metric; });
+}
+
 void write_reference(const std::string& path, const Read& read, const Judgement& judgement,
                      const Limits& limits) {
-  if (judgement.job.outcome != Outcome::pass)
-    throw UsageError("--record-reference " + path + ": a reference is of nodes that pass");
+  // Without a reference there may be no witness yet: that alone does not keep one from being made.
+  for (const Verdict& finding : judgement.findings)
+    if (finding.outcome >= Outcome::inconclusive && !is_unjudged(finding, judgement))
+      throw UsageError("--record-reference " + path + ": not of nodes with " + line_of(finding));
   const std::string name = path.substr(path.rfind('/') + 1);
   const Reference made = recorded(read.evidence.observations, limits,
                                   name.substr(0, name.rfind('.')), "bin/judge --record-reference");

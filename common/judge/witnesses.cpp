@@ -148,6 +148,11 @@ double peak_of(const Observation& o, const Boards& boards, std::string& by) {
   if (o.metric.starts_with("memory/") && board && board->known &&
       std::isfinite(board->memory_gbs()))
     return board->memory_gbs();
+  // Grace boards have no slot, and what NVML says of one is not their link to the host; of both
+  // directions at once no measurement is known.
+  const bool by_c2c = o.metric.starts_with("host_link/") && board && board->known &&
+                      board->pcie_width == 0 && std::isfinite(board->pcie_gbs);
+  if (by_c2c) return o.metric.starts_with("host_link/both/") ? kUnknown : board->pcie_gbs;
   const bool to_switch = o.path_class == "nvswitch";
   if (o.metric.starts_with("link/") && to_switch && board && board->nvlinks && *board->nvlinks > 0)
     return *board->nvlinks * board->nvlink_gbs * (what == "both_ways" ? 2 : 1);
@@ -216,10 +221,18 @@ class ByPeers {
     std::size_t subjects = 0;
   };
 
-  static const Look* look_at(const Series& series, std::size_t number) {
+  /// The one of this number, or the last before it; where the best sample counts, the best of all:
+  /// else a peer's own noise would hide who is slow.
+  const Look* look_at(const Series& series, std::size_t number) const {
+    const bool best = peers_.limit->statistic == Statistic::best;
     const Look* found = nullptr;
-    for (std::size_t i = 0; i < series.looks.size() && i <= number; ++i)
-      if (std::isfinite(series.looks[i].value)) found = &series.looks[i];
+    for (std::size_t i = 0; i < series.looks.size() && (best || i <= number); ++i) {
+      const Look& look = series.looks[i];
+      if (!std::isfinite(look.value)) continue;
+      if (!best || found == nullptr ||
+          slower_by(observations_[look.observation], look.value, found->value) < 0)
+        found = &look;
+    }
     return found;
   }
 
@@ -292,7 +305,7 @@ Testimonies hear(const Peers& peers, const std::vector<Observation>& observation
       if (peers.series[i].judges()) heard.of[i].push_back(testimony_of(peers.series[i]));
   };
   if (gpu || references.named()) heard.figure = references.find(first, &heard.missed);
-  if (heard.figure != nullptr && heard.figure->kind == "measured") {
+  if (heard.figure != nullptr) {
     const ByReference reference(peers, observations, *heard.figure, references);
     heard.missed = reference.remark();
     say([&](const Series& series) { return reference.of(series); });

@@ -184,6 +184,16 @@ TEST_CASE("a reference of few units, or of other versions, only warns", "[judge]
   CHECK(found.findings.front().cause.find("cublas 12.8, here 13.1") != std::string::npos);
 }
 
+TEST_CASE("a Grace board's host link is C2C, not what NVML says of PCIe", "[judge]") {
+  Observation o = of_gpu("host_link/to_device/alone", "GB/s", 0, 300);
+  o.board = "NVIDIA GB200";
+  o.pci_device_id = "10de:2941";
+  o.peak = 1;  // of one lane
+  CHECK(failed(judged({o})).size() == 1);
+  o.samples = around(360);
+  CHECK(judged({o}).job.outcome == Outcome::pass);
+}
+
 TEST_CASE("where all devices are slow alike it is a setting", "[judge]") {
   const Judgement found =
       judged({cycles(0, 3500), cycles(1, 3500)}, of({figure(kCycles, "FLOP/cycle/SM", kUsual)}));
@@ -329,6 +339,14 @@ TEST_CASE("a node passes when each class of its rates has a witness", "[judge]")
   const Judgement absent = judged({cycles(0), cycles(1)}, kNone, both);
   REQUIRE(absent.unjudged.size() == 1);
   CHECK(absent.unjudged.front().why == "nothing was measured");
+}
+
+TEST_CASE("what a node's GPUs do together needs no witness where each one's own has one",
+          "[judge]") {
+  const Observation step = of_node("train/step_ms", "ms", "n1", 27);
+  const auto own = [](int gpu) { return of_gpu("train/compute_ms", "ms", gpu, 20); };
+  CHECK(judged({own(0), own(1), step}).job.outcome == Outcome::pass);  // by peers
+  CHECK(judged({own(0), step}).job.outcome == Outcome::inconclusive);
 }
 
 TEST_CASE("the CPU's rates never fail; one far slower node in two classes is not passed over",

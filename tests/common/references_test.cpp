@@ -64,7 +64,7 @@ TEST_CASE("a reference is of the board, metric, unit, path and all conditions", 
   o.path_class = "far";
   o.conditions["bytes"] = "4096";
   o.conditions["data"] = "zeros";
-  CHECK(kind(o) == "published");  // whose conditions are not known
+  CHECK(kind(o) == "none");
   CHECK(missed ==
         "path far, reference none; bytes 4096, reference 1048576; data zeros, reference none");
 }

@@ -79,6 +79,13 @@ Tests make_tests(const ComputeOptions& options, const Bench& bench) {
   return tests;
 }
 
+std::vector<Series> series_of(const Tests& tests) {
+  std::vector<Series> all;
+  for (const auto& test : tests)
+    all.insert(all.end(), test->series().begin(), test->series().end());
+  return all;
+}
+
 /// The tests that have one of these metrics; the others are dropped.
 Tests only(Tests tests, const std::set<std::string>& metrics) {
   std::erase_if(tests, [&](const auto& test) {
@@ -235,7 +242,7 @@ ExitCode run_compute(const ComputeOptions& options, Backend& backend, MpiSession
       tests = only(std::move(tests), slow);
     }
     measure(tests, options, bench, writer, look);
-    Measured measured = gather(session, unit, tests, look);
+    Measured measured = gather(session, unit, series_of(tests), look);
     note_disturbances(measured, units, before, session, cached);
     if (trial) {
       for (const judge::Observation& one : measured.observations)
@@ -253,7 +260,9 @@ ExitCode run_compute(const ComputeOptions& options, Backend& backend, MpiSession
       say(session, line_of(verdict));
       writer.write(verdict);
     }
-    say(session, judge::text_of(judgement));
+    std::string text = judge::text_of(judgement);
+    text.pop_back();  // the last line's end, which say() adds
+    say(session, text);
     for (const Verdict& verdict : judgement.findings) writer.write(verdict);
     writer.write(judgement.job);
     outcome = judgement.job.outcome;

@@ -44,7 +44,7 @@ class Product {
   virtual void run(Stream& stream) = 0;
 
   virtual View a() = 0;
-  virtual View b() = 0;  // or its transpose [k, n], where the library is faster with it
+  virtual View b() = 0;
   virtual View c() = 0;
 };
 

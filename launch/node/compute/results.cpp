@@ -100,18 +100,11 @@ std::vector<std::string> shared_cores(const std::vector<std::string>& hosts,
   return shares;
 }
 
-Measured gather(const MpiSession& session, const Unit& unit,
-                const std::vector<std::unique_ptr<RateTest>>& tests, int look) {
-  std::vector<Series> all;
-  for (const auto& test : tests)
-    all.insert(all.end(), test->series().begin(), test->series().end());
-  return gather(session, unit, all, look);
-}
-
 Measured gather(const MpiSession& session, const Unit& unit, const std::vector<Series>& all,
                 int look) {
   Json mine{{"lines", Json::array()}, {"wrong", Json::array()}};
-  if (const int sms = unit.multiprocessors; sms > 0 && unit.board.find(" MIG ") == std::string::npos) {
+  if (const int sms = unit.multiprocessors;
+      sms > 0 && unit.board.find(" MIG ") == std::string::npos) {
     judge::Observation count = observed("setting/sms", "SMs", unit);
     count.look = look;
     count.samples = {static_cast<double>(sms)};
@@ -145,7 +138,7 @@ std::vector<Verdict> wrong_data(const Measured& measured) {
   for (std::size_t i = 0; i < measured.observations.size(); ++i)
     by_metric[measured.observations[i].metric].push_back(i);
   std::vector<Verdict> verdicts;
-  std::set<std::pair<std::string, std::string>> told;  // a product has several metrics
+  std::set<std::pair<std::string, std::string>> reported;  // a product has several metrics
   for (const auto& [metric, all] : by_metric) {
     const std::string& first = measured.wrong[all.front()];
     const bool alike = all.size() > 1 && !first.empty() &&
@@ -153,7 +146,7 @@ std::vector<Verdict> wrong_data(const Measured& measured) {
                                    [&](std::size_t i) { return measured.wrong[i] == first; });
     for (const std::size_t i : all) {
       const judge::Observation& one = measured.observations[i];
-      if (measured.wrong[i].empty() || !told.emplace(one.of.name, measured.wrong[i]).second)
+      if (measured.wrong[i].empty() || !reported.emplace(one.of.name, measured.wrong[i]).second)
         continue;
       Verdict verdict{one.of.scope, one.of.name, alike ? Outcome::inconclusive : Outcome::fail, ""};
       verdict.cause = fmt::format("rank {} on {}, {}: wrong data: {}", one.of.ranks.front(),

@@ -1,7 +1,6 @@
 // What the ranks measured, as rank 0 gathers it for the judge; the tables and records of it.
 #pragma once
 
-#include <memory>
 #include <string>
 #include <vector>
 
@@ -19,11 +18,9 @@ struct Measured {
   std::vector<judge::Observation> observations;
   std::vector<std::string> wrong;  // of each observation: the first error in its data; or empty
 };
-/// Collective.
+/// `series`: of this rank. Collective.
 Measured gather(const MpiSession& session, const Unit& unit, const std::vector<Series>& series,
                 int look);
-Measured gather(const MpiSession& session, const Unit& unit,
-                const std::vector<std::unique_ptr<RateTest>>& tests, int look);
 
 /// Why the rates of ranks that share cores are no measure of them: "3 ranks on 2 cores of n1", of
 /// each rank; empty where they do not. `cores`: those that a rank may run on, none of a GPU's.

@@ -8,24 +8,17 @@ namespace shakedown::node::gpu {
 namespace {
 
 template <class Bits>
-__global__ void fill_operand_kernel(Bits* x, std::size_t count, OperandRule rule,
-                                    std::size_t transposed_rows) {
-  for (std::size_t i = global_thread(); i < count; i += grid_threads()) {
-    const std::size_t element =
-        transposed_rows == 0
-            ? i
-            : i % transposed_rows * (count / transposed_rows) + i / transposed_rows;
-    x[i] = static_cast<Bits>(operand_bits(rule, element));
-  }
+__global__ void fill_operand_kernel(Bits* x, std::size_t count, OperandRule rule) {
+  for (std::size_t i = global_thread(); i < count; i += grid_threads())
+    x[i] = static_cast<Bits>(operand_bits(rule, i));
 }
 
 }  // namespace
 
-void fill_operand(View x, const OperandRule& rule, std::size_t transposed_rows,
-                  cudaStream_t stream) {
+void fill_operand(View x, const OperandRule& rule, cudaStream_t stream) {
   const auto launch = [&]<class Bits>(Bits) {
-    fill_operand_kernel<<<blocks_for(x.count), kThreads, 0, stream>>>(
-        static_cast<Bits*>(x.data), x.count, rule, transposed_rows);
+    fill_operand_kernel<<<blocks_for(x.count), kThreads, 0, stream>>>(static_cast<Bits*>(x.data),
+                                                                      x.count, rule);
   };
   switch (size_of(x.type)) {
     case 1: launch(std::uint8_t{}); break;

@@ -35,9 +35,8 @@ class CublasProduct final : public Product {
   void fill(Operands operands, std::uint64_t seed, Stream& stream) override {
     if (operands == Operands::integers) check_exact(spec_);
     const cudaStream_t on = shakedown::gpu::native(stream);
-    fill_operand(a(), operand_rule(spec_.type, operands, seed, 0), 0, on);
-    fill_operand(b(), operand_rule(spec_.type, operands, seed, 1),
-                 choices_of(spec_.type).b_transposed ? 0 : static_cast<std::size_t>(spec_.n), on);
+    fill_operand(a(), operand_rule(spec_.type, operands, seed, 0), on);
+    fill_operand(b(), operand_rule(spec_.type, operands, seed, 1), on);
   }
   void run(Stream& stream) override {
     const cublasStatus_t status = enqueue(algorithm_, stream);

@@ -1,12 +1,16 @@
-#include "common/sm_clock.hpp"
-
+// Kernels about SMs themselves: their stamps (common/sm_clock.hpp), and blocks that hold some of
+// them (common/fault.hpp).
+#include "common/fault.hpp"
 #include "common/gpu/check.hpp"
 #include "common/gpu/native.hpp"
+#include "common/sm_clock.hpp"
 
 namespace shakedown::gpu {
 namespace {
 
 constexpr unsigned kWarp = 32;
+constexpr int kHoldThreads = 1024;
+constexpr int kLeft = 1024;  // bytes of shared memory that the driver itself uses
 
 /// A warp per SM: on an idle GPU the blocks spread over all of them. A block that comes to an SM
 /// after another one replaces its stamp.
@@ -27,11 +31,33 @@ __global__ void stamp_sms_kernel(SmStampCount* count, SmStamp* stamps, std::uint
     *static_cast<volatile std::uint32_t*>(&count->stamps) = number + 1;
 }
 
+/// One thread polls the host's memory, seldom: it is read over the link that may be measured.
+__global__ void __launch_bounds__(kHoldThreads) hold_sm_kernel(HoldWords* words) {
+  if (threadIdx.x == 0) {
+    atomicAdd_system(&words->resident, 1);
+    while (*static_cast<volatile std::int32_t*>(&words->stop) == 0) __nanosleep(20'000);
+  }
+  __syncthreads();
+}
+
 }  // namespace
 
 void launch_sm_stamp(SmStampCount* count, SmStamp* stamps, std::uint32_t slots, int sms,
                      Stream& stream) {
   stamp_sms_kernel<<<static_cast<unsigned>(sms), kWarp, 0, native(stream)>>>(count, stamps, slots);
+  CHECK_LAUNCH();
+}
+
+void launch_hold_sms(HoldWords* words, int count, Stream& stream) {
+  int device = 0;
+  int most = 0;
+  CHECK_CUDA(cudaGetDevice(&device));
+  CHECK_CUDA(cudaDeviceGetAttribute(&most, cudaDevAttrMaxSharedMemoryPerBlockOptin, device));
+  const int shared = most - kLeft;
+  CHECK_CUDA(
+      cudaFuncSetAttribute(hold_sm_kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shared));
+  hold_sm_kernel<<<static_cast<unsigned>(count), kHoldThreads, static_cast<std::size_t>(shared),
+                   native(stream)>>>(words);
   CHECK_LAUNCH();
 }
 
