@@ -79,7 +79,8 @@ class Stages(unittest.TestCase):
             self.assertEqual(stages.rates(stages.Settings(tier, stages.CPU), ranks_), [])
 
     def test_a_reference_is_for_the_programs_that_judge(self):
-        settings = stages.Settings(stages.DEFAULT, stages.GPU, reference="/site/h200.json")
+        settings = options.request(["--backend", "gpu", "--reference", "/site/h200.json", "--limits", "l.json"])[0].settings
+        self.assertEqual(settings.judging, ("--reference", "/site/h200.json", "--limits", os.path.abspath("l.json")))
         given = {stage.name for stage in stages.STAGES if stages.DEFAULT in stage.tiers
                  and "/site/h200.json" in stages.words(stage, settings, 2)}
         self.assertEqual(given, {"compute", "links", "collectives", "soak", stages.LADDER, "node_links"})

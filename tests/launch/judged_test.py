@@ -89,7 +89,8 @@ class Judged(unittest.TestCase):
     def accept(self, count, slower=(), reference=""):
         """{node: outcome}; then self.verdicts, self.others, self.judged."""
         with tempfile.TemporaryDirectory() as folder:
-            made = judge.Judge(folder, program.Program(folder, os.environ, reference))
+            made = judge.Judge(folder, program.Program(
+                folder, os.environ, ["--reference", reference] if reference else []))
             one = conduct(Nodes(folder, count, dict(slower)), stages.QUICK, "gpu", made, ranks=2)
             self.verdicts, self.others, self.judged = made.conclude(
                 one.nodes(), one.runs, [*one.findings, *made.all_findings(one.runs, one.isolations)],

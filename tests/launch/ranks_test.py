@@ -7,6 +7,7 @@ import pathlib
 import subprocess
 import tempfile
 import unittest
+import unittest.mock
 
 from ranks_fakes import TREE, FakeHost, line, option
 from shakedown_launch import command, gpus, mpi, places, ranks, slurm

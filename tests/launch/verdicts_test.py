@@ -278,7 +278,8 @@ class Program(Case):
         with open(path, "w") as file:
             file.write(f"#!/bin/sh\n{text}\n")
         os.chmod(path, 0o755)
-        return program.Program(self.folder, {**os.environ, "SHAKEDOWN_BIN": self.folder}, "/r.json", True)
+        return program.Program(self.folder, {**os.environ, "SHAKEDOWN_BIN": self.folder},
+                               ("--reference", "/r.json"), True)
 
     def test_its_line(self):
         made = self.script('echo "$@" > "$1/said"; echo "{}" > "$1/judged.jsonl"')

@@ -49,7 +49,7 @@ def run(arguments):
     if request.settings.tier not in BUDGET_S:  # of one rank, which needs no mpirun
         mpi.check_open_mpi(environ, hosts)
     check_programs(request.settings.tier, environ)
-    check_reference(request.settings.reference, environ)
+    check_readable(request.settings.judging, environ)
     kept = options.output_folder(request, os.environ)
     output = kept or tempfile.mkdtemp(prefix="shakedown-")
     if not kept:  # a hook's, as root: MPI and CUDA use no folder that another user could make before
@@ -81,12 +81,12 @@ def check_programs(tier, environ):
         places.find_program(name_, environ)
 
 
-def check_reference(path, environ):
-    """Before anything runs: what the user named can be read."""
-    if path:
+def check_readable(judging, environ):
+    """Before anything runs: the reference and the limits that the user named."""
+    if judging:
         with tempfile.TemporaryDirectory() as folder:
             program.write_runs(folder, {}, [])
-            wrong = program.Program(folder, environ, path).run([])
+            wrong = program.Program(folder, environ, judging).run([])
         if wrong:
             raise UsageError(wrong)
 
@@ -95,7 +95,7 @@ def accept(request, values, environ, hosts, output, kept, began, listed, job_gpu
     started = time.time()
     log = Log(f"{output}/acceptance_{time.strftime('%Y%m%d_%H%M%S')}.log")
     log.line(f"{name()} {' '.join(sys.argv[1:])}")
-    judge = Judge(output, program.Program(output, environ, request.settings.reference, request.strict),
+    judge = Judge(output, program.Program(output, environ, request.settings.judging, request.strict),
                   job_gpus)
     limits = {}
     if request.settings.tier in BUDGET_S:

@@ -9,7 +9,7 @@ from .. import gpus, places
 from ..command import Command, Option, UsageError, parse, positive
 from . import stages
 
-NOT_PASSIVE = {"--reference", "--record-reference", "--inject-fault", "-n"}
+NOT_PASSIVE = {"--reference", "--limits", "--record-reference", "--inject-fault", "-n"}
 TIER_OPTIONS = {f"--{tier}": tier for tier in stages.TIERS if tier != stages.DEFAULT}
 COMMAND = Command(
     "[options]",
@@ -42,6 +42,8 @@ COMMAND = Command(
      Option(("--reference",), "PATH",
             "file or folder of references, or of records, that rates are compared with; all nodes "
             "must see it (default: those of results/reference, which the programs have built in)"),
+     Option(("--limits",), "FILE",
+            "file of limits that replace the built-in ones (docs/judge.md); all nodes must see it"),
      Option(("--record-reference",), "FILE",
             "write what was measured as a reference, if all nodes pass; three GPUs of a model at least"),
      Option(("--history",), "FILE",
@@ -132,9 +134,9 @@ def settings(values):
     backend = values.get("--backend", "auto")
     if backend not in ("auto", stages.GPU, stages.CPU):
         raise UsageError(f"--backend {backend}: choose from auto, gpu, cpu")
-    reference = values.get("--reference")
-    return stages.Settings(tier, backend, minutes(values.get("--soak-minutes")),
-                           os.path.abspath(reference) if reference else "")
+    judging = [word for option in ("--reference", "--limits") if option in values
+               for word in (option, os.path.abspath(values[option]))]
+    return stages.Settings(tier, backend, minutes(values.get("--soak-minutes")), tuple(judging))
 
 
 def minutes(text):

@@ -12,7 +12,7 @@ PROLOG_SECONDS = 18  # of the 20 that a prolog may need
 LEAST_LIMIT = 180  # seconds: no other stage is ended before
 INVENTORY_LIMIT = 30  # it reads for 5 s at most: what takes longer is a host whose login hangs
 PASSIVE_DEADLINE = 3.5  # seconds of node_check's, of the 5 that a passive check may need
-JUDGES = ("compute_perf", "link_matrix", "collective_perf", "soak")  # programs with --reference
+JUDGES = ("compute_perf", "link_matrix", "collective_perf", "soak")  # programs with --reference and --limits
 HANG, PROLOG_HANG = 120, 8  # seconds after which a program names the rank that does not answer
 SOAK_MINUTES = 15  # of --full
 OPERATIONS = "--operation all_reduce,all_gather,reduce_scatter,broadcast,all_to_all"
@@ -44,7 +44,7 @@ class Settings:
     tier: str
     backend: str
     soak_minutes: float = SOAK_MINUTES
-    reference: str = ""
+    judging: tuple = ()  # options of bin/judge and of the programs that judge: --reference, --limits
 
 
 def soak(minutes, short="", start=10):
@@ -152,8 +152,8 @@ def words(stage, settings, ranks, fault="", capsules=""):
         line += stage.where_two.split()
     if capsules and 0 < stage.capsules <= ranks:
         line += ["--output", capsules]
-    if settings.reference and stage.rates and stage.program in JUDGES:
-        line += ["--reference", settings.reference]
+    if stage.rates and stage.program in JUDGES:
+        line += settings.judging
     kind, _, *amount = fault.split(":") if fault else ("", "")
     if kind in faults(stage, settings, ranks) and (not amount or stage.program == "compute_perf"):
         line += ["--inject-fault", fault]

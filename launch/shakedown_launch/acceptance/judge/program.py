@@ -45,11 +45,10 @@ def text_of(line):
 
 
 class Program:
-    """`reference`: of the user, or ""."""
+    """`options`: --reference and --limits of the user."""
 
-    def __init__(self, folder, environ, reference="", strict=False):
-        self._folder, self._environ = folder, environ
-        self._options = ["--reference", reference] if reference else []
+    def __init__(self, folder, environ, options=(), strict=False):
+        self._folder, self._environ, self._options = folder, environ, options
         self._strict = ["--strict"] if strict else []
 
     def judge(self, nodes, runs, findings=(), rates=(), stage="", limit=LIMIT_S):
