@@ -18,6 +18,7 @@ namespace shakedown::judge {
 namespace {
 
 constexpr std::size_t kLeastUnits = 3;
+constexpr double kUnsteady = 0.5;          // a look that changes by half shows nothing
 constexpr double kLeastClockRange = 0.04;  // below it, a time does not show how it follows a clock
 
 using Key = std::tuple<std::string, std::string, std::string, std::string,
@@ -164,6 +165,7 @@ Reference recorded(const std::vector<Observation>& good, const Limits& limits,
   for (const auto& [key, group] : groups) {
     boards.insert(std::get<0>(key));
     ReferenceFigure figure = figure_of(group, *limits.find(std::get<1>(key)));
+    if (figure.look > kUnsteady) continue;
     figure.source = source;
     figure.date = date.empty() ? today() : date;
     reference.figures.push_back(std::move(figure));

@@ -1,7 +1,12 @@
 #include "common/judge/rejudge.hpp"
 
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
 #include <algorithm>
 #include <cstdio>
+#include <fstream>
+#include <iterator>
 #include <nlohmann/json.hpp>
 #include <ostream>
 
@@ -17,15 +22,29 @@ bool is_unjudged(const Verdict& finding, const Judgement& judgement) {
                      [&](const Unjudged& each) { return each.rates == finding.metric; });
 }
 
-void write_reference(const std::string& path, const Read& read, const Judgement& judgement,
+/// What others published of the boards is kept in a file that is measured anew.
+void keep_published(const std::string& path, Reference& made) {
+  std::ifstream in(path, std::ios::binary);
+  if (!in) return;
+  const std::string text(std::istreambuf_iterator<char>(in), {});
+  const Reference before = named_by("--record-reference", [&] { return reference_of(text, path); });
+  made.note = before.note;
+  for (const ReferenceFigure& figure : before.figures)
+    if (figure.kind != "measured") made.figures.push_back(figure);
+}
+
+void write_reference(const RejudgeOptions& options, const Read& read, const Judgement& judgement,
                      const Limits& limits) {
+  const std::string& path = options.reference;
   // Without a reference there may be no witness yet: that alone does not keep one from being made.
   for (const Verdict& finding : judgement.findings)
     if (finding.outcome >= Outcome::inconclusive && !is_unjudged(finding, judgement))
       throw UsageError("--record-reference " + path + ": not of nodes with " + line_of(finding));
   const std::string name = path.substr(path.rfind('/') + 1);
-  const Reference made = recorded(read.evidence.observations, limits,
-                                  name.substr(0, name.rfind('.')), "bin/judge --record-reference");
+  Reference made =
+      recorded(read.evidence.observations, limits, name.substr(0, name.rfind('.')),
+               fmt::format("bin/judge --record-reference of {}", fmt::join(options.paths, ", ")));
+  keep_published(path, made);
   write_file({"--record-reference", path}, [&](std::ostream& out) { out << text_of(made); });
 }
 
@@ -60,8 +79,7 @@ ExitCode rejudge(const RejudgeOptions& options) {
   Record record(options.record);
   write_lines(records, judgement,
               [&](const std::string& kind, const Json& fields) { record.write(kind, fields); });
-  if (!options.reference.empty())
-    write_reference(options.reference, records, judgement, court.limits());
+  if (!options.reference.empty()) write_reference(options, records, judgement, court.limits());
   return exit_code_of(judgement.job.outcome);
 }
 
