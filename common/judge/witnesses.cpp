@@ -185,7 +185,7 @@ class ByPeers {
     const double look = usual_spread(peers);
     const double s = std::sqrt(2 * (between * between + look * look));
     floor_ = std::max(limit.floor, rounded_up(kDeviations * s));
-    wide_ = limit.floor > 0 && floor_ > kWidest * limit.floor;
+    wide_ = !cpu_ && limit.floor > 0 && floor_ > kWidest * limit.floor;
     finds_ = floor_ + kAlmostAll * s;
     if (cpu_) floor_ = std::max(floor_, kApartOnCpu);
     std::size_t looks = 0;

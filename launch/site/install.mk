@@ -43,7 +43,7 @@ install:
 	@for name in $(notdir $(NCCL_TESTS)); do ln -s collective_perf $(home)/bin/$$name; done
 	@install -m 644 $(BUILD)/machine.mk $(home)/build
 	@install -m 644 VERSION $(home)
-	@tar -c --exclude=__pycache__ --exclude=launch/site --exclude=launch/setup --exclude=launch/node launch training/recipes | tar -xC $(home) --no-same-owner
+	@tar -c --exclude=__pycache__ --exclude=launch/site --exclude=launch/setup --exclude=launch/node --exclude=launch/judge.cpp launch training/recipes | tar -xC $(home) --no-same-owner
 	@sed -i 's|$${SHAKEDOWN:-$$SLURM_SUBMIT_DIR}|$${SHAKEDOWN:-$(libexecdir)/shakedown}|' $(home)/launch/slurm/*.sbatch
 	@install training/convert_weights.py $(home)/training
 	@tar -cC results --exclude=__pycache__ report reporting schema.json $(notdir $(wildcard results/reference)) | \
