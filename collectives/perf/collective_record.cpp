@@ -14,7 +14,9 @@
 namespace shakedown::collectives {
 namespace {
 
-constexpr std::size_t kLatencyBytes = 65536;  // up to here a collective's time says more
+// From here on a collective shows its links' bandwidth: below, its time varies with other work.
+constexpr std::size_t kBandwidthBytes = std::size_t{16} << 20;
+constexpr std::size_t kBandwidthBytesOnCpu = 65537;
 
 /// How a rate was measured, next to the transport and the ranks.
 constexpr const char* kRateConditions[] = {
@@ -93,7 +95,9 @@ std::optional<judge::Observation> observation_of(const Json& fields, const Figur
                                                  const std::vector<Unit>& units) {
   if (figures.busbw_gbs <= 0 || fields.contains("algorithm") || fields.contains("transports"))
     return std::nullopt;
-  const bool small = fields.at("bytes").get<std::size_t>() <= kLatencyBytes;
+  const bool cpu = units.front().uuid.empty();
+  const bool small =
+      fields.at("bytes").get<std::size_t>() < (cpu ? kBandwidthBytesOnCpu : kBandwidthBytes);
   std::vector<int> ranks(units.size());
   std::iota(ranks.begin(), ranks.end(), 0);
   judge::Observation observation =

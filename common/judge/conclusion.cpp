@@ -128,8 +128,9 @@ class Conclusion {
         good[o.metric].insert(o.of.key());
     for (Judged& one : judgement_.judged) {
       const Observation& o = observation(one);
-      if (one.outcome == Outcome::inconclusive && one.witness == Witness::peers &&
-          good[o.metric].size() == 1 && (!failed.contains(o.of.key()) || one.slow_looks == 0)) {
+      const bool in_doubt = one.outcome == Outcome::inconclusive || one.outcome == Outcome::warn;
+      if (in_doubt && one.witness == Witness::peers && good[o.metric].size() == 1 &&
+          (!failed.contains(o.of.key()) || one.slow_looks == 0)) {
         one.outcome = Outcome::pass;
         one.witness = Witness::none;
         one.cause = "its peers fail";
