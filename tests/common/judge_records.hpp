@@ -10,6 +10,7 @@
 #include <nlohmann/json.hpp>
 #include <random>
 #include <set>
+#include <stdexcept>
 #include <string>
 #include <tuple>
 #include <vector>
@@ -51,7 +52,9 @@ inline const Groups& recorded() {
       for (const auto& entry : std::filesystem::recursive_directory_iterator(folder))
         if (entry.path().extension() == ".jsonl") files.push_back(entry.path());
     std::sort(files.begin(), files.end());
-    return metric_lines(files);
+    Groups all = metric_lines(files);
+    if (all.empty()) throw std::runtime_error("no metric lines in results/0.2");
+    return all;
   }();
   return boards;
 }
