@@ -1,17 +1,21 @@
 #!/usr/bin/env python3
 """Writes what the pages of docs/ repeat from elsewhere: options.md from the programs, install.md's table from
-launch/tested_versions, judge.md's table of what is found from build/unit_tests, whose test holds it. usage: docs/pages.py.
+launch/tested_versions, judge.md's table of cycles from the records and that of what is found from build/unit_tests, whose test
+holds it. usage: docs/pages.py.
 tests/check_tree holds the others equal to it."""
 
 import json
 import os
 import pathlib
 import re
+import statistics
 import subprocess
 
 TREE = pathlib.Path(__file__).resolve().parents[1]
 PROGRAMS = ["train", "compare", "collective_perf", "link_matrix",
-            "node_check", "gpu_monitor", "compute_perf", "soak"]
+            "node_check", "gpu_monitor", "compute_perf", "soak", "judge"]
+CYCLES = re.compile(r"(<!-- cycles -->\n).*?(<!-- cycles end -->)", re.S)
+TYPES = ("fp64", "fp32", "tf32", "fp16", "bf16", "fp8", "int8")
 VERSIONS = re.compile(r"(<!-- versions -->\n).*?(<!-- end -->)", re.S)
 
 OPTIONS_HEAD = """# Options
@@ -70,9 +74,49 @@ def install_page():
     return VERSIONS.sub(lambda m: m[1] + versions_table() + m[2], page)
 
 
+def products():
+    """{(model, type): {GPU: [samples of each look]}} of compute_perf in the records of the judge's references."""
+    found = {}
+    for path in sorted(TREE.glob("results/0.2/h[12]00/judge-*.jsonl")):
+        for line in map(json.loads, path.read_text().splitlines()):
+            if line["kind"] == "metric" and "condition.manner" not in line and \
+                    line["metric"].endswith("/flop_per_cycle_sm"):
+                key = line["board"].split()[1], line["metric"].split("/")[1]
+                found.setdefault(key, {}).setdefault(line["name"], []).append(line["samples"])
+    return found
+
+
+def spread(values):
+    return 100 * (max(values) / min(values) - 1)
+
+
+def cycles_table():
+    """Per model and type: the median over GPUs, how far GPUs are apart, how far p5 and p95 of a GPU's batches are."""
+    rows = ["| | " + " | ".join(f"{model}: median | GPUs | between | within" for model in ("H100", "H200")) + " |",
+            "|---|" + "---|" * 8]
+    measured = products()
+    for name in TYPES:
+        cells = []
+        for model in ("H100", "H200"):
+            looks = measured[model, name]
+            of_gpu = [statistics.median(statistics.median(each) for each in each_look) for each_look in looks.values()]
+            within = [spread(sorted(each)[len(each) // 20:len(each) - len(each) // 20])
+                      for each_look in looks.values() for each in each_look]
+            cells += [f"{statistics.median(of_gpu):,.1f}", str(len(of_gpu)), f"{spread(of_gpu):.2f} %",
+                      f"{statistics.median(within):.2f} %"]
+        rows.append(f"| {name} | {' | '.join(cells)} |")
+    return "\n".join(rows) + "\n"
+
+
+def judge_page():
+    page = (TREE / "docs/judge.md").read_text()
+    return CYCLES.sub(lambda m: m[1] + cycles_table() + m[2], page)
+
+
 def pages():
     """Path and text of every page that can be written here: options.md needs the programs."""
     yield "docs/install.md", install_page()
+    yield "docs/judge.md", judge_page()
     if all((TREE / "bin" / program).exists() for program in PROGRAMS):
         yield "docs/options.md", options_page()
 

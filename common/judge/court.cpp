@@ -43,6 +43,18 @@ void declare_options(OptionSet& options, JudgeOptions& values) {
 }
 
 Court::Court(const JudgeOptions& options)
-    : references_(references_of(options.reference)), limits_(limits_of(options.limits)) {}
+    : references_(references_of(options.reference)),
+      limits_(limits_of(options.limits)),
+      limits_file_(options.limits) {}
+
+Judgement Court::judge(const Evidence& evidence, const Request& request) const {
+  Judgement judgement = judge::judge(evidence, references_, limits_, Boards::embedded(), request);
+  if (limits_file_.empty()) return judgement;
+  const std::string by = fmt::format("; limits of {}", limits_file_);
+  for (Verdict& node : judgement.nodes)
+    if (node.outcome == Outcome::pass) node.cause += by;
+  if (judgement.job.outcome == Outcome::pass) judgement.job.cause += by;
+  return judgement;
+}
 
 }  // namespace shakedown::judge

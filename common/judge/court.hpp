@@ -23,13 +23,13 @@ class Court {
 
   Limits& limits() { return limits_; }
   const References& references() const { return references_; }
-  Judgement judge(const Evidence& evidence, const Request& request) const {
-    return judge::judge(evidence, references_, limits_, Boards::embedded(), request);
-  }
+  /// A PASS by limits of the user's names their file.
+  Judgement judge(const Evidence& evidence, const Request& request) const;
 
  private:
   References references_;
   Limits limits_;
+  std::string limits_file_;
 };
 
 }  // namespace shakedown::judge
