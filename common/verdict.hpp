@@ -2,6 +2,7 @@
 // is of this type, whether it is printed, recorded or turned into an exit code.
 #pragma once
 
+#include <array>
 #include <optional>
 #include <span>
 #include <string>
@@ -49,9 +50,24 @@ struct Verdict {
   std::vector<std::string> hosts = {};  // of who was judged, where the name does not say
 };
 
+inline constexpr std::array kScopes{Scope::operation, Scope::link,     Scope::rank,
+                                    Scope::gpu,       Scope::rail,     Scope::node,
+                                    Scope::group,     Scope::strategy, Scope::job};
+inline constexpr std::array kOutcomes{Outcome::pass, Outcome::warn, Outcome::unknown,
+                                      Outcome::inconclusive, Outcome::fail};
+inline constexpr std::array kClasses{Class::hardware, Class::config, Class::software,
+                                     Class::environment, Class::infrastructure};
 const char* name_of(Scope scope);      // "operation"
 const char* name_of(Outcome outcome);  // "PASS"
 const char* name_of(Class class_);     // "HARDWARE"
+
+/// The one of `all` that has this name; none has: none.
+template <class List>
+std::optional<typename List::value_type> named(const List& all, const std::string& name) {
+  for (const auto each : all)
+    if (name == name_of(each)) return each;
+  return std::nullopt;
+}
 
 /// The fields of a "verdict" record; class and action only where they are known.
 Json record_of(const Verdict& verdict);

@@ -44,45 +44,35 @@ Board board_of(StrictObject& row) {
   return board;
 }
 
-/// "10de:2330" is of "10de:2330:10de:16c1".
+}  // namespace
+
 bool is_of(const std::string& id, const std::string& device) {
   return !id.empty() && device.starts_with(id) &&
          (device.size() == id.size() || device[id.size()] == ':');
 }
 
-}  // namespace
-
 Boards::Boards(const std::string& text, const std::string& file) {
   const Json json = parsed(text, file);
   StrictObject table(json, file);
   const std::map<std::string, std::string> sources = table.words("sources");
-  std::size_t number = 0;
-  for (const Json& each : table.array("architectures")) {
-    StrictObject row(each, fmt::format("{}: architecture {}", file, ++number));
+  for_rows(table.array("architectures"), file, "architecture", "architecture", [&](auto& row) {
     Board board = board_of(row);
     board.name = board.architecture;
     board.known = false;
     check_source(row, sources);
-    row.done();
     if (!architectures_.emplace(board.architecture, board).second)
       row.refuse(fmt::format("architecture: {} is there twice", board.architecture));
-  }
-  number = 0;
-  for (const Json& each : table.array("boards")) {
-    const auto names = each.is_object() ? each.find("names") : each.end();
-    const bool named = names != each.end() && names->is_array() && !names->empty();
-    StrictObject row(each, fmt::format("{}: board {}{}", file, ++number,
-                                       named ? " " + json_text(names->front()) : ""));
+  });
+  for_rows(table.array("boards"), file, "board", "names", [&](auto& row) {
     Row found{board_of(row), row.texts("pci_device_ids"), row.texts("names")};
     found.board.name = found.names.empty() ? row.text("name", true) : found.names.front();
     check_source(row, sources);
-    row.done();
     for (const Row& other : rows_)
       for (const std::string& id : found.pci_device_ids)
         if (std::count(other.pci_device_ids.begin(), other.pci_device_ids.end(), id) != 0)
           row.refuse(fmt::format("pci_device_ids: {} is {}'s as well", id, other.board.name));
     rows_.push_back(std::move(found));
-  }
+  });
   table.done();
 }
 

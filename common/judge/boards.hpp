@@ -30,6 +30,9 @@ struct Board {
   double memory_gbs() const { return 2 * memory_mhz * 1e6 * memory_bits / 8 / 1e9; }
 };
 
+/// "10de:2330" is of "10de:2330:10de:16c1".
+bool is_of(const std::string& id, const std::string& device);
+
 class Boards {
  public:
   /// Of the text of `file`. Throws UsageError that names the row and the key.

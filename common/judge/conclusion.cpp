@@ -19,14 +19,6 @@ constexpr const char* kRecord =
     "launch/acceptance --record-reference FILE on three nodes known to be good, then --reference "
     "FILE";
 
-/// The distinct ones, in their order.
-std::vector<std::string> distinct(const std::vector<std::string>& names) {
-  std::vector<std::string> found;
-  for (const std::string& name : names)
-    if (std::find(found.begin(), found.end(), name) == found.end()) found.push_back(name);
-  return found;
-}
-
 std::string listed(const std::vector<std::string>& names) {
   const std::vector<std::string> first(
       names.begin(), names.begin() + static_cast<std::ptrdiff_t>(std::min(kListed, names.size())));

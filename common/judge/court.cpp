@@ -2,22 +2,14 @@
 
 #include <fmt/format.h>
 
-#include <cerrno>
-#include <cstring>
-#include <fstream>
-#include <iterator>
+#include "common/judge/strict_json.hpp"
 
 namespace shakedown::judge {
 namespace {
 
 Limits limits_of(const std::string& path) {
   if (path.empty()) return Limits::embedded();
-  return named_by("--limits", [&] {
-    std::ifstream in(path, std::ios::binary);
-    if (!in) throw UsageError(fmt::format("{}: cannot be read: {}", path, std::strerror(errno)));
-    const std::string text(std::istreambuf_iterator<char>(in), {});
-    return Limits::embedded().with(text, path);
-  });
+  return named_by("--limits", [&] { return Limits::embedded().with(text_of_file(path), path); });
 }
 
 References references_of(const std::string& path) {

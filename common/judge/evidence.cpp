@@ -7,7 +7,6 @@
 #include <cstring>
 #include <filesystem>
 #include <fstream>
-#include <functional>
 #include <map>
 #include <nlohmann/json.hpp>
 
@@ -18,27 +17,6 @@ namespace {
 
 namespace fs = std::filesystem;
 constexpr const char* kRuns = "runs.jsonl";
-
-Outcome outcome_of(const std::string& name) {
-  for (const Outcome each :
-       {Outcome::pass, Outcome::warn, Outcome::unknown, Outcome::inconclusive, Outcome::fail})
-    if (name == name_of(each)) return each;
-  return Outcome::inconclusive;  // of a later version
-}
-
-std::optional<Class> class_of(const std::string& name) {
-  for (const Class each :
-       {Class::hardware, Class::config, Class::software, Class::environment, Class::infrastructure})
-    if (name == name_of(each)) return each;
-  return std::nullopt;
-}
-
-Scope scope_of(const std::string& name) {
-  for (const Scope each : {Scope::operation, Scope::link, Scope::rank, Scope::gpu, Scope::rail,
-                           Scope::node, Scope::group, Scope::strategy})
-    if (name == name_of(each)) return each;
-  return Scope::job;
-}
 
 std::string text(const Json& line, const char* key) {
   const auto found = line.find(key);
@@ -55,37 +33,17 @@ std::vector<std::string> texts(const Json& line, const char* key) {
 
 Statement statement_of(const Json& line) {
   Statement said;
-  said.verdict = {scope_of(text(line, "scope")),     text(line, "name"),
-                  outcome_of(text(line, "verdict")), text(line, "cause"),
-                  class_of(text(line, "class")),     text(line, "action")};
+  said.verdict = {named(kScopes, text(line, "scope")).value_or(Scope::job),
+                  text(line, "name"),
+                  named(kOutcomes, text(line, "verdict")).value_or(Outcome::inconclusive),
+                  text(line, "cause"),
+                  named(kClasses, text(line, "class")),
+                  text(line, "action")};
   said.verdict.check = text(line, "check");
   said.stage = text(line, "stage");
   said.nodes = texts(line, "nodes");
   said.accepted = line.value("accepted", Json()) == true;
   return said;
-}
-
-/// The lines of one of these kinds; the others are not parsed.
-void for_lines(const std::string& path, const std::vector<const char*>& kinds,
-               const std::function<void(const Json&)>& use) {
-  std::ifstream in(path, std::ios::binary);
-  if (!in) throw UsageError(fmt::format("{}: cannot be read: {}", path, std::strerror(errno)));
-  std::size_t number = 0;
-  for (std::string line; std::getline(in, line);) {
-    ++number;
-    const auto start = line.find_first_not_of(" \t\r");
-    if (start == std::string::npos) continue;
-    const bool known = std::any_of(kinds.begin(), kinds.end(), [&](const char* kind) {
-      const std::string head = fmt::format(R"({{"kind":"{}")", kind);
-      return line.compare(start, head.size(), head) == 0;
-    });
-    const bool first_key = line.compare(start, 9, R"({"kind":")") == 0;
-    if (first_key && !known) continue;
-    const Json json = Json::parse(line, nullptr, false);
-    if (!json.is_object() || !json.contains("kind"))
-      throw UsageError(fmt::format("{}: line {} is no record", path, number));
-    if (std::find(kinds.begin(), kinds.end(), text(json, "kind")) != kinds.end()) use(json);
-  }
 }
 
 class Reader {
@@ -151,22 +109,20 @@ class Reader {
     for_lines(file, {"run", "metric", "verdict", "end"}, [&](const Json& line) {
       const std::string kind = text(line, "kind");
       if (kind == "metric") {
-        metric(line, file, name, stage);
+        metric(line, name, stage);
       } else if (kind == "end") {
         ended = true;
       } else if (kind == "run") {
         incomplete();
         began = true;
         ended = false;
-        hosts.clear();
         places.clear();
         const std::vector<std::string> all = texts(line, "hosts");
+        hosts = distinct(all);
         const std::vector<std::string> uuids = texts(line, "gpu_uuids");
         for (std::size_t rank = 0; rank < all.size(); ++rank) {
           places[std::to_string(rank)] = all[rank];
           if (rank < uuids.size()) places[uuids[rank]] = all[rank];
-          if (std::find(hosts.begin(), hosts.end(), all[rank]) == hosts.end())
-            hosts.push_back(all[rank]);
         }
       } else if (with_statements) {
         statement(line, places, hosts);
@@ -175,22 +131,13 @@ class Reader {
     incomplete();
   }
 
-  void metric(const Json& line, const std::string& file, const std::string& name,
-              const std::string& stage) {
-    Observation o = named_by_file(file, line);
+  void metric(const Json& line, const std::string& name, const std::string& stage) {
+    Observation o = observation_of(line);
     for (std::string& host : o.of.hosts)
       if (const auto node = node_of_.find(host); node != node_of_.end()) host = node->second;
     if (!stage.empty()) o.stage = stage;
     read_.evidence.observations.push_back(std::move(o));
     read_.records.push_back(name);
-  }
-
-  static Observation named_by_file(const std::string& file, const Json& line) {
-    try {
-      return observation_of(line);
-    } catch (const UsageError& error) {
-      throw UsageError(fmt::format("{}: {}", file, error.what()));
-    }
   }
 
   /// A rate's verdict, and a job's that rates are the reason of, is concluded anew.
@@ -215,6 +162,33 @@ class Reader {
 };
 
 }  // namespace
+
+void for_lines(const std::string& path, const std::vector<const char*>& kinds,
+               const std::function<void(const Json& line)>& use) {
+  std::ifstream in(path, std::ios::binary);
+  if (!in) throw UsageError(fmt::format("{}: cannot be read: {}", path, std::strerror(errno)));
+  std::size_t number = 0;
+  for (std::string line; std::getline(in, line);) {
+    ++number;
+    const auto start = line.find_first_not_of(" \t\r");
+    if (start == std::string::npos) continue;
+    const bool known = std::any_of(kinds.begin(), kinds.end(), [&](const char* kind) {
+      const std::string head = fmt::format(R"({{"kind":"{}")", kind);
+      return line.compare(start, head.size(), head) == 0;
+    });
+    const bool first_key = line.compare(start, 9, R"({"kind":")") == 0;
+    if (first_key && !known) continue;
+    const Json json = Json::parse(line, nullptr, false);
+    if (!json.is_object() || !json.contains("kind"))
+      throw UsageError(fmt::format("{}: line {} is no record", path, number));
+    if (std::find(kinds.begin(), kinds.end(), text(json, "kind")) == kinds.end()) continue;
+    try {
+      use(json);
+    } catch (const UsageError& error) {
+      throw UsageError(fmt::format("{}: line {}: {}", path, number, error.what()));
+    }
+  }
+}
 
 Read read(const std::vector<std::string>& paths, const std::string& stage) {
   Reader reader(stage);

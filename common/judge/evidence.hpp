@@ -1,12 +1,19 @@
 // Reads the evidence back: records of programs, or the folder of an acceptance.
 #pragma once
 
+#include <functional>
 #include <string>
 #include <vector>
 
 #include "common/judge/judge.hpp"
 
 namespace shakedown::judge {
+
+/// Calls `use` for the lines of a record that are of one of these kinds; the others are not parsed.
+/// Throws UsageError that names file and line: it cannot be read, is no record, or `use` refuses
+/// it.
+void for_lines(const std::string& path, const std::vector<const char*>& kinds,
+               const std::function<void(const Json& line)>& use);
 
 /// What was read, and from which file each observation is: relative to the folder that was named.
 struct Read {

@@ -15,8 +15,6 @@ namespace shakedown::judge {
 namespace {
 
 constexpr std::array kStatistics{"median", "best", "last"};
-constexpr std::array kClasses{Class::hardware, Class::config, Class::software, Class::environment,
-                              Class::infrastructure};
 constexpr std::array kRates{"",      "products", "memory",     "host_link",
                             "links", "training", "collectives"};
 
@@ -107,19 +105,13 @@ void change(Limit& limit, StrictObject& row) {
     row.refuse(fmt::format("least: {} is above most, {}", *limit.least, *limit.most));
 }
 
-/// The rows of a file: the metric of each, and what else it says.
-template <class Do>
-void for_each_row(const std::string& text, const std::string& file, Do&& use) {
+/// The rows of a file.
+void for_limits(const std::string& text, const std::string& file,
+                const std::function<void(StrictObject& row, const std::string& metric)>& use) {
   const Json json = parsed(text, file);
   if (!json.is_array()) throw UsageError(file + ": a list of limits is allowed");
-  std::size_t number = 0;
-  for (const Json& each : json) {
-    const auto metric = each.is_object() ? each.find("metric") : each.end();
-    StrictObject row(each, fmt::format("{}: limit {}{}", file, ++number,
-                                       metric != each.end() ? " " + json_text(*metric) : ""));
-    use(row, row.text("metric", true));
-    row.done();
-  }
+  for_rows(json, file, "limit", "metric",
+           [&](StrictObject& row) { use(row, row.text("metric", true)); });
 }
 
 /// The rows that `glob` has in common with `rows`, in their order.
@@ -158,7 +150,7 @@ bool matches(const std::string& glob, const std::string& text) {
 }
 
 Limits::Limits(const std::string& text, const std::string& file) {
-  for_each_row(text, file, [&](StrictObject& row, const std::string& metric) {
+  for_limits(text, file, [&](StrictObject& row, const std::string& metric) {
     Limit limit;
     limit.floor = std::numeric_limits<double>::infinity();
     change(limit, row);
@@ -176,7 +168,7 @@ const Limits& Limits::embedded() {
 
 Limits Limits::with(const std::string& text, const std::string& file) const {
   Limits changed = *this;
-  for_each_row(text, file, [&](StrictObject& row, const std::string& metric) {
+  for_limits(text, file, [&](StrictObject& row, const std::string& metric) {
     std::vector<Limit> found = common_rows(changed.rows_, metric);
     if (found.empty()) row.refuse("metric: matches none that is measured");
     for (Limit& limit : found) change(limit, row);

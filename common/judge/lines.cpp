@@ -5,31 +5,24 @@
 #include <cmath>
 #include <nlohmann/json.hpp>
 
+#include "common/judge/series.hpp"
 #include "common/judge/statistics.hpp"
 
 namespace shakedown::judge {
 namespace {
 
-Json nodes_of(const std::vector<std::string>& hosts) {
-  Json nodes = Json::array();
-  for (const std::string& host : hosts)
-    if (nodes.empty() || std::find(nodes.begin(), nodes.end(), Json(host)) == nodes.end())
-      nodes.push_back(host);
-  return nodes;
-}
-
 /// What a limit is worth in the metric's unit: the value from which on it fails.
 Json limit_of(const Observation& o, const Judged& one) {
   if (one.witness == Witness::none || !std::isfinite(one.usual)) return {};
   const double r = one.witness == Witness::bar ? 0 : one.floor;
-  return o.less_is_better() ? one.usual * (1 + r) : one.usual / (1 + r);
+  return slowed(o, one.usual, r);
 }
 
 Json figure_of(const Observation& o, const Judged& one, const std::string& record) {
   Json line = record_of(o);
   line.erase("check");
   line.erase("outcome");
-  line["nodes"] = nodes_of(o.of.hosts);
+  line["nodes"] = distinct(o.of.hosts);
   if (!o.stage.empty()) line["stage"] = o.stage;
   line["record"] = record;
   line["value"] = statistic_of(o.samples, one.limit->statistic, o.less_is_better());

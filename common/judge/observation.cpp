@@ -10,9 +10,6 @@
 namespace shakedown::judge {
 namespace {
 
-constexpr std::array kScopes{Scope::operation, Scope::link,  Scope::rank,
-                             Scope::gpu,       Scope::rail,  Scope::node,
-                             Scope::strategy,  Scope::group, Scope::job};
 constexpr std::array<const char*, 3> kChecks{"verified", "unchecked", "wrong"};
 constexpr std::array<const char*, 4> kTaken{"measured", "timed_out", "not_supported",
                                             "out_of_memory"};
@@ -98,6 +95,13 @@ std::string Subject::text() const {
   }
 }
 
+std::vector<std::string> distinct(const std::vector<std::string>& names) {
+  std::vector<std::string> found;
+  for (const std::string& name : names)
+    if (std::find(found.begin(), found.end(), name) == found.end()) found.push_back(name);
+  return found;
+}
+
 Json record_of(const Observation& o) {
   Json line{
       {"metric", o.metric}, {"unit", o.unit}, {"scope", name_of(o.of.scope)}, {"name", o.of.name}};
@@ -134,11 +138,9 @@ Observation observation_of(const Json& line) {
   Observation o;
   o.metric = text(line, "metric", true);
   o.unit = text(line, "unit", true);
-  const std::string scope = text(line, "scope", true);
-  const auto known = std::find_if(kScopes.begin(), kScopes.end(),
-                                  [&](Scope each) { return scope == name_of(each); });
-  if (known == kScopes.end()) refuse(line, "scope", "gpu, rank, link, rail, node or group");
-  o.of = {*known,
+  const std::optional<Scope> scope = named(kScopes, text(line, "scope", true));
+  if (!scope) refuse(line, "scope", "gpu, rank, link, rail, node or group");
+  o.of = {*scope,
           text(line, "name", true),
           list<int>(line, "ranks", "a list of ranks"),
           list<std::string>(line, "hosts", "a list of hosts"),

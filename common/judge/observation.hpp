@@ -63,6 +63,9 @@ struct Observation {
   bool less_is_better() const { return unit == "us" || unit == "ms" || unit == "s"; }
 };
 
+/// Each name once, in their order.
+std::vector<std::string> distinct(const std::vector<std::string>& names);
+
 /// The fields of a `metric` line; unknown ones are absent.
 Json record_of(const Observation& observation);
 /// Of such a line. Throws UsageError that names what is missing or of the wrong type.

@@ -3,7 +3,6 @@
 
 #include <algorithm>
 #include <array>
-#include <chrono>
 #include <cmath>
 #include <nlohmann/json.hpp>
 #include <set>
@@ -38,13 +37,6 @@ Key key_of(const Observation& o) {
 /// "10de:2335" of "10de:2335:10de:18be": a board of any maker.
 std::string device_of(const std::string& pci_device_id) {
   return pci_device_id.substr(0, pci_device_id.find(':', pci_device_id.find(':') + 1));
-}
-
-std::string today() {
-  const std::chrono::year_month_day day{
-      std::chrono::floor<std::chrono::days>(std::chrono::system_clock::now())};
-  return fmt::format("{:04}-{:02}-{:02}", static_cast<int>(day.year()),
-                     static_cast<unsigned>(day.month()), static_cast<unsigned>(day.day()));
 }
 
 double median_of_known(const std::vector<const Observation*>& observations,
@@ -167,7 +159,7 @@ Reference recorded(const std::vector<Observation>& good, const Limits& limits,
     ReferenceFigure figure = figure_of(group, *limits.find(std::get<1>(key)));
     if (figure.look > kUnsteady) continue;
     figure.source = source;
-    figure.date = date.empty() ? today() : date;
+    figure.date = date.empty() ? utc_now().substr(0, 10) : date;
     reference.figures.push_back(std::move(figure));
   }
   reference.models = {boards.begin(), boards.end()};

@@ -6,11 +6,11 @@
 #include <array>
 #include <cmath>
 #include <filesystem>
-#include <fstream>
-#include <sstream>
 
 #include "common/error.hpp"
+#include "common/judge/boards.hpp"
 #include "common/judge/embedded.hpp"
+#include "common/judge/evidence.hpp"
 #include "common/judge/strict_json.hpp"
 
 namespace shakedown::judge {
@@ -82,50 +82,27 @@ ReferenceFigure figure_of(StrictObject& row) {
   }
   figure.note = row.text("note");
   if (figure.kind == kKinds.front()) check_measured(row, figure);
-  row.done();
   return figure;
-}
-
-std::string text_of_file(const std::filesystem::path& path) {
-  std::ifstream in(path, std::ios::binary);
-  std::ostringstream text;
-  text << in.rdbuf();
-  if (!in || !text) throw UsageError(path.string() + ": cannot be read");
-  return text.str();
 }
 
 /// Date (of the run's start, which its run_id begins with) and observations of a record's metric
 /// lines of what can serve.
-void read_record(const std::filesystem::path& path, std::vector<Observation>& good,
-                 std::string& date) {
-  std::istringstream lines(text_of_file(path));
-  std::string line;
-  for (std::size_t number = 1; std::getline(lines, line); ++number) {
-    if (line.find("\"metric\"") == std::string::npos) continue;
-    const Json json = Json::parse(line, nullptr, false);
-    if (!json.is_object() || json.value("kind", "") != "metric") continue;
-    Observation observation;
-    try {
-      observation = observation_of(json);
-    } catch (const UsageError& error) {
-      throw UsageError(fmt::format("{}:{}: {}", path.string(), number, error.what()));
-    }
-    const std::string start = json.value("run_id", "").substr(0, 10);
+void read_record(const std::string& path, std::vector<Observation>& good, std::string& date) {
+  for_lines(path, {"metric"}, [&](const Json& line) {
+    Observation observation = observation_of(line);
+    const std::string start = line.value("run_id", "").substr(0, 10);
     if (is_date(start)) date = std::max(date, start);
     if (observation.check != Check::wrong && observation.taken == Taken::measured &&
         observation.disturbed_by.empty())
       good.push_back(std::move(observation));
-  }
+  });
 }
 
 bool is_board_of(const Reference& reference, const Observation& observation) {
-  const std::string& id = observation.pci_device_id;
-  for (const std::string& each : reference.pci_device_ids)
-    if (!each.empty() && id.starts_with(each) &&
-        (id.size() == each.size() || id[each.size()] == ':'))
-      return true;
-  return std::find(reference.models.begin(), reference.models.end(), observation.board) !=
-         reference.models.end();
+  return std::ranges::any_of(
+             reference.pci_device_ids,
+             [&](const std::string& each) { return is_of(each, observation.pci_device_id); }) ||
+         std::ranges::count(reference.models, observation.board) != 0;
 }
 
 using Words = std::map<std::string, std::string>;
@@ -167,13 +144,8 @@ Reference reference_of(const std::string& text, const std::string& file) {
   reference.note = table.text("note");
   reference.pci_device_ids = table.texts("pci_device_ids");
   reference.models = table.texts("models", true);
-  std::size_t number = 0;
-  for (const Json& each : table.array("figures")) {
-    const auto metric = each.is_object() ? each.find("metric") : each.end();
-    StrictObject row(each, fmt::format("{}: figure {}{}", file, ++number,
-                                       metric != each.end() ? " " + json_text(*metric) : ""));
-    reference.figures.push_back(figure_of(row));
-  }
+  for_rows(table.array("figures"), file, "figure", "metric",
+           [&](StrictObject& row) { reference.figures.push_back(figure_of(row)); });
   table.done();
   return reference;
 }

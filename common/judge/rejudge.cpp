@@ -5,12 +5,11 @@
 
 #include <algorithm>
 #include <cstdio>
-#include <fstream>
-#include <iterator>
-#include <nlohmann/json.hpp>
+#include <filesystem>
 #include <ostream>
 
 #include "common/judge/lines.hpp"
+#include "common/judge/strict_json.hpp"
 #include "common/output_file.hpp"
 
 namespace shakedown::judge {
@@ -24,10 +23,9 @@ bool is_unjudged(const Verdict& finding, const Judgement& judgement) {
 
 /// What others published of the boards is kept in a file that is measured anew.
 void keep_published(const std::string& path, Reference& made) {
-  std::ifstream in(path, std::ios::binary);
-  if (!in) return;
-  const std::string text(std::istreambuf_iterator<char>(in), {});
-  const Reference before = named_by("--record-reference", [&] { return reference_of(text, path); });
+  if (!std::filesystem::exists(path)) return;
+  const Reference before =
+      named_by("--record-reference", [&] { return reference_of(text_of_file(path), path); });
   made.note = before.note;
   for (const ReferenceFigure& figure : before.figures)
     if (figure.kind != "measured") made.figures.push_back(figure);

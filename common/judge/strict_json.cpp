@@ -2,9 +2,20 @@
 
 #include <fmt/format.h>
 
+#include <cerrno>
+#include <cstring>
+#include <fstream>
+#include <iterator>
+
 #include "common/error.hpp"
 
 namespace shakedown::judge {
+
+std::string text_of_file(const std::string& path) {
+  std::ifstream in(path, std::ios::binary);
+  if (!in) throw UsageError(fmt::format("{}: cannot be read: {}", path, std::strerror(errno)));
+  return {std::istreambuf_iterator<char>(in), {}};
+}
 
 Json parsed(const std::string& text, const std::string& file) {
   try {
@@ -103,6 +114,19 @@ void StrictObject::done() const {
   for (const auto& item : json_.items())
     if (!read_.contains(item.key()))
       refuse(fmt::format("unknown key {}: {} are allowed", item.key(), fmt::join(read_, ", ")));
+}
+
+void for_rows(const Json& list, const std::string& file, const char* kind, const char* key,
+              const std::function<void(StrictObject& row)>& use) {
+  std::size_t number = 0;
+  for (const Json& each : list) {
+    const Json name = each.is_object() ? each.value(key, Json()) : Json();
+    const Json& first = name.is_array() && !name.empty() ? name.front() : name;
+    StrictObject row(each, fmt::format("{}: {} {}{}", file, kind, ++number,
+                                       first.is_null() ? "" : " " + json_text(first)));
+    use(row);
+    row.done();
+  }
 }
 
 }  // namespace shakedown::judge

@@ -2,6 +2,7 @@
 // the row and the key, and a key that nothing reads is an error.
 #pragma once
 
+#include <functional>
 #include <map>
 #include <nlohmann/json.hpp>
 #include <optional>
@@ -13,6 +14,8 @@
 
 namespace shakedown::judge {
 
+/// The text of a file. Throws UsageError that names it.
+std::string text_of_file(const std::string& path);
 /// Throws UsageError that names the file and the place in it.
 Json parsed(const std::string& text, const std::string& file);
 
@@ -45,5 +48,10 @@ class StrictObject {
   std::string where_;
   std::set<std::string> read_;
 };
+
+/// Calls `use` for each object of `list`, and checks that all its keys were read. Errors name
+/// "file: kind 3 the value of `key`".
+void for_rows(const Json& list, const std::string& file, const char* kind, const char* key,
+              const std::function<void(StrictObject& row)>& use);
 
 }  // namespace shakedown::judge
