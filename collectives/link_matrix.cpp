@@ -30,7 +30,7 @@ ExitCode conclude(const std::vector<Verdict>& corruptions, const MpiSession& ses
     say(session, line_of(verdict));
   }
   const judge::Judgement judgement = judging.judgement();
-  collectives::record(judgement, records.record(), records.identity());
+  record_judgement(judgement, records.record(), records.identity());
   say(session, judge::text_of(judgement));
   return exit_code_of(judgement.job.outcome);
 }

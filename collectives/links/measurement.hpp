@@ -4,12 +4,12 @@
 #include <memory>
 #include <vector>
 
-#include "collectives/judging.hpp"
 #include "collectives/links/link_observations.hpp"
 #include "collectives/links/link_records.hpp"
 #include "collectives/links/links.hpp"
 #include "collectives/links/peer_copies.hpp"
 #include "collectives/links/splits.hpp"
+#include "common/judging.hpp"
 
 namespace shakedown::collectives {
 

@@ -5,8 +5,8 @@
 #include <string>
 #include <vector>
 
-#include "collectives/judging.hpp"
 #include "collectives/perf/perf_table.hpp"
+#include "common/judging.hpp"
 
 namespace shakedown::collectives {
 

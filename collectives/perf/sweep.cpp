@@ -174,7 +174,7 @@ class Sweep {
       if (bars.job.outcome > found.job.outcome) found.job = bars.job;
     }
     outcome_ = std::max(outcome_, found.job.outcome);
-    collectives::record(found, record_, Json::object());
+    record_judgement(found, record_, Json::object());
     std::istringstream lines(judge::text_of(found));
     for (std::string line; std::getline(lines, line);) say(session_, "# " + line);
   }

@@ -22,6 +22,7 @@ class Court {
   explicit Court(const JudgeOptions& options);
 
   Limits& limits() { return limits_; }
+  const Limits& limits() const { return limits_; }
   const References& references() const { return references_; }
   /// A PASS by limits of the user's names their file.
   Judgement judge(const Evidence& evidence, const Request& request) const;

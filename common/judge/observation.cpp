@@ -6,6 +6,8 @@
 #include <array>
 #include <cmath>
 #include <nlohmann/json.hpp>
+#include <set>
+#include <string_view>
 
 namespace shakedown::judge {
 namespace {
@@ -97,8 +99,9 @@ std::string Subject::text() const {
 
 std::vector<std::string> distinct(const std::vector<std::string>& names) {
   std::vector<std::string> found;
+  std::set<std::string_view> known;  // linear: a group may have thousands of ranks
   for (const std::string& name : names)
-    if (std::find(found.begin(), found.end(), name) == found.end()) found.push_back(name);
+    if (known.insert(name).second) found.push_back(name);
   return found;
 }
 

@@ -4,15 +4,14 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <iterator>
 #include <map>
 #include <nlohmann/json.hpp>
 #include <set>
-#include <sstream>
 
 #include "common/csv.hpp"
 #include "common/judge/lines.hpp"
 #include "common/judge/statistics.hpp"
+#include "common/judging.hpp"
 #include "common/program.hpp"
 #include "common/progress.hpp"
 #include "common/throttle_reasons.hpp"
@@ -22,39 +21,23 @@ namespace {
 
 using Tests = std::vector<std::unique_ptr<RateTest>>;
 
-std::string list_of(const std::vector<ProductType>& types) {
-  std::string list;
-  for (const ProductType type : types) list += std::string(name_of(type)) + " ";
-  return list;
-}
-
-bool lists(const std::string& list, const std::string& name) {
-  return (" " + list).find(" " + name + " ") != std::string::npos;
-}
-
-/// "fp32, bf16": a list as list_of makes it.
-std::string in_words(const std::string& list) {
-  std::istringstream words(list);
-  return fmt::format(
-      "{}",
-      fmt::join(std::vector<std::string>{std::istream_iterator<std::string>(words), {}}, ", "));
-}
-
 /// Those requested, else those that every rank's device has. Throws UsageError where a requested
 /// one is missing. Collective.
 std::vector<ProductType> agreed_types(const ComputeOptions& options, const Bench& bench) {
-  const std::vector<std::string> all =
-      bench.session.all_gather(list_of(product_types(bench.device())));
+  Json own = Json::array();
+  for (const ProductType type : product_types(bench.device())) own.push_back(name_of(type));
+  std::vector<std::vector<std::string>> all;
+  for (const std::string& names : bench.session.all_gather(json_text(own)))
+    all.push_back(Json::parse(names));
   std::vector<ProductType> types;
   for (const ProductType type : all_product_types()) {
     const std::string name = name_of(type);
-    const auto lacks = std::find_if(all.begin(), all.end(),
-                                    [&](const std::string& list) { return !lists(list, name); });
-    const bool requested =
-        std::find(options.types.begin(), options.types.end(), name) != options.types.end();
+    const auto lacks = std::ranges::find_if(
+        all, [&](const auto& names) { return std::ranges::count(names, name) == 0; });
+    const bool requested = std::ranges::count(options.types, name) != 0;
     if (requested && lacks != all.end())
       throw UsageError(fmt::format("--types {}: the device of rank {} has only {}", name,
-                                   lacks - all.begin(), in_words(*lacks)));
+                                   lacks - all.begin(), fmt::join(*lacks, ", ")));
     if (requested || (options.types.empty() && lacks == all.end())) types.push_back(type);
   }
   return types;
@@ -106,9 +89,8 @@ class Writer {
         identity_{{"backend", name_of(bench.device().kind())},
                   {"world_size", bench.session.world_size()}} {}
 
-  void write(const judge::Observation& one, const judge::Limits& limits) {
+  void add_to_csv(const judge::Observation& one, const judge::Limits& limits) {
     Json line = record_of(one);
-    record_.write("metric", line);
     const judge::Limit* limit = limits.find(one.metric);
     if (limit != nullptr)
       line["value"] = judge::statistic_of(one.samples, limit->statistic, one.less_is_better());
@@ -173,38 +155,20 @@ void note_disturbances(Measured& measured, const std::vector<Unit>& units,
   }
 }
 
-/// What rank 0 judges: everything that was measured so far.
-struct Trial {
-  judge::Court court;
-  judge::Evidence evidence;
-  std::vector<Verdict> wrong;
+/// Without what an earlier look found as well.
+void add_new(const std::vector<Verdict>& found, std::vector<Verdict>& all) {
+  for (const Verdict& verdict : found)
+    if (std::ranges::none_of(all, [&](const Verdict& other) {
+          return other.name == verdict.name && other.cause == verdict.cause;
+        }))
+      all.push_back(verdict);
+}
 
-  void add(const Measured& measured) {
-    evidence.observations.insert(evidence.observations.end(), measured.observations.begin(),
-                                 measured.observations.end());
-    for (const Verdict& verdict : wrong_data(measured)) {
-      const bool known = std::ranges::any_of(wrong, [&](const Verdict& other) {
-        return other.name == verdict.name && other.cause == verdict.cause;
-      });
-      if (known) continue;  // since an earlier look
-      wrong.push_back(verdict);
-      evidence.statements.push_back({verdict, "", verdict.hosts});
-    }
-  }
-  judge::Judgement judgement() const { return court.judge(evidence, {"compute_perf", {}}); }
-  /// The metrics that should be measured again.
-  std::set<std::string> suspects() const {
-    std::set<std::string> metrics;
-    for (const judge::Suspect& one : judge::suspects(evidence, judgement()))
-      metrics.insert(one.metric);
-    return metrics;
-  }
-};
-
-/// Rank 0's, on every rank. Collective.
-std::set<std::string> agreed(const MpiSession& session, const std::set<std::string>& names) {
-  std::istringstream words(session.all_gather(fmt::format("{}", fmt::join(names, " "))).front());
-  return {std::istream_iterator<std::string>(words), {}};
+/// What seemed slow, by its metrics; the same on every rank. Collective.
+std::set<std::string> slow_of(Judging& judging, const std::vector<std::string>& metrics) {
+  std::set<std::string> slow;
+  for (const int id : judging.slow()) slow.insert(metrics[static_cast<std::size_t>(id)]);
+  return slow;
 }
 
 Bench make_bench(const ComputeOptions& options, Backend& backend, MpiSession& session,
@@ -231,14 +195,16 @@ ExitCode run_compute(const ComputeOptions& options, Backend& backend, MpiSession
   const std::vector<Unit> units = units_of(session, backend);
   const Unit& unit = units[static_cast<std::size_t>(session.rank())];
   const Bench bench = make_bench(options, backend, session, *stream, unit);
-  std::optional<Trial> trial;
-  if (session.is_root()) trial.emplace(Trial{judge::Court(options.judge), {}, {}});
+  Judging judging(options.judge, session, "compute_perf", false);
   Writer writer(options, bench, record);
   say(session, fmt::format("{} rank{}, {}, {}", session.world_size(),
                            session.world_size() == 1 ? "" : "s", backend.remark, unit.board));
 
   Tests tests = make_tests(options, bench);
   const std::string cached = cached_by(options, backend.kind);
+  std::vector<std::string> metrics;
+  for (const Series& series : series_of(tests)) metrics.push_back(series.metric.name);
+  std::vector<Verdict> wrong;
   std::set<std::string> slow;
   for (int look = 1; look == 1 || !slow.empty(); ++look) {
     if (look > 1) {
@@ -248,29 +214,31 @@ ExitCode run_compute(const ComputeOptions& options, Backend& backend, MpiSession
     measure(tests, options, bench, writer, look);
     Measured measured = gather(session, unit, series_of(tests), look);
     note_disturbances(measured, units, before, session, cached);
-    if (trial) {
-      for (const judge::Observation& one : measured.observations)
-        writer.write(one, trial->court.limits());
-      say(session, table_of(measured.observations, trial->court.limits()));
-      trial->add(measured);
-      slow = trial->suspects();
+    for (const judge::Observation& one : measured.observations) {  // none but on rank 0
+      std::optional<int> id;
+      if (const auto metric = std::ranges::find(metrics, one.metric); metric != metrics.end())
+        id = static_cast<int>(metric - metrics.begin());
+      judging.add(one, record, id);
+      writer.add_to_csv(one, judging.limits());
     }
-    slow = agreed(session, slow);
+    if (session.is_root()) say(session, table_of(measured.observations, judging.limits()));
+    add_new(wrong_data(measured), wrong);
+    slow = slow_of(judging, metrics);
   }
-  Outcome outcome = Outcome::pass;
-  if (trial) {
-    const judge::Judgement judgement = trial->judgement();
-    for (const Verdict& verdict : trial->wrong) {
-      say(session, line_of(verdict));
-      writer.write(verdict);
-    }
+  for (const Verdict& verdict : wrong) {
+    judging.add(verdict, verdict.hosts);
+    say(session, line_of(verdict));
+    writer.write(verdict);
+  }
+  const judge::Judgement judgement = judging.judgement();
+  if (session.is_root()) {
     std::string text = judge::text_of(judgement);
     text.pop_back();  // the last line's end, which say() adds
     say(session, text);
     for (const Verdict& verdict : judgement.findings) writer.write(verdict);
     writer.write(judgement.job);
-    outcome = judgement.job.outcome;
   }
+  const Outcome outcome = judgement.job.outcome;
   return exit_code_of(static_cast<Outcome>(
       static_cast<int>(session.all_gather(static_cast<double>(outcome)).front())));
 }

@@ -1,16 +1,17 @@
-#include "collectives/judging.hpp"
+#include "common/judging.hpp"
 
 #include <algorithm>
 #include <nlohmann/json.hpp>
 #include <set>
 #include <utility>
 
-namespace shakedown::collectives {
+namespace shakedown {
 
-Judging::Judging(const judge::JudgeOptions& options, const MpiSession& session, std::string program)
+Judging::Judging(const judge::JudgeOptions& options, const MpiSession& session, std::string program,
+                 bool unasked)
     : session_(session),
       program_(std::move(program)),
-      unasked_(options.reference.empty() && options.limits.empty()) {
+      unasked_(unasked && options.reference.empty() && options.limits.empty()) {
   if (session.is_root()) court_.emplace(options);
 }
 
@@ -56,10 +57,10 @@ judge::Judgement Judging::judgement() const {
   return court_->judge(evidence_, {program_, {}, false, unasked_});
 }
 
-void record(const judge::Judgement& judgement, Record& record, const Json& fields) {
+void record_judgement(const judge::Judgement& judgement, Record& record, const Json& fields) {
   for (const Verdict& finding : judgement.findings)
     record.write("verdict", merged(fields, record_of(finding)));
   record.write("verdict", merged(fields, record_of(judgement.job)));
 }
 
-}  // namespace shakedown::collectives
+}  // namespace shakedown

@@ -1,7 +1,6 @@
 // Rank 0 judges what all ranks measured.
 #pragma once
 
-#include <map>
 #include <optional>
 #include <string>
 #include <vector>
@@ -10,12 +9,14 @@
 #include "common/mpi_session.hpp"
 #include "common/record.hpp"
 
-namespace shakedown::collectives {
+namespace shakedown {
 
 class Judging {
  public:
-  /// The files that the options name are read on rank 0; throws UsageError there.
-  Judging(const judge::JudgeOptions& options, const MpiSession& session, std::string program);
+  /// The files that the options name are read on rank 0; throws UsageError there. `unasked`:
+  /// judge::Request's, where they name none.
+  Judging(const judge::JudgeOptions& options, const MpiSession& session, std::string program,
+          bool unasked = true);
 
   /// A bar of the user's on a metric or glob, in its unit.
   void bar(const std::string& metric, std::optional<double> least, std::optional<double> most);
@@ -25,6 +26,9 @@ class Judging {
   void add(const judge::Observation& observation, Record& record, std::optional<int> id = {});
   /// What is no rate, about these nodes.
   void add(const Verdict& verdict, const std::vector<std::string>& nodes);
+
+  /// On rank 0 alone.
+  const judge::Limits& limits() const { return court_->limits(); }
 
   /// The ids of what was slow in every look and has looks left; the same on every rank. Collective.
   std::vector<int> slow();
@@ -41,6 +45,6 @@ class Judging {
 };
 
 /// Records the findings and the job's verdict, with these fields.
-void record(const judge::Judgement& judgement, Record& record, const Json& fields);
+void record_judgement(const judge::Judgement& judgement, Record& record, const Json& fields);
 
-}  // namespace shakedown::collectives
+}  // namespace shakedown
