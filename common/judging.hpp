@@ -24,7 +24,7 @@ class Judging {
   void limit(const std::string& text, const std::string& option);
   /// Records it. `id`: under which `slow` returns it; none: it is not measured again.
   void add(const judge::Observation& observation, Record& record, std::optional<int> id = {});
-  /// What is no rate, about these nodes.
+  /// A conclusion about something other than a rate, on these nodes.
   void add(const Verdict& verdict, const std::vector<std::string>& nodes);
 
   /// On rank 0 alone.
@@ -32,7 +32,7 @@ class Judging {
 
   /// The ids of what was slow in every look and has looks left; the same on every rank. Collective.
   std::vector<int> slow();
-  /// What all amounts to. On rank 0; passes elsewhere.
+  /// Of everything added so far. On rank 0; a PASS elsewhere.
   judge::Judgement judgement() const;
 
  private:

@@ -1,4 +1,4 @@
-// What joins two ranks' devices: links are compared within their class.
+// What connects two ranks' devices: links are compared within their path class.
 #pragma once
 
 #include <string>
@@ -21,10 +21,10 @@ struct Path {
   bool over_nvlink() const { return path_class.starts_with("nv"); }
 };
 
-/// What one rank's GPU has.
+/// What one rank's GPU is connected to.
 struct PathEnd {
   NvlinkWires wires;
-  std::vector<Between> node;  // what is between it and that of each local rank
+  std::vector<Between> node;  // what is between it and the GPU of each local rank
 };
 
 /// Pure: of every rank's end.

@@ -1,4 +1,4 @@
-// What each rank of a job runs on: what every `metric` line says of whom it is about.
+// The device that each rank of a job runs on, as `metric` lines identify it.
 #pragma once
 
 #include <string>
@@ -21,8 +21,8 @@ struct Unit {
 /// Of every rank, complete on each. Collective.
 std::vector<Unit> units_of(const MpiSession& session, const Backend& backend);
 
-/// An observation about one rank's device, about a pair ("2->5"; "2<->5" where `both_ways`), and
-/// about all of `ranks` together, of the name `name`. Board and ids are the first rank's.
+/// An observation, without samples, of one rank's device, of a pair ("2->5"; "2<->5" where
+/// `both_ways`), or of all `ranks`, named `name`. Board and ids are the first rank's.
 judge::Observation observed(const std::string& metric, const std::string& unit, const Unit& of);
 judge::Observation observed(const std::string& metric, const std::string& unit, const Unit& from,
                             const Unit& to, bool both_ways);

@@ -12,8 +12,6 @@
 namespace shakedown::judge {
 namespace {
 
-double known(const std::optional<double>& value) { return value ? *value : kUnknown; }
-
 /// Every row names documents of the table's `sources`, and when they were read.
 void check_source(StrictObject& row, const std::map<std::string, std::string>& sources) {
   for (const std::string& source : row.texts("source", true))
@@ -25,21 +23,20 @@ void check_source(StrictObject& row, const std::map<std::string, std::string>& s
 Board board_of(StrictObject& row) {
   Board board;
   board.architecture = row.text("architecture", true);
-  board.sms = known(row.number("sms"));
+  board.sms = row.number("sms").value_or(kUnknown);
   board.flop_per_cycle_sm = row.numbers("flop_per_cycle_sm");
-  board.memory_mhz = known(row.number("memory_mhz"));
-  board.memory_bits = known(row.number("memory_bits"));
-  board.base_mhz = known(row.number("base_mhz"));
-  board.power_w = known(row.number("power_w"));
+  board.memory_mhz = row.number("memory_mhz").value_or(kUnknown);
+  board.memory_bits = row.number("memory_bits").value_or(kUnknown);
+  board.base_mhz = row.number("base_mhz").value_or(kUnknown);
+  board.power_w = row.number("power_w").value_or(kUnknown);
   if (const auto links = row.number("nvlinks")) board.nvlinks = static_cast<int>(*links);
-  board.nvlink_gbs = known(row.number("nvlink_gbs"));
+  board.nvlink_gbs = row.number("nvlink_gbs").value_or(kUnknown);
   board.pcie_generation = static_cast<int>(row.number("pcie_generation").value_or(0));
   board.pcie_width = static_cast<int>(row.number("pcie_width").value_or(0));
   GpuDescription wires;
   wires.pcie_generation = board.pcie_generation;
   wires.pcie_width = board.pcie_width;
-  const auto c2c = row.number("c2c_gbs");
-  board.pcie_gbs = c2c ? *c2c : wires.pcie_gbs();
+  board.pcie_gbs = row.number("c2c_gbs").value_or(wires.pcie_gbs());
   board.note = row.text("cut");
   return board;
 }

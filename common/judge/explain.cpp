@@ -20,18 +20,18 @@ Explanation of_clock(const Observation& o, double r, const Testimony& said,
                         context.usual_power_limit_w),
             Class::config, "set the power limit: nvidia-smi -pl"};
   if ((reasons & throttle::kHeat) != 0)
-    return {"heat holds it down", Class::environment,
+    return {"thermal throttling lowers the clock", Class::environment,
             "inspect cooling: airflow, heat sink, inlet temperature"};
   if ((reasons & throttle::kHardware) != 0)
-    return {"the power supply holds it down (hw_slowdown or power brake)", Class::environment,
+    return {"the power supply lowers the clock (hw_slowdown or power brake)", Class::environment,
             "inspect the power supply and its cables, then cooling"};
   if ((reasons & throttle::kPowerCap) != 0) {
     const bool hotter = seen.temperature_c > context.usual_temperature_c + kHotter_c;
-    return {hotter
-                ? fmt::format("the power limit holds it down at {:.0f} C, usual {:.0f} C: a hotter "
-                              "chip needs more power for its clock",
-                              seen.temperature_c, context.usual_temperature_c)
-                : "the power limit holds it down",
+    return {hotter ? fmt::format(
+                         "the power limit lowers the clock at {:.0f} C, usual {:.0f} C: a hotter "
+                         "chip needs more power for its clock",
+                         seen.temperature_c, context.usual_temperature_c)
+                   : "the power limit lowers the clock",
             Class::environment, "inspect cooling, then compare the power with its neighbours'",
             r <= said.floor};
   }

@@ -1,4 +1,4 @@
-// Whose matter a slow rate is: what is explained comes before what is blamed.
+// Class and action of a slow rate: what explains it (clock, power, heat) comes before the device.
 #pragma once
 
 #include <optional>
@@ -17,7 +17,7 @@ struct Explanation {
   bool warns = false;  // explained, and within what such a circumstance may cost
 };
 
-/// What else is known of the slow one.
+/// What else is known of the slow device.
 struct Context {
   double usual_power_limit_w = kUnknown, usual_temperature_c = kUnknown;
   bool memory_slow = false;  // its device memory is, too

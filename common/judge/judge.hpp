@@ -12,7 +12,8 @@
 
 namespace shakedown::judge {
 
-/// What a verdict line of a program, or of how a run of acceptance ended, says that is no rate.
+/// A conclusion about something other than a rate: a program's `verdict` line, or how a run of an
+/// acceptance ended.
 struct Statement {
   Verdict verdict;
   std::string stage;
@@ -37,7 +38,7 @@ struct Request {
 enum class Witness { none, bar, reference, first_principles, peers };
 const char* name_of(Witness witness);  // "reference"
 
-/// One subject's metric: the best statement about it.
+/// One subject's metric, as its most reliable witness judges it.
 struct Judged {
   const Limit* limit = nullptr;  // of the limits that it was judged by
   std::size_t observation = 0;   // index of its last look

@@ -130,23 +130,11 @@ std::vector<Limit> common_rows(const std::vector<Limit>& rows, const std::string
 
 }  // namespace
 
-bool matches(const std::string& glob, const std::string& text) {
-  std::size_t g = 0, t = 0, star = std::string::npos, after = 0;
-  while (t < text.size())
-    if (g < glob.size() && glob[g] == '*') {
-      star = g++;
-      after = t;
-    } else if (g < glob.size() && glob[g] == text[t]) {
-      ++g;
-      ++t;
-    } else if (star != std::string::npos) {
-      g = star + 1;
-      t = ++after;
-    } else {
-      return false;
-    }
-  while (g < glob.size() && glob[g] == '*') ++g;
-  return g == glob.size();
+bool matches(std::string_view glob, std::string_view text) {
+  if (glob.empty()) return text.empty();
+  if (glob.front() == '*' && matches(glob.substr(1), text)) return true;
+  if (text.empty() || (glob.front() != '*' && glob.front() != text.front())) return false;
+  return matches(glob.front() == '*' ? glob : glob.substr(1), text.substr(1));
 }
 
 Limits::Limits(const std::string& text, const std::string& file) {

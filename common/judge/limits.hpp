@@ -3,13 +3,14 @@
 
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "common/verdict.hpp"
 
 namespace shakedown::judge {
 
-/// What a look's samples amount to. `best`: other work on a link or a memory only adds time.
+/// The value of a look's samples. `best`: other work on a link or a memory only adds time.
 enum class Statistic { median, best, last };
 
 /// Shares are of time: r = time / usual time - 1, and of a rate usual / rate - 1.
@@ -52,6 +53,6 @@ class Limits {
 };
 
 /// "*" is any text.
-bool matches(const std::string& glob, const std::string& text);
+bool matches(std::string_view glob, std::string_view text);
 
 }  // namespace shakedown::judge

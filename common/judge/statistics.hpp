@@ -1,4 +1,4 @@
-// What a look's samples amount to, and what measuring again would change of it.
+// The value of a look's samples, and how much measuring again would change it.
 #pragma once
 
 #include <span>

@@ -12,7 +12,7 @@
 
 namespace shakedown::judge {
 
-/// What one witness says of one series.
+/// What one witness shows of one series.
 struct Testimony {
   Witness witness = Witness::none;
   double usual = kUnknown;     // in the metric's unit

@@ -140,21 +140,6 @@ void measure(const Tests& tests, const ComputeOptions& options, const Bench& ben
     }
 }
 
-/// Notes what makes rates no measure of their GPU: who else uses it, before this job and now, and
-/// caches that hold the buffers. Collective.
-void note_disturbances(Measured& measured, const std::vector<Unit>& units,
-                       const std::vector<NodeReport>& before, const MpiSession& session,
-                       const std::string& cached) {
-  std::vector<std::string> gpus;
-  for (const Unit& unit : units) gpus.push_back(unit.uuid);
-  const auto uses = used_by_others(gpus, before, read_processes(session));
-  for (judge::Observation& one : measured.observations) {
-    const std::string& use = uses[static_cast<std::size_t>(one.of.ranks.front())];
-    if (!use.empty()) one.disturbed_by = use;
-    if (one.disturbed_by.empty() && one.metric.starts_with("memory/")) one.disturbed_by = cached;
-  }
-}
-
 /// Without what an earlier look found as well.
 void add_new(const std::vector<Verdict>& found, std::vector<Verdict>& all) {
   for (const Verdict& verdict : found)
@@ -212,8 +197,9 @@ ExitCode run_compute(const ComputeOptions& options, Backend& backend, MpiSession
       tests = only(std::move(tests), slow);
     }
     measure(tests, options, bench, writer, look);
-    Measured measured = gather(session, unit, series_of(tests), look);
-    note_disturbances(measured, units, before, session, cached);
+    Measured measured = gather(session, units, series_of(tests), look, before);
+    for (judge::Observation& one : measured.observations)
+      if (one.disturbed_by.empty() && one.metric.starts_with("memory/")) one.disturbed_by = cached;
     for (const judge::Observation& one : measured.observations) {  // none but on rank 0
       std::optional<int> id;
       if (const auto metric = std::ranges::find(metrics, one.metric); metric != metrics.end())

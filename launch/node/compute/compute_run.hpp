@@ -2,7 +2,6 @@
 #pragma once
 
 #include "launch/node/compute/compute_options.hpp"
-#include "launch/node/compute/other_processes.hpp"
 #include "launch/node/compute/results.hpp"
 
 namespace shakedown::node {

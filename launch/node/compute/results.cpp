@@ -100,8 +100,9 @@ std::vector<std::string> shared_cores(const std::vector<std::string>& hosts,
   return shares;
 }
 
-Measured gather(const MpiSession& session, const Unit& unit, const std::vector<Series>& all,
-                int look) {
+Measured gather(const MpiSession& session, const std::vector<Unit>& units,
+                const std::vector<Series>& all, int look, const std::vector<NodeReport>& before) {
+  const Unit& unit = units[static_cast<std::size_t>(session.rank())];
   Json mine{{"lines", Json::array()}, {"wrong", Json::array()}};
   if (const int sms = unit.multiprocessors;
       sms > 0 && unit.board.find(" MIG ") == std::string::npos) {
@@ -125,11 +126,18 @@ Measured gather(const MpiSession& session, const Unit& unit, const std::vector<S
     for (const Json& wrong : of_rank.at("wrong")) measured.wrong.push_back(wrong);
     cores.push_back(of_rank.at("cores"));
   }
+  std::vector<std::string> gpus;
+  for (const Unit& each : units) gpus.push_back(each.uuid);
+  const auto uses = used_by_others(gpus, before, read_processes(session));
   if (!session.is_root()) return measured;
   const std::vector<std::string> shares = shared_cores(session.hosts(), cores);
-  for (judge::Observation& one : measured.observations)
-    if (one.disturbed_by.empty())
-      one.disturbed_by = shares[static_cast<std::size_t>(one.of.ranks.front())];
+  for (judge::Observation& one : measured.observations) {
+    const auto rank = static_cast<std::size_t>(one.of.ranks.front());
+    if (!uses[rank].empty())
+      one.disturbed_by = uses[rank];
+    else if (one.disturbed_by.empty())
+      one.disturbed_by = shares[rank];
+  }
   return measured;
 }
 

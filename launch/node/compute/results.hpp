@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "common/judge/judge.hpp"
+#include "launch/node/compute/other_processes.hpp"
 #include "launch/node/compute/rate_tests.hpp"
 
 namespace shakedown::node {
@@ -18,11 +19,13 @@ struct Measured {
   std::vector<judge::Observation> observations;
   std::vector<std::string> wrong;  // of each observation: the first error in its data; or empty
 };
-/// `series`: of this rank. Collective.
-Measured gather(const MpiSession& session, const Unit& unit, const std::vector<Series>& series,
-                int look);
+/// `series`: of this rank. Notes what makes rates no measure of their device: ranks that share
+/// cores, and who else uses the GPU, before this job (`before`, by read_processes) and now.
+/// Collective.
+Measured gather(const MpiSession& session, const std::vector<Unit>& units,
+                const std::vector<Series>& series, int look, const std::vector<NodeReport>& before);
 
-/// Why the rates of ranks that share cores are no measure of them: "3 ranks on 2 cores of n1", of
+/// Why the rates of ranks that share cores are not judged: "3 ranks on 2 cores of n1", of
 /// each rank; empty where they do not. `cores`: those that a rank may run on, none of a GPU's.
 std::vector<std::string> shared_cores(const std::vector<std::string>& hosts,
                                       const std::vector<std::vector<int>>& cores);

@@ -279,19 +279,12 @@ judge::Evidence SoakRun::evidence_of_rates(const SoakWork& work) {
     products.push_back({product_spec(type, size_of_products(options_, backend_.kind)),
                         work.algorithm_of(type), rates});
   const std::vector<Unit> units = units_of(session_, backend_);
-  const int rank = session_.rank();
   const Measured measured =
-      gather(session_, units[static_cast<std::size_t>(rank)],
-             series_of(products, windows_, incidents_, rank, backend_.kind), 1);
+      gather(session_, units,
+             series_of(products, windows_, incidents_, session_.rank(), backend_.kind), 1, before_);
   judge::Evidence evidence{measured.observations, {}, {}};
-  std::vector<std::string> gpus;
-  for (const RankIdentity& identity : ranks_) gpus.push_back(identity.uuid);
-  const auto uses = used_by_others(gpus, before_, read_processes(session_));
-  for (judge::Observation& one : evidence.observations) {
-    const std::string& use = uses[static_cast<std::size_t>(one.of.ranks.front())];
-    if (!use.empty()) one.disturbed_by = use;
+  for (const judge::Observation& one : evidence.observations)
     record_.write("metric", judge::record_of(one));
-  }
   return evidence;
 }
 
