@@ -108,14 +108,14 @@ class Rates {
     one.witness = Witness::bar;
     double best = kUnknown;
     for (const Look& look : series.looks) {
-      if (!std::isfinite(look.value)) continue;
       const bool missed =
           (limit.least && look.value < *limit.least) || (limit.most && look.value > *limit.most);
       one.slow_looks += missed ? 1 : 0;
       const bool less = observations_[look.observation].less_is_better();
       if (!std::isfinite(best) || (less ? look.value < best : look.value > best)) best = look.value;
     }
-    one.usual = limit.least ? *limit.least : *limit.most;
+    const bool too_small = limit.least && !(limit.most && best > *limit.most);
+    one.usual = too_small ? *limit.least : *limit.most;
     const Observation& o = observations_[one.observation];
     one.r = slower_by(o, best, one.usual);
     if (one.slow_looks == one.looks) {
@@ -123,7 +123,7 @@ class Rates {
       one.class_ = limit.class_;
       one.action = limit.action;
       one.cause = fmt::format("{:.4g} {}, {} {:.4g}", best, o.unit,
-                              limit.least ? "at least" : "at most", one.usual);
+                              too_small ? "at least" : "at most", one.usual);
     }
     return one;
   }
@@ -136,6 +136,7 @@ class Rates {
     if (said.slow() >= noticed) return Outcome::warn;
     const bool low_clock =
         o.metric.ends_with(kClock) && said.witness != Witness::first_principles &&
+        (said.witness != Witness::peers || said.may_fail) &&
         std::all_of(said.r.begin(), said.r.end(), [&](double r) { return r > limit.floor; });
     return low_clock ? Outcome::warn : Outcome::pass;
   }
@@ -160,7 +161,7 @@ class Rates {
     else
       text = fmt::format("{:.4g} {}, {} than {:.4g} of {}", value, o.unit,
                          one.r >= 1 ? fmt::format("{:.2f} times slower", 1 + one.r)
-                                    : fmt::format("{:.1f} % slower", 100 * one.r),
+                                    : fmt::format("{:.1f} % slower", 100 * std::max(one.r, 0.0)),
                          one.usual, said.text);
     if (said.undecided && said.witness == Witness::peers)
       text += said.fails() ? "; which of them is right is not known"

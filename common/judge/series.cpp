@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <functional>
 #include <map>
 
 #include "common/judge/statistics.hpp"
@@ -64,9 +65,7 @@ std::vector<Peers> peers_of(const std::vector<Observation>& observations, const 
   }
   std::vector<Peers> all;
   for (auto& [key, subjects] : groups) {
-    Peers peers{known[observations[subjects.begin()->second.front()].metric],
-                subjects.begin()->second.front(),
-                {}};
+    Peers peers{known[observations[subjects.begin()->second.front()].metric], 0, {}};
     for (auto& [subject, indices] : subjects) {
       std::sort(indices.begin(), indices.end(), [&](std::size_t a, std::size_t b) {
         return std::tie(observations[a].look, observations[a].stage, observations[a].samples) <
@@ -74,11 +73,18 @@ std::vector<Peers> peers_of(const std::vector<Observation>& observations, const 
       });
       Series series{subject, {}, ""};
       for (const std::size_t i : indices) add(series, i, observations[i], *peers.limit);
-      if (std::any_of(series.looks.begin(), series.looks.end(),
-                      [](const Look& look) { return std::isfinite(look.value); }))
+      // A look that could not be judged neither clears nor blames; wrong data stay wrong.
+      const auto judges = [](const Look& look) { return std::isfinite(look.value); };
+      const bool wrong = std::any_of(indices.begin(), indices.end(), [&](std::size_t i) {
+        return observations[i].check == Check::wrong;
+      });
+      if (!wrong && std::any_of(series.looks.begin(), series.looks.end(), judges)) {
+        std::erase_if(series.looks, std::not_fn(judges));
         series.unjudged.clear();
+      }
       peers.series.push_back(std::move(series));
     }
+    peers.observation = peers.series.front().looks.front().observation;
     all.push_back(std::move(peers));
   }
   return all;
