@@ -221,6 +221,7 @@ class Reader {
     for (std::string& host : o.of.hosts)
       if (const auto node = node_of_.find(host); node != node_of_.end()) host = node->second;
     if (!stage.empty()) o.stage = stage;
+    o.run = text(line, "run_id");
     read_.evidence.observations.push_back(std::move(o));
     read_.records.push_back(name);
   }

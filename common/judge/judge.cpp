@@ -106,19 +106,21 @@ class Rates {
 
   Judged by_bar(Judged one, const Series& series, const Limit& limit) const {
     one.witness = Witness::bar;
-    double best = kUnknown;
-    for (const Look& look : series.looks) {
-      const bool missed =
-          (limit.least && look.value < *limit.least) || (limit.most && look.value > *limit.most);
-      one.slow_looks += missed ? 1 : 0;
-      const bool less = observations_[look.observation].less_is_better();
-      if (!std::isfinite(best) || (less ? look.value < best : look.value > best)) best = look.value;
-    }
+    const auto missed = [&](const Look& look) {
+      return (limit.least && look.value < *limit.least) || (limit.most && look.value > *limit.most);
+    };
+    one.slow_looks =
+        static_cast<int>(std::count_if(series.looks.begin(), series.looks.end(), missed));
+    const auto last = series.looks.end() - static_cast<std::ptrdiff_t>(series.last);
+    const Observation& o = observations_[one.observation];
+    const double best =
+        std::min_element(last, series.looks.end(), [&](const Look& a, const Look& b) {
+          return o.less_is_better() ? a.value < b.value : a.value > b.value;
+        })->value;
     const bool too_small = limit.least && !(limit.most && best > *limit.most);
     one.usual = too_small ? *limit.least : *limit.most;
-    const Observation& o = observations_[one.observation];
     one.r = slower_by(o, best, one.usual);
-    if (one.slow_looks == one.looks) {
+    if (std::all_of(last, series.looks.end(), missed)) {
       one.outcome = Outcome::fail;
       one.class_ = limit.class_;
       one.action = limit.action;
@@ -146,7 +148,7 @@ class Rates {
     one.floor = said.floor;
     one.slow_looks = said.slow();
     one.looks = static_cast<int>(said.r.size());
-    one.r = said.r.empty() ? 0 : *std::min_element(said.r.begin(), said.r.end());
+    one.r = said.least();
   }
 
   std::string cause_of(const Observation& o, const Judged& one, const Testimony& said,
@@ -261,7 +263,8 @@ std::string sentence_of(const std::vector<Found>& found) {
   for (const Found& each : found) {
     std::string rates = each.rates;
     std::replace(rates.begin(), rates.end(), '_', ' ');
-    parts.push_back(fmt::format("{} {:.1f} %{}", rates, std::ceil(1e3 * each.slow_down - 1e-9) / 10,
+    parts.push_back(fmt::format("{} {:.1f} %{}", rates,
+                                std::max(0.0, std::ceil(1e3 * each.slow_down - 1e-9)) / 10,
                                 rates == "products" ? " more cycles" : ""));
   }
   return fmt::format("would have found at 99 %: {}", fmt::join(parts, ", "));

@@ -77,13 +77,13 @@ void write_lines(const Read& read, const Judgement& judgement,
 
 std::string text_of(const Judgement& judgement) {
   std::string text;
-  std::set<std::string> told;
+  std::set<std::string> causes;
   for (const Verdict& finding : judgement.findings) {
     text += line_of(finding) + "\n";
-    told.insert(finding.cause);
+    causes.insert(finding.cause);
   }
   for (const Verdict& node : judgement.nodes)  // by what a program stated
-    if (node.outcome >= Outcome::inconclusive && !told.contains(node.cause))
+    if (node.outcome >= Outcome::inconclusive && !causes.contains(node.cause))
       text += line_of(node) + "\n";
   text += line_of(judgement.job) + "\n";
   const std::string found = sentence_of(judgement.would_have_found);

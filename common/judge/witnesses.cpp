@@ -95,7 +95,7 @@ class ByReference {
   const std::string& remark() const { return remark_; }
 
   Testimony of(const Series& series) const {
-    Testimony said{Witness::reference, figure_.value, floor_, finds_, {}, may_fail_};
+    Testimony said{Witness::reference, figure_.value, floor_, finds_, {}, series.last, may_fail_};
     said.r = each_look(series, [&](const Look& look) { return r_of(look); });
     if (wide_) accuse_only(said);
     said.text =
@@ -181,9 +181,9 @@ Testimony by_first_principles(const Series& series, const std::vector<Observatio
   const Observation& o = all[series.looks.front().observation];
   const double least = share * peak;
   Testimony said{Witness::first_principles, least, 0};
+  said.last = series.last;
   said.r = each_look(series, [&](const Look& look) { return slower_by(o, look.value, least); });
-  if (const Look* look = first_of(series))
-    said.finds = std::max(0.0, -1 + 1 / (1 + slower_by(o, look->value, least)));
+  said.finds = std::max(0.0, -1 + 1 / (1 + said.r.back()));
   said.text = fmt::format("{:.0f} % of {:.4g} {} ({})", 100 * share, peak, o.unit, by);
   return said;
 }
@@ -220,6 +220,7 @@ class ByPeers {
   Testimony of(const Series& series) const {
     const std::size_t n = centres_.front().subjects;
     Testimony said{Witness::peers, kUnknown, floor_, finds_};
+    said.last = series.last;
     said.may_fail = !peers_.limit->warns;
     for (std::size_t i = 0; i < series.looks.size(); ++i)
       if (std::isfinite(series.looks[i].value)) {
@@ -312,6 +313,17 @@ class ByPeers {
 int Testimony::slow() const {
   return static_cast<int>(
       std::count_if(r.begin(), r.end(), [&](double one) { return one > floor; }));
+}
+
+bool Testimony::fails() const {
+  return last > 0 && std::all_of(r.end() - static_cast<std::ptrdiff_t>(last), r.end(),
+                                 [&](double one) { return one > floor; });
+}
+
+double Testimony::least() const {
+  if (r.empty()) return 0;
+  return *std::min_element(fails() ? r.end() - static_cast<std::ptrdiff_t>(last) : r.begin(),
+                           r.end());
 }
 
 Testimonies hear(const Peers& peers, const std::vector<Observation>& observations,

@@ -364,7 +364,7 @@ TEST_CASE("slower than a node that fails is not passed over", "[judge]") {
   CHECK(found.nodes[1].outcome == Outcome::inconclusive);
 }
 
-TEST_CASE("a GPU without a class that was asked for is not passed over", "[judge]") {
+TEST_CASE("a GPU without a class of rates that is needed is not passed over", "[judge]") {
   const auto copy = [](int gpu) { return of_gpu("memory/copy", "GB/s", gpu, 3000); };
   const Request both{"test", {"products", "memory"}, false};
   CHECK(judged({cycles(0), cycles(1), copy(0), copy(1)}, kNone, both).job.outcome == Outcome::pass);
@@ -520,6 +520,21 @@ TEST_CASE("records that are cut, shuffled or ended badly", "[judge]") {
         stated({fmt::format(R"({{"kind":"metric","unit":"s","scope":"gpu","name":"x",{}}})", key)}),
         UsageError);
   std::remove(path.c_str());
+}
+
+TEST_CASE("an earlier run that was fast does not clear a later one", "[judge]") {
+  Observation before = cycles(0), after = cycles(0, kUsual / 2);
+  before.run = "2026-11-26";
+  after.run = "2026-11-27";
+  const References known = of({figure(kCycles, "FLOP/cycle/SM", kUsual)});
+  CHECK(failed(judged({after, before}, known)).size() == 1);
+  Limits bars = Limits::embedded();
+  bars.bar(kCycles, 3000, std::nullopt);
+  CHECK(failed(judged({after, before}, kNone, {}, bars)).size() == 1);
+  std::swap(before.run, after.run);
+  CHECK(failed(judged({after, before}, known)).empty());
+  before.samples.clear();
+  CHECK(judged({after, before}, known).job.outcome == Outcome::inconclusive);
 }
 
 TEST_CASE("the order of observations does not count", "[judge]") {
