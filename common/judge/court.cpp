@@ -14,7 +14,9 @@ Limits limits_of(const std::string& path) {
   if (path.empty()) return Limits::embedded();
   return named_by("--limits", [&] {
     std::ifstream in(path, std::ios::binary);
-    if (!in) throw UsageError(fmt::format("{}: cannot be read: {}", path, std::strerror(errno)));
+    in.peek();  // a folder can be opened
+    if (!in.is_open() || in.bad())
+      throw UsageError(fmt::format("{}: cannot be read: {}", path, std::strerror(errno)));
     const std::string text(std::istreambuf_iterator<char>(in), {});
     return Limits::embedded().with(text, path);
   });

@@ -103,14 +103,15 @@ void read_record(const std::filesystem::path& path, std::vector<Observation>& go
   for (std::size_t number = 1; std::getline(lines, line); ++number) {
     if (line.find("\"metric\"") == std::string::npos) continue;
     const Json json = Json::parse(line, nullptr, false);
-    if (!json.is_object() || json.value("kind", "") != "metric") continue;
+    if (!json.is_object() || json.value("kind", Json()) != "metric") continue;
     Observation observation;
     try {
       observation = observation_of(json);
     } catch (const UsageError& error) {
       throw UsageError(fmt::format("{}:{}: {}", path.string(), number, error.what()));
     }
-    const std::string start = json.value("run_id", "").substr(0, 10);
+    const Json id = json.value("run_id", Json());
+    const std::string start = id.is_string() ? id.get<std::string>().substr(0, 10) : "";
     if (is_date(start)) date = std::max(date, start);
     if (observation.check != Check::wrong && observation.taken == Taken::measured &&
         observation.disturbed_by.empty())
@@ -143,6 +144,7 @@ std::vector<std::string> differences(const Observation& observation,
   compare("path", observation.path_class, figure.path_class);
   Words keys = observation.conditions;
   keys.insert(figure.conditions.begin(), figure.conditions.end());
+  keys.erase(kRack);
   const auto of = [](const Words& words, const std::string& key) {
     const auto at = words.find(key);
     return at == words.end() ? "" : at->second;
