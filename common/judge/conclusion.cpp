@@ -391,7 +391,7 @@ class Conclusion {
   }
 
   std::string passed(bool on_gpu) const {
-    if (!on_gpu) return "correctness only";
+    if (!on_gpu) return evidence_.observations.empty() ? "all checks passed" : "correctness only";
     const std::string found = sentence_of(judgement_.would_have_found);
     if (!found.empty()) return found;
     return judgement_.unjudged.empty() ? "all checks passed" : "all data right; rates not judged";

@@ -62,10 +62,11 @@ class Rates {
     const Observation& o = observations_[one.observation];
     if (!series.judges()) {
       one.cause = series.unjudged;
-      // What a machine lacks is nobody's fault; what others disturb is not the device's.
+      // GPUs without peer access are nobody's fault; what others disturb is not the device's.
       // What only warns, and a CPU's rates, decide nothing unless the user has a bar for them.
       const bool decides = (!limit.warns && o.backend != "cpu") || limit.least || limit.most;
-      one.outcome = series.absent || !decides ? Outcome::pass : Outcome::inconclusive;
+      const bool lacks = series.absent && o.metric.starts_with("link/");
+      one.outcome = lacks || !decides ? Outcome::pass : Outcome::inconclusive;
       if (series.disturbed) {
         one.class_ = Class::environment;
         one.action = "end them, or run again when it is free";

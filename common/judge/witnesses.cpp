@@ -169,9 +169,12 @@ double peak_of(const Observation& o, const Boards& boards, std::string& by) {
   const bool by_c2c = o.metric.starts_with("host_link/") && board && board->known &&
                       board->pcie_width == 0 && std::isfinite(board->pcie_gbs);
   if (by_c2c) return o.metric.starts_with("host_link/both/") ? kUnknown : board->pcie_gbs;
-  const bool to_switch = o.path_class == "nvswitch";
-  if (o.metric.starts_with("link/") && to_switch && board && board->nvlinks && *board->nvlinks > 0)
-    return *board->nvlinks * board->nvlink_gbs * (what == "both_ways" ? 2 : 1);
+  const double nvlinks_gbs = board && board->nvlinks && *board->nvlinks > 0
+                                 ? *board->nvlinks * board->nvlink_gbs
+                                 : kUnknown;
+  if (o.metric.starts_with("link/") && o.path_class == "nvswitch" && std::isfinite(nvlinks_gbs))
+    return nvlinks_gbs * (what == "both_ways" ? 2 : 1);
+  if (o.metric.starts_with("collective/") && o.of.scope == Scope::node) return nvlinks_gbs;
   if (std::isfinite(o.peak)) by = "what the device reports of itself";
   return o.peak;
 }

@@ -373,7 +373,12 @@ TEST_CASE("a GPU without a class of rates that is needed is not passed over", "[
 
 TEST_CASE("a node passes when each class of its rates has a witness", "[judge]") {
   const Request both{"test", {"products", "collectives"}, false};
-  const auto reduce = of_node("collective/all_reduce/busbw", "GB/s", "n1", 300);
+  Observation reduce = of_node("collective/all_reduce/busbw", "GB/s", "n1", 300);
+  CHECK(judged({cycles(0), cycles(1), reduce}, kNone, both).job.outcome == Outcome::pass);
+  reduce.samples = around(100);  // of 450 that its NVLinks carry
+  CHECK(failed(judged({cycles(0), cycles(1), reduce}, kNone, both)).size() == 1);
+  reduce = of_node("collective/all_reduce/busbw", "GB/s", "n1", 300);
+  reduce.of.scope = Scope::group;  // where the wires between nodes are not known
   const Judgement without = judged({cycles(0), cycles(1), reduce}, kNone, both);
   CHECK(without.job.outcome == Outcome::inconclusive);
   REQUIRE(without.unjudged.size() == 1);
