@@ -122,7 +122,7 @@ class Conclusion {
       const Observation& o = observation(one);
       const bool in_doubt = one.outcome == Outcome::inconclusive || one.outcome == Outcome::warn;
       if (in_doubt && one.witness == Witness::peers && good[o.metric].size() == 1 &&
-          (!failed.contains(o.of.key()) || one.slow_looks == 0)) {
+          one.slow_looks == 0) {
         one.outcome = Outcome::pass;
         one.witness = Witness::none;
         one.cause = "its peers fail";
@@ -243,10 +243,14 @@ class Conclusion {
     std::map<std::string, std::string> why;
     // Where each GPU's own is measured, what the node's do together needs no witness of its own.
     std::set<std::pair<std::string, std::string>> by_gpu;  // rates, node
+    std::map<std::string, std::set<std::string>> gpus;     // node: subjects
     const auto is_gpu = [](const std::string& subject) { return subject.starts_with("gpu "); };
     for (const Judged& one : judgement_.judged) {
       const Observation& o = observation(one);
-      for (const std::string& host : o.of.hosts) outcomes_[host].on_gpu |= o.backend != "cpu";
+      for (const std::string& host : o.of.hosts) {
+        outcomes_[host].on_gpu |= o.backend != "cpu";
+        if (is_gpu(o.of.key()) && o.backend != "cpu") gpus[host].insert(o.of.key());
+      }
       if (!must_be_judged(one, o)) continue;
       // What is not there cannot be slow; whose peers fail, or what is INCONCLUSIVE for a reason of
       // its own, is no question of a witness.
@@ -267,11 +271,19 @@ class Conclusion {
       measured[std::get<0>(key)].insert(std::get<1>(key));
       if (!witnessed) open[std::get<0>(key)].insert(std::get<1>(key));
     }
+    const auto of_each_gpu = [&](const std::string& rates, const std::string& node) {
+      return !by_gpu.contains({rates, node}) ||
+             std::all_of(gpus[node].begin(), gpus[node].end(), [&](const std::string& gpu) {
+               return judged.contains({rates, node, gpu});
+             });
+    };
     for (const std::string& rates : request_.rates)
       for (const auto& [node, own] : outcomes_)
-        if ((own.on_gpu || !has_observations(node)) && !measured[rates].contains(node)) {
+        if ((own.on_gpu || !has_observations(node)) &&
+            !(measured[rates].contains(node) && of_each_gpu(rates, node))) {
           open[rates].insert(node);
-          why.try_emplace(rates, "nothing was measured");
+          why.try_emplace(rates, measured[rates].contains(node) ? "not every GPU was measured"
+                                                                : "nothing was measured");
         }
     for (const auto& [rates, nodes] : open)
       unjudged(rates, {nodes.begin(), nodes.end()}, why[rates]);
@@ -371,7 +383,7 @@ class Conclusion {
   }
 
   std::string passed(bool on_gpu) const {
-    if (!on_gpu) return "correctness only";
+    if (!on_gpu) return evidence_.observations.empty() ? "all checks passed" : "correctness only";
     const std::string found = sentence_of(judgement_.would_have_found);
     if (!found.empty()) return found;
     return judgement_.unjudged.empty() ? "all checks passed" : "all data right; rates not judged";

@@ -84,6 +84,9 @@ class Reader {
         read_.evidence.statements.push_back(statement_of(line));
       }
     });
+    if (!stage_.empty() && std::none_of(parts.begin(), parts.end(),
+                                        [&](const Part& part) { return part.stage == stage_; }))
+      throw UsageError(fmt::format("{}: {} has no stage of that name", stage_, folder));
     for (const Part& part : parts) {
       const std::string file = fs::path(folder) / part.record;
       // A record that is missing or cut is a statement of the acceptance's own.
@@ -92,43 +95,77 @@ class Reader {
     }
   }
 
+  /// Of a program; its lines have a run_id in common.
+  struct Run {
+    bool began = false, ended = false;
+    std::vector<std::string> hosts;             // distinct
+    std::map<std::string, std::string> places;  // UUIDs and ranks: hosts
+    std::vector<Json> verdicts;
+    int exit_code = 0;
+  };
+
   void record(const std::string& file, const std::string& name, const std::string& stage,
               bool with_statements) {
-    std::map<std::string, std::string> places;  // UUIDs and ranks: hosts
-    bool began = false, ended = true;
+    std::map<std::string, Run> runs;
+    std::size_t cut = 0;
+    for_lines(
+        file, {"run", "metric", "verdict", "end"},
+        [&](const Json& line) {
+          const std::string kind = text(line, "kind");
+          Run& run = runs[text(line, "run_id")];
+          if (kind == "metric") {
+            metric(line, name, stage);
+          } else if (kind == "end") {
+            run.ended = true;
+            const Json code = line.value("exit_code", Json());
+            run.exit_code = code.is_number_integer() ? code.get<int>() : 0;
+          } else if (kind == "run") {
+            run.began = true;
+            hosts_of(line, run);
+          } else {
+            run.verdicts.push_back(line);
+          }
+        },
+        &cut);
+    if (!with_statements) return;
     std::vector<std::string> hosts;
-    const auto incomplete = [&] {
-      if (!with_statements || !began || ended) return;
-      Statement said;
-      said.verdict = {Scope::job, name, Outcome::inconclusive,
-                      name + ": a run without an end line"};
-      said.verdict.check = "not-finished";
-      said.nodes = hosts;
-      read_.evidence.statements.push_back(said);
-    };
-    for_lines(file, {"run", "metric", "verdict", "end"}, [&](const Json& line) {
-      const std::string kind = text(line, "kind");
-      if (kind == "metric") {
-        metric(line, name, stage);
-      } else if (kind == "end") {
-        ended = true;
-      } else if (kind == "run") {
-        incomplete();
-        began = true;
-        ended = false;
-        places.clear();
-        const std::vector<std::string> all = texts(line, "hosts");
-        hosts = distinct(all);
-        const std::vector<std::string> uuids = texts(line, "gpu_uuids");
-        for (std::size_t rank = 0; rank < all.size(); ++rank) {
-          places[std::to_string(rank)] = all[rank];
-          if (rank < uuids.size()) places[uuids[rank]] = all[rank];
-        }
-      } else if (with_statements) {
-        statement(line, places, hosts);
-      }
-    });
-    incomplete();
+    for (const auto& [id, run] : runs) {
+      for (const Json& line : run.verdicts) statement(line, run);
+      if (run.began && !run.ended)
+        incomplete(name + ": a run without an end line", run.hosts);
+      else if (!is_explained(run))
+        incomplete(fmt::format("{}: a run ended with exit code {}", name, run.exit_code),
+                   run.hosts);
+      hosts.insert(hosts.end(), run.hosts.begin(), run.hosts.end());
+    }
+    if (cut > 0) incomplete(fmt::format("{}: line {} is cut", name, cut), hosts);
+  }
+
+  static void hosts_of(const Json& line, Run& run) {
+    const std::vector<std::string> all = texts(line, "hosts");
+    const std::vector<std::string> uuids = texts(line, "gpu_uuids");
+    run.hosts = distinct(all);
+    for (std::size_t rank = 0; rank < all.size(); ++rank) {
+      run.places[std::to_string(rank)] = all[rank];
+      if (rank < uuids.size()) run.places[uuids[rank]] = all[rank];
+    }
+  }
+
+  /// Whether its verdicts say why it did not end well.
+  static bool is_explained(const Run& run) {
+    return run.exit_code == 0 ||
+           std::any_of(run.verdicts.begin(), run.verdicts.end(), [](const Json& line) {
+             return named(kOutcomes, text(line, "verdict")).value_or(Outcome::inconclusive) >=
+                    Outcome::inconclusive;
+           });
+  }
+
+  void incomplete(const std::string& why, const std::vector<std::string>& hosts) {
+    Statement said;
+    said.verdict = {Scope::job, why.substr(0, why.find(':')), Outcome::inconclusive, why};
+    said.verdict.check = "not-finished";
+    said.nodes = hosts;
+    read_.evidence.statements.push_back(said);
   }
 
   void metric(const Json& line, const std::string& name, const std::string& stage) {
@@ -136,23 +173,23 @@ class Reader {
     for (std::string& host : o.of.hosts)
       if (const auto node = node_of_.find(host); node != node_of_.end()) host = node->second;
     if (!stage.empty()) o.stage = stage;
+    o.run = text(line, "run_id");
     read_.evidence.observations.push_back(std::move(o));
     read_.records.push_back(name);
   }
 
   /// A rate's verdict, and a job's that rates are the reason of, is concluded anew.
-  void statement(const Json& line, const std::map<std::string, std::string>& places,
-                 const std::vector<std::string>& hosts) {
+  void statement(const Json& line, const Run& run) {
     const std::string scope = text(line, "scope");
     if (line.contains("metric") || (scope == "job" && text(line, "check") == "rates")) return;
     Statement said = statement_of(line);
-    const auto at = places.find(said.verdict.name);
+    const auto at = run.places.find(said.verdict.name);
     if (scope == "node")
       said.nodes = {said.verdict.name};
-    else if ((scope == "gpu" || scope == "rank") && at != places.end())
+    else if ((scope == "gpu" || scope == "rank") && at != run.places.end())
       said.nodes = {at->second};
     else
-      said.nodes = hosts;
+      said.nodes = run.hosts;
     read_.evidence.statements.push_back(said);
   }
 
@@ -164,7 +201,7 @@ class Reader {
 }  // namespace
 
 void for_lines(const std::string& path, const std::vector<const char*>& kinds,
-               const std::function<void(const Json& line)>& use) {
+               const std::function<void(const Json& line)>& use, std::size_t* cut) {
   std::ifstream in(path, std::ios::binary);
   if (!in) throw UsageError(fmt::format("{}: cannot be read: {}", path, std::strerror(errno)));
   std::size_t number = 0;
@@ -179,6 +216,10 @@ void for_lines(const std::string& path, const std::vector<const char*>& kinds,
     const bool first_key = line.compare(start, 9, R"({"kind":")") == 0;
     if (first_key && !known) continue;
     const Json json = Json::parse(line, nullptr, false);
+    if (cut != nullptr && json.is_discarded() && line[start] == '{') {
+      *cut = number;
+      continue;
+    }
     if (!json.is_object() || !json.contains("kind"))
       throw UsageError(fmt::format("{}: line {} is no record", path, number));
     if (std::find(kinds.begin(), kinds.end(), text(json, "kind")) == kinds.end()) continue;

@@ -10,10 +10,11 @@
 namespace shakedown::judge {
 
 /// Calls `use` for the lines of a record that are of one of these kinds; the others are not parsed.
-/// Throws UsageError that names file and line: it cannot be read, is no record, or `use` refuses
-/// it.
+/// `cut`: the last line that is half a record, as a program that was killed leaves it; without it,
+/// that is an error. Throws UsageError that names file and line: it cannot be read, is no record,
+/// or `use` refuses it.
 void for_lines(const std::string& path, const std::vector<const char*>& kinds,
-               const std::function<void(const Json& line)>& use);
+               const std::function<void(const Json& line)>& use, std::size_t* cut = nullptr);
 
 /// What was read, and from which file each observation is: relative to the folder that was named.
 struct Read {

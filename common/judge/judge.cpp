@@ -62,10 +62,11 @@ class Rates {
     const Observation& o = observations_[one.observation];
     if (!series.judges()) {
       one.cause = series.unjudged;
-      // What a machine lacks is nobody's fault; what others disturb is not the device's.
+      // GPUs without peer access are nobody's fault; what others disturb is not the device's.
       // What only warns, and a CPU's rates, decide nothing unless the user has a bar for them.
       const bool decides = (!limit.warns && o.backend != "cpu") || limit.least || limit.most;
-      one.outcome = series.absent || !decides ? Outcome::pass : Outcome::inconclusive;
+      const bool lacks = series.absent && o.metric.starts_with("link/");
+      one.outcome = lacks || !decides ? Outcome::pass : Outcome::inconclusive;
       if (series.disturbed) {
         one.class_ = Class::environment;
         one.action = "end them, or run again when it is free";
@@ -106,24 +107,26 @@ class Rates {
 
   Judged by_bar(Judged one, const Series& series, const Limit& limit) const {
     one.witness = Witness::bar;
-    double best = kUnknown;
-    for (const Look& look : series.looks) {
-      if (!std::isfinite(look.value)) continue;
-      const bool missed =
-          (limit.least && look.value < *limit.least) || (limit.most && look.value > *limit.most);
-      one.slow_looks += missed ? 1 : 0;
-      const bool less = observations_[look.observation].less_is_better();
-      if (!std::isfinite(best) || (less ? look.value < best : look.value > best)) best = look.value;
-    }
-    one.usual = limit.least ? *limit.least : *limit.most;
+    const auto missed = [&](const Look& look) {
+      return (limit.least && look.value < *limit.least) || (limit.most && look.value > *limit.most);
+    };
+    one.slow_looks =
+        static_cast<int>(std::count_if(series.looks.begin(), series.looks.end(), missed));
+    const auto last = series.looks.end() - static_cast<std::ptrdiff_t>(series.last);
     const Observation& o = observations_[one.observation];
+    const double best =
+        std::min_element(last, series.looks.end(), [&](const Look& a, const Look& b) {
+          return o.less_is_better() ? a.value < b.value : a.value > b.value;
+        })->value;
+    const bool too_small = limit.least && !(limit.most && best > *limit.most);
+    one.usual = too_small ? *limit.least : *limit.most;
     one.r = slower_by(o, best, one.usual);
-    if (one.slow_looks == one.looks) {
+    if (std::all_of(last, series.looks.end(), missed)) {
       one.outcome = Outcome::fail;
       one.class_ = limit.class_;
       one.action = limit.action;
       one.cause = fmt::format("{:.4g} {}, {} {:.4g}", best, o.unit,
-                              limit.least ? "at least" : "at most", one.usual);
+                              too_small ? "at least" : "at most", one.usual);
     }
     return one;
   }
@@ -136,6 +139,7 @@ class Rates {
     if (said.slow() >= noticed) return Outcome::warn;
     const bool low_clock =
         o.metric.ends_with(kClock) && said.witness != Witness::first_principles &&
+        (said.witness != Witness::peers || said.may_fail) &&
         std::all_of(said.r.begin(), said.r.end(), [&](double r) { return r > limit.floor; });
     return low_clock ? Outcome::warn : Outcome::pass;
   }
@@ -145,7 +149,7 @@ class Rates {
     one.floor = said.floor;
     one.slow_looks = said.slow();
     one.looks = static_cast<int>(said.r.size());
-    one.r = said.r.empty() ? 0 : *std::min_element(said.r.begin(), said.r.end());
+    one.r = said.least();
   }
 
   std::string cause_of(const Observation& o, const Judged& one, const Testimony& said,
@@ -160,7 +164,7 @@ class Rates {
     else
       text = fmt::format("{:.4g} {}, {} than {:.4g} of {}", value, o.unit,
                          one.r >= 1 ? fmt::format("{:.2f} times slower", 1 + one.r)
-                                    : fmt::format("{:.1f} % slower", 100 * one.r),
+                                    : fmt::format("{:.1f} % slower", 100 * std::max(one.r, 0.0)),
                          one.usual, said.text);
     if (said.undecided && said.witness == Witness::peers)
       text += said.fails() ? "; which of them is right is not known"
@@ -260,7 +264,8 @@ std::string sentence_of(const std::vector<Found>& found) {
   for (const Found& each : found) {
     std::string rates = each.rates;
     std::replace(rates.begin(), rates.end(), '_', ' ');
-    parts.push_back(fmt::format("{} {:.1f} %{}", rates, std::ceil(1e3 * each.slow_down - 1e-9) / 10,
+    parts.push_back(fmt::format("{} {:.1f} %{}", rates,
+                                std::max(0.0, std::ceil(1e3 * each.slow_down - 1e-9)) / 10,
                                 rates == "products" ? " more cycles" : ""));
   }
   return fmt::format("would have found at 99 %: {}", fmt::join(parts, ", "));

@@ -2,8 +2,10 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cmath>
 #include <nlohmann/json.hpp>
+#include <set>
 
 #include "common/judge/series.hpp"
 #include "common/judge/statistics.hpp"
@@ -68,7 +70,14 @@ void write_lines(const Read& read, const Judgement& judgement,
 
 std::string text_of(const Judgement& judgement) {
   std::string text;
-  for (const Verdict& finding : judgement.findings) text += line_of(finding) + "\n";
+  std::set<std::string> causes;
+  for (const Verdict& finding : judgement.findings) {
+    text += line_of(finding) + "\n";
+    causes.insert(finding.cause);
+  }
+  for (const Verdict& node : judgement.nodes)  // by what a program stated
+    if (node.outcome >= Outcome::inconclusive && !causes.contains(node.cause))
+      text += line_of(node) + "\n";
   text += line_of(judgement.job) + "\n";
   const std::string found = sentence_of(judgement.would_have_found);
   if (judgement.job.outcome != Outcome::pass && !found.empty()) text += found + "\n";

@@ -29,7 +29,8 @@ constexpr std::array<Reading, 4> kReadings{{{"clock_mhz", &Circumstances::clock_
 
 [[noreturn]] void refuse(const Json& line, const char* key, const char* allowed) {
   throw UsageError(fmt::format("metric line of {}: {}: {} is allowed",
-                               line.value("metric", "no metric"), key, allowed));
+                               line.contains("metric") ? json_text(line["metric"]) : "no metric",
+                               key, allowed));
 }
 
 std::string text(const Json& line, const char* key, bool needed = false) {
@@ -149,6 +150,8 @@ Observation observation_of(const Json& line) {
           list<std::string>(line, "hosts", "a list of hosts"),
           list<std::string>(line, "uuids", "a list of UUIDs"),
           list<std::string>(line, "serials", "a list of serial numbers")};
+  if (o.of.hosts.empty() || (o.of.scope == Scope::link && o.of.hosts.size() != o.of.ranks.size()))
+    refuse(line, "hosts", "one per rank");
   o.backend = text(line, "backend");
   o.board = text(line, "board");
   o.pci_device_id = text(line, "pci_device_id");

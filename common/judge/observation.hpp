@@ -60,6 +60,7 @@ struct Observation {
   std::string disturbed_by;  // "other processes: pid 99", "3 ranks on 2 cores": no measure of it
 
   std::string stage;  // of acceptance; empty: none
+  std::string run;    // its run_id, which begins with when it started; empty: this one
   bool less_is_better() const { return unit == "us" || unit == "ms" || unit == "s"; }
 };
 

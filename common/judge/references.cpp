@@ -88,14 +88,17 @@ ReferenceFigure figure_of(StrictObject& row) {
 /// Date (of the run's start, which its run_id begins with) and observations of a record's metric
 /// lines of what can serve.
 void read_record(const std::string& path, std::vector<Observation>& good, std::string& date) {
-  for_lines(path, {"metric"}, [&](const Json& line) {
+  std::size_t cut = 0;  // what was measured before counts
+  const auto add = [&](const Json& line) {
     Observation observation = observation_of(line);
-    const std::string start = line.value("run_id", "").substr(0, 10);
+    const Json id = line.value("run_id", Json());
+    const std::string start = id.is_string() ? id.get<std::string>().substr(0, 10) : "";
     if (is_date(start)) date = std::max(date, start);
     if (observation.check != Check::wrong && observation.taken == Taken::measured &&
         observation.disturbed_by.empty())
       good.push_back(std::move(observation));
-  });
+  };
+  for_lines(path, {"metric"}, add, &cut);
 }
 
 bool is_board_of(const Reference& reference, const Observation& observation) {
@@ -120,6 +123,7 @@ std::vector<std::string> differences(const Observation& observation,
   compare("path", observation.path_class, figure.path_class);
   Words keys = observation.conditions;
   keys.insert(figure.conditions.begin(), figure.conditions.end());
+  keys.erase(kRack);
   const auto of = [](const Words& words, const std::string& key) {
     const auto at = words.find(key);
     return at == words.end() ? "" : at->second;

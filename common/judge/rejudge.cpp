@@ -51,9 +51,8 @@ void write_reference(const RejudgeOptions& options, const Read& read, const Judg
 void declare_options(OptionSet& set, RejudgeOptions& values) {
   set.take_operands("RECORD_OR_FOLDER...", values.paths);
   declare_options(set, values.court);
-  set.add("--rates", values.rates,
-          "classes of rates that each node must have a judgement of: products, memory, host_link, "
-          "links, collectives, training")
+  set.add("--rates", values.rates, "classes of rates that each node must have a judgement of")
+      .one_of({"products", "memory", "host_link", "links", "collectives", "training"})
       .metavar("LIST")
       .default_text("those that were measured");
   set.add("--stage", values.stage, "stage of an acceptance to judge alone").metavar("NAME");

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <functional>
 #include <map>
 
 #include "common/judge/statistics.hpp"
@@ -39,16 +40,39 @@ std::string why_not(const Observation& o, const Limit& limit) {
 
 void add(Series& series, std::size_t index, const Observation& o, const Limit& limit) {
   Look look{index};
-  const std::string why = why_not(o, limit);
+  std::string why = why_not(o, limit);
   if (why.empty()) {
     look.value = statistic_of(o.samples, limit.statistic, o.less_is_better());
     look.spread = look_spread(o.samples, limit.statistic, o.less_is_better());
-  } else {
+    if (!std::isfinite(look.value)) why = "its samples are too large";
+  }
+  if (!why.empty()) {
     series.unjudged = why;
     series.disturbed = !o.disturbed_by.empty();
     series.absent = o.taken == Taken::not_supported;
   }
   series.looks.push_back(look);
+}
+
+/// The last run counts: a look that could not be judged neither clears nor blames, one of its looks
+/// must judge, and wrong data stay wrong.
+void settle(Series& series, const std::vector<Observation>& observations) {
+  const std::string& run = observations[series.looks.back().observation].run;
+  const auto judges = [](const Look& look) { return std::isfinite(look.value); };
+  bool judged = false, wrong = false;
+  for (const Look& look : series.looks) {
+    const Observation& o = observations[look.observation];
+    if (o.run != run) continue;
+    judged = judged || judges(look);
+    wrong = wrong || o.check == Check::wrong;
+    series.last += judges(look) ? 1 : 0;
+  }
+  if (judged && !wrong) {
+    std::erase_if(series.looks, std::not_fn(judges));
+    series.unjudged.clear();
+  } else {
+    for (Look& look : series.looks) look.value = kUnknown;  // nobody's peer
+  }
 }
 
 }  // namespace
@@ -64,21 +88,21 @@ std::vector<Peers> peers_of(const std::vector<Observation>& observations, const 
   }
   std::vector<Peers> all;
   for (auto& [key, subjects] : groups) {
-    Peers peers{known[observations[subjects.begin()->second.front()].metric],
-                subjects.begin()->second.front(),
-                {}};
+    Peers peers{known[observations[subjects.begin()->second.front()].metric], 0, {}};
     for (auto& [subject, indices] : subjects) {
       std::sort(indices.begin(), indices.end(), [&](std::size_t a, std::size_t b) {
-        return std::tie(observations[a].look, observations[a].stage, observations[a].samples) <
-               std::tie(observations[b].look, observations[b].stage, observations[b].samples);
+        const auto order = [](const Observation& o) {
+          return std::tie(o.run, o.look, o.stage, o.samples);
+        };
+        return order(observations[a]) < order(observations[b]);
       });
-      Series series{subject, {}, ""};
+      Series series;
+      series.subject = subject;
       for (const std::size_t i : indices) add(series, i, observations[i], *peers.limit);
-      if (std::any_of(series.looks.begin(), series.looks.end(),
-                      [](const Look& look) { return std::isfinite(look.value); }))
-        series.unjudged.clear();
+      settle(series, observations);
       peers.series.push_back(std::move(series));
     }
+    peers.observation = peers.series.front().looks.front().observation;
     all.push_back(std::move(peers));
   }
   return all;

@@ -13,7 +13,10 @@ namespace shakedown::judge {
 
 std::string text_of_file(const std::string& path) {
   std::ifstream in(path, std::ios::binary);
-  if (!in) throw UsageError(fmt::format("{}: cannot be read: {}", path, std::strerror(errno)));
+  in.peek();  // a folder can be opened
+  if (!in.is_open() || in.bad())
+    throw UsageError(fmt::format("{}: cannot be read: {}", path, std::strerror(errno)));
+  in.clear();  // an empty file
   return {std::istreambuf_iterator<char>(in), {}};
 }
 

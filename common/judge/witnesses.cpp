@@ -50,6 +50,21 @@ std::vector<double> each_look(const Series& series, const std::function<double(c
   return all;
 }
 
+/// Samples may be too unsteady for the limit's floor,
+bool is_wide(const Limit& limit, double floor) {
+  return limit.floor > 0 && floor > kWidest * limit.floor;
+}
+
+std::string unsteady(const Limit& limit) {
+  return fmt::format("samples too unsteady for a floor of {:.1f} %", 100 * limit.floor);
+}
+
+/// but who is slow beyond even the wider one is not passed; nobody else is judged by it.
+void accuse_only(Testimony& said) {
+  said.undecided = said.undecided || said.fails();
+  said.may_fail = said.may_fail && said.undecided;
+}
+
 // ---- a measured reference ----
 
 class ByReference {
@@ -71,17 +86,18 @@ class ByReference {
     }
     const bool enough = references.named() || figure.units >= kUnits;
     if (!enough) add(fmt::format("of {} units, which do not show their spread", figure.units));
-    const bool wide = limit_.floor > 0 && floor_ > kWidest * limit_.floor;
-    if (wide) add(fmt::format("samples too unsteady for a floor of {:.1f} %", 100 * limit_.floor));
     may_fail_ = remark_.empty() && !limit_.warns;
+    wide_ = is_wide(limit_, floor_);
+    if (wide_) add(unsteady(limit_));
   }
 
   /// Why it only warns; empty: it may fail.
   const std::string& remark() const { return remark_; }
 
   Testimony of(const Series& series) const {
-    Testimony said{Witness::reference, figure_.value, floor_, finds_, {}, may_fail_};
+    Testimony said{Witness::reference, figure_.value, floor_, finds_, {}, series.last, may_fail_};
     said.r = each_look(series, [&](const Look& look) { return r_of(look); });
+    if (wide_) accuse_only(said);
     said.text =
         fmt::format("reference of {} unit{}, {}{}", figure_.units, figure_.units == 1 ? "" : "s",
                     figure_.date, remark_.empty() ? "" : "; " + remark_);
@@ -105,7 +121,7 @@ class ByReference {
   const std::vector<Observation>& observations_;
   const ReferenceFigure& figure_;
   double floor_ = 0, finds_ = 0;
-  bool may_fail_ = true;
+  bool may_fail_ = true, wide_ = false;
   std::string remark_;
 };
 
@@ -153,9 +169,12 @@ double peak_of(const Observation& o, const Boards& boards, std::string& by) {
   const bool by_c2c = o.metric.starts_with("host_link/") && board && board->known &&
                       board->pcie_width == 0 && std::isfinite(board->pcie_gbs);
   if (by_c2c) return o.metric.starts_with("host_link/both/") ? kUnknown : board->pcie_gbs;
-  const bool to_switch = o.path_class == "nvswitch";
-  if (o.metric.starts_with("link/") && to_switch && board && board->nvlinks && *board->nvlinks > 0)
-    return *board->nvlinks * board->nvlink_gbs * (what == "both_ways" ? 2 : 1);
+  const double nvlinks_gbs = board && board->nvlinks && *board->nvlinks > 0
+                                 ? *board->nvlinks * board->nvlink_gbs
+                                 : kUnknown;
+  if (o.metric.starts_with("link/") && o.path_class == "nvswitch" && std::isfinite(nvlinks_gbs))
+    return nvlinks_gbs * (what == "both_ways" ? 2 : 1);
+  if (o.metric.starts_with("collective/") && o.of.scope == Scope::node) return nvlinks_gbs;
   if (std::isfinite(o.peak)) by = "what the device reports of itself";
   return o.peak;
 }
@@ -165,9 +184,9 @@ Testimony by_first_principles(const Series& series, const std::vector<Observatio
   const Observation& o = all[series.looks.front().observation];
   const double least = share * peak;
   Testimony said{Witness::first_principles, least, 0};
+  said.last = series.last;
   said.r = each_look(series, [&](const Look& look) { return slower_by(o, look.value, least); });
-  if (const Look* look = first_of(series))
-    said.finds = std::max(0.0, -1 + 1 / (1 + slower_by(o, look->value, least)));
+  said.finds = std::max(0.0, -1 + 1 / (1 + said.r.back()));
   said.text = fmt::format("{:.0f} % of {:.4g} {} ({})", 100 * share, peak, o.unit, by);
   return said;
 }
@@ -185,7 +204,7 @@ class ByPeers {
     const double look = usual_spread(peers);
     const double s = std::sqrt(2 * (between * between + look * look));
     floor_ = std::max(limit.floor, rounded_up(kDeviations * s));
-    wide_ = !cpu_ && limit.floor > 0 && floor_ > kWidest * limit.floor;
+    wide_ = !cpu_ && is_wide(limit, floor_);
     finds_ = floor_ + kAlmostAll * s;
     if (cpu_) floor_ = std::max(floor_, kApartOnCpu);
     std::size_t looks = 0;
@@ -199,11 +218,12 @@ class ByPeers {
   }
 
   /// Whether there are any to compare.
-  bool compares() const { return !centres_.empty() && centres_.front().subjects >= 2 && !wide_; }
+  bool compares() const { return !centres_.empty() && centres_.front().subjects >= 2; }
 
   Testimony of(const Series& series) const {
     const std::size_t n = centres_.front().subjects;
     Testimony said{Witness::peers, kUnknown, floor_, finds_};
+    said.last = series.last;
     said.may_fail = !peers_.limit->warns;
     for (std::size_t i = 0; i < series.looks.size(); ++i)
       if (std::isfinite(series.looks[i].value)) {
@@ -212,6 +232,10 @@ class ByPeers {
       }
     said.undecided = unclear_ ? apart_ : cpu_ && said.fails();
     said.text = fmt::format("its {} peer{}", n - 1, n == 2 ? "" : "s");
+    if (wide_) {
+      accuse_only(said);
+      said.text += "; " + unsteady(*peers_.limit);
+    }
     return said;
   }
 
@@ -292,6 +316,17 @@ class ByPeers {
 int Testimony::slow() const {
   return static_cast<int>(
       std::count_if(r.begin(), r.end(), [&](double one) { return one > floor; }));
+}
+
+bool Testimony::fails() const {
+  return last > 0 && std::all_of(r.end() - static_cast<std::ptrdiff_t>(last), r.end(),
+                                 [&](double one) { return one > floor; });
+}
+
+double Testimony::least() const {
+  if (r.empty()) return 0;
+  return *std::min_element(fails() ? r.end() - static_cast<std::ptrdiff_t>(last) : r.begin(),
+                           r.end());
 }
 
 Testimonies hear(const Peers& peers, const std::vector<Observation>& observations,

@@ -19,13 +19,16 @@ struct Testimony {
   double floor = 0;            // r from which on it is slow
   double finds = 0;            // r that it finds in 99 of 100
   std::vector<double> r = {};  // of each look that judges; infinite: nothing moved
+  std::size_t last = 0;        // of these, at the end: those of the last run
   bool may_fail = true;        // else it only warns: few units, other versions
   bool undecided = false;      // slow, and nothing says which side is right
   std::string text = {};  // "reference nvidia-h100 (4 units, 2026-11-26)", "the fastest of 2 peers"
 
   int slow() const;  // looks in which it is
   bool passes() const { return slow() == 0; }
-  bool fails() const { return !r.empty() && slow() == static_cast<int>(r.size()); }
+  /// In all looks of the last run: an earlier one that was fast does not clear a later one.
+  bool fails() const;
+  double least() const;  // r of the last run where that fails, else of all
 };
 
 /// Of each series of `peers`, in their order, what there is.

@@ -1,9 +1,14 @@
 #include "common/judge/judge.hpp"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <cmath>
+#include <cstdio>
+#include <fstream>
 #include <random>
 
+#include "common/judge/evidence.hpp"
 #include "tests/catch.hpp"
 
 using namespace shakedown;
@@ -239,6 +244,18 @@ TEST_CASE("what was not measured well is not judged, and nothing that moved noth
   Observation late = cycles(0);
   late.taken = Taken::timed_out;
   CHECK(judged({late, cycles(1)}).job.outcome == Outcome::inconclusive);
+  Observation again = nan;  // a look that could not be judged clears nobody
+  again.look = 2;
+  const auto slow = cycles(0, kUsual / 2);
+  const Judgement twice = judged({slow, again, cycles(1)});
+  CHECK(failed(twice) == std::vector<std::string>{"GPU-n10"});
+  CHECK(twice.findings.front().cause.find("nan") == std::string::npos);
+  Observation wrong = cycles(0);
+  wrong.check = Check::wrong;
+  CHECK(judged({wrong, cycles(0, kUsual, 2), cycles(1)}).job.outcome == Outcome::inconclusive);
+  Limits bars = Limits::embedded();
+  bars.bar(kCycles, 3000, std::nullopt);
+  CHECK(failed(judged({slow, again}, kNone, {}, bars)) == std::vector<std::string>{"GPU-n10"});
   CHECK(judged({}).job.outcome == Outcome::inconclusive);
 }
 
@@ -326,9 +343,42 @@ TEST_CASE("links are compared within their class", "[judge]") {
   CHECK(failed(judged(unknown_board(racks))) == std::vector<std::string>{"GPU-2b"});
 }
 
+TEST_CASE("who is slow beyond what unsteady samples explain is not passed", "[judge]") {
+  const auto step = [](const std::string& host, double ms) {
+    Observation o = of_node("train/step_ms", "ms", host, ms);
+    for (std::size_t i = 0; i < o.samples.size(); ++i) o.samples[i] *= 1 + 0.15 * (i % 3);
+    return o;
+  };
+  const References known = of({figure("train/step_ms", "ms", 23)});
+  CHECK(judged({step("n1", 80)}, known).job.outcome == Outcome::inconclusive);
+  for (const Verdict& node : judged({step("n1", 20), step("n2", 80)}).nodes)
+    CHECK(node.outcome == Outcome::inconclusive);
+}
+
+TEST_CASE("slower than a node that fails is not passed over", "[judge]") {
+  const Judgement found =
+      judged({of_gpu("memory/copy", "GB/s", 0, 900), of_node("train/step_ms", "ms", "n1", 20),
+              of_node("train/step_ms", "ms", "n2", 80)});
+  REQUIRE(found.nodes.size() == 2);
+  CHECK(found.nodes[0].outcome == Outcome::fail);
+  CHECK(found.nodes[1].outcome == Outcome::inconclusive);
+}
+
+TEST_CASE("a GPU without a class of rates that is needed is not passed over", "[judge]") {
+  const auto copy = [](int gpu) { return of_gpu("memory/copy", "GB/s", gpu, 3000); };
+  const Request both{"test", {"products", "memory"}, false};
+  CHECK(judged({cycles(0), cycles(1), copy(0), copy(1)}, kNone, both).job.outcome == Outcome::pass);
+  CHECK(judged({cycles(0), cycles(1), copy(0)}, kNone, both).job.outcome == Outcome::inconclusive);
+}
+
 TEST_CASE("a node passes when each class of its rates has a witness", "[judge]") {
   const Request both{"test", {"products", "collectives"}, false};
-  const auto reduce = of_node("collective/all_reduce/busbw", "GB/s", "n1", 300);
+  Observation reduce = of_node("collective/all_reduce/busbw", "GB/s", "n1", 300);
+  CHECK(judged({cycles(0), cycles(1), reduce}, kNone, both).job.outcome == Outcome::pass);
+  reduce.samples = around(100);  // of 450 that its NVLinks carry
+  CHECK(failed(judged({cycles(0), cycles(1), reduce}, kNone, both)).size() == 1);
+  reduce = of_node("collective/all_reduce/busbw", "GB/s", "n1", 300);
+  reduce.of.scope = Scope::group;  // where the wires between nodes are not known
   const Judgement without = judged({cycles(0), cycles(1), reduce}, kNone, both);
   CHECK(without.job.outcome == Outcome::inconclusive);
   REQUIRE(without.unjudged.size() == 1);
@@ -443,6 +493,53 @@ TEST_CASE("a GPU that reports fewer SMs than its board has fails", "[judge]") {
   const auto sms = [](double count) { return judged({of_gpu("setting/sms", "SMs", 0, count)}); };
   CHECK(failed(sms(131)).size() == 1);
   CHECK(sms(132).job.outcome == Outcome::pass);
+}
+
+TEST_CASE("racks do not part references", "[judge]") {
+  Observation pair = of_pair(0, 1, 397);
+  pair.conditions["clique"] = "ab.7";
+  ReferenceFigure known = figure("link/copy_engine/one_way", "GB/s", 397);
+  known.path_class = "nvswitch";
+  CHECK(of({known}).find(pair) != nullptr);
+}
+
+TEST_CASE("records that are cut, shuffled or ended badly", "[judge]") {
+  const std::string path = "judge_test.jsonl";
+  const std::string run = R"({"kind":"run","run_id":"r","hosts":["n1"]})", cut = run.substr(0, 30);
+  const std::string end = R"({"kind":"end","run_id":"r","exit_code":0})";
+  const std::string bad = R"({"kind":"end","run_id":"r","exit_code":5})";
+  const auto stated = [&](const std::vector<std::string>& lines) {
+    std::ofstream out(path);
+    for (const std::string& line : lines) out << line << "\n";
+    out.close();
+    return read({path}).evidence.statements.size();
+  };
+  CHECK(stated({run, end}) == 0);
+  CHECK(stated({end, run}) == 0);
+  CHECK(stated({run}) == 1);
+  CHECK(stated({run, bad}) == 1);
+  CHECK(stated({run, cut, end}) == 1);
+  CHECK_THROWS_AS(stated({"no record"}), UsageError);
+  for (const char* key : {R"("hosts":[])", R"("metric":5)"})
+    CHECK_THROWS_AS(
+        stated({fmt::format(R"({{"kind":"metric","unit":"s","scope":"gpu","name":"x",{}}})", key)}),
+        UsageError);
+  std::remove(path.c_str());
+}
+
+TEST_CASE("an earlier run that was fast does not clear a later one", "[judge]") {
+  Observation before = cycles(0), after = cycles(0, kUsual / 2);
+  before.run = "2026-11-26";
+  after.run = "2026-11-27";
+  const References known = of({figure(kCycles, "FLOP/cycle/SM", kUsual)});
+  CHECK(failed(judged({after, before}, known)).size() == 1);
+  Limits bars = Limits::embedded();
+  bars.bar(kCycles, 3000, std::nullopt);
+  CHECK(failed(judged({after, before}, kNone, {}, bars)).size() == 1);
+  std::swap(before.run, after.run);
+  CHECK(failed(judged({after, before}, known)).empty());
+  before.samples.clear();
+  CHECK(judged({after, before}, known).job.outcome == Outcome::inconclusive);
 }
 
 TEST_CASE("the order of observations does not count", "[judge]") {
