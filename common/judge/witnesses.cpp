@@ -186,7 +186,8 @@ Testimony by_first_principles(const Series& series, const std::vector<Observatio
   Testimony said{Witness::first_principles, least, 0};
   said.last = series.last;
   said.r = each_look(series, [&](const Look& look) { return slower_by(o, look.value, least); });
-  said.finds = std::max(0.0, -1 + 1 / (1 + said.r.back()));
+  if (const Look* look = first_of(series))
+    said.finds = std::max(0.0, (1 + kAlmostAll * look->spread) / (1 + said.r.back()) - 1);
   said.text = fmt::format("{:.0f} % of {:.4g} {} ({})", 100 * share, peak, o.unit, by);
   return said;
 }

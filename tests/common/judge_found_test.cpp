@@ -122,7 +122,7 @@ TEST_CASE("what is found is what a PASS says", "[judge][judge-table]") {
   REQUIRE(rows().size() > 15);
   for (const Row& row : rows()) {
     CAPTURE(row.board, row.metric, row.says, row.found, row.own);
-    CHECK((1 + row.found) * (1 + row.own) - 1 <= row.says + 0.003);
+    CHECK((1 + row.found) * (1 + row.own) - 1 <= row.says * (1 + 1.0 / 128) + 0.003);
     CHECK(row.found > failing_limit(row.metric)->floor / 2);
   }
 }

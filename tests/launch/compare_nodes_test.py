@@ -25,7 +25,7 @@ class Table(unittest.TestCase):
                   "gpu": "NVIDIA H200", "hosts": hosts or [node, node], "gpu_uuids": gpus, **head},
                  {"kind": "metric", "run_id": node, "metric": "collective/all_reduce/busbw", "unit": "GB/s",
                   "scope": "node", "name": node, "ranks": [0, 1], "hosts": hosts or [node, node], "backend": "gpu",
-                  "board": "NVIDIA H200", "condition.bytes": "268435456", "look": 1, "check": "verified",
+                  "board": "ACME 1", "condition.bytes": "268435456", "look": 1, "check": "verified",
                   "outcome": "measured", "samples": [busbw * (1 + 0.001 * i) for i in (-2, -1, 0, 1, 2)]}]
         text = "".join(f"{json.dumps(line)}\n" for line in lines)
         (self.folder / f"{name or node}.jsonl").write_text(text)
