@@ -202,12 +202,16 @@ class Rates {
     for (const Testimony& each : said)
       if (each.may_fail && !each.undecided && (best == nullptr || each.finds < best->finds))
         best = &each;
-    if (best == nullptr || limit.warns || limit.rates.empty()) return;
-    const Found here{limit.rates, metric, best->witness, best->finds};
-    const auto [floor, is_new] = sharpest_.try_emplace(limit.rates, limit.floor);
+    // The clock is no class of rates: it explains, and warns before it fails.
+    const bool clock = metric.ends_with(kClock);
+    const std::string rates = clock ? "clock" : limit.rates;
+    if (best == nullptr || limit.warns || rates.empty()) return;
+    const bool warns = clock && best->witness != Witness::first_principles;
+    const Found here{rates, metric, best->witness, best->finds, warns ? limit.floor : 0};
+    const auto [floor, is_new] = sharpest_.try_emplace(rates, limit.floor);
     const auto known =
         std::find_if(judgement.would_have_found.begin(), judgement.would_have_found.end(),
-                     [&](const Found& each) { return each.rates == limit.rates; });
+                     [&](const Found& each) { return each.rates == rates; });
     if (is_new) {
       judgement.would_have_found.push_back(here);
     } else if (limit.floor < floor->second ||
@@ -267,6 +271,8 @@ std::string sentence_of(const std::vector<Found>& found) {
     parts.push_back(fmt::format("{} {:.1f} %{}", rates,
                                 std::max(0.0, std::ceil(1e3 * each.slow_down - 1e-9)) / 10,
                                 rates == "products" ? " more cycles" : ""));
+    if (each.warns_from > 0)
+      parts.back() += fmt::format(" (from {:g} % a warning)", 100 * each.warns_from);
   }
   return fmt::format("would have found at 99 %: {}", fmt::join(parts, ", "));
 }

@@ -58,6 +58,7 @@ struct Found {
   std::string rates, metric;
   Witness witness = Witness::none;
   double slow_down = 0;
+  double warns_from = 0;  // what is found as a warning from here on; 0: nothing is
 };
 
 /// A class of rates of nodes that had no witness.

@@ -57,11 +57,14 @@ void write_lines(const Read& read, const Judgement& judgement,
   }
   for (const Verdict& node : judgement.nodes) write("verdict", shakedown::record_of(node));
   write("verdict", shakedown::record_of(judgement.job));
-  for (const Found& found : judgement.would_have_found)
-    write("found", {{"rates", found.rates},
-                    {"metric", found.metric},
-                    {"witness", name_of(found.witness)},
-                    {"slow_down", found.slow_down}});
+  for (const Found& found : judgement.would_have_found) {
+    Json line{{"rates", found.rates},
+              {"metric", found.metric},
+              {"witness", name_of(found.witness)},
+              {"slow_down", found.slow_down}};
+    if (found.warns_from > 0) line["warns_from"] = found.warns_from;
+    write("found", line);
+  }
   for (const Unjudged& each : judgement.unjudged)
     write(
         "unjudged",

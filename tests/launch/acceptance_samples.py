@@ -21,7 +21,7 @@ METRICS = {FP16: ("FLOP/cycle/SM", 4002, 0.0002),
            "host_link/to_device/all_at_once": ("GB/s", 55.3, 0.001)}
 ALL_REDUCE, TRAIN = "collective/all_reduce/busbw", "train/step_ms"
 BY_NODE = {ALL_REDUCE: ("GB/s", 478, 0.004), TRAIN: ("ms", 25.8, 0.004)}
-FOUND = (("products", FP16, "reference", 0.014), ("memory", "memory/copy", "reference", 0.0382))
+FOUND = (("products", FP16, "reference", 0.014, 0), ("memory", "memory/copy", "reference", 0.0382, 0))
 IDENTITY = {"driver": "580.95.05", "versions.cuda": "13.0", "versions.nccl": "2.28.7",
             "versions.cudnn": "9.15.1", "versions.mpi": "Open MPI 4.1.6"}
 

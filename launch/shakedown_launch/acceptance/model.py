@@ -127,7 +127,7 @@ class Acceptance:
     findings: tuple  # of Finding that concern no single node: links, the job
     figures: tuple
     runs: tuple
-    found: tuple = ()  # (rates, metric, witness, share): the least slow-down that would be found
+    found: tuple = ()  # (rates, metric, witness, share, share from which on it warns): the least slow-down that would be found
     backend: str = ""  # "gpu", "cpu"; "" where none was chosen
     settings: dict = dataclasses.field(default_factory=dict)  # options, injected fault, versions
     tests: int = 0  # jobs that the ladder ran, and its rounds

@@ -96,7 +96,8 @@ def read(path):
                 if kind == "figure":
                     figures.append(figure_of(line))
                 elif kind == "found":
-                    found.append((line["rates"], line["metric"], line["witness"], line["slow_down"]))
+                    found.append((line["rates"], line["metric"], line["witness"], line["slow_down"],
+                                  line.get("warns_from", 0)))
                 elif kind == "verdict" and "metric" in line:
                     findings.append(line)
                 elif kind == "verdict" and line["scope"] == "node":

@@ -181,7 +181,8 @@ def would_have_found(acceptance):
     if acceptance.backend == CPU:
         return ""
     parts = [f"{clean(rates).replace('_', ' ')} {math.ceil(1000 * share - 1e-6) / 10:.1f} %"
-             f"{' more cycles' * (rates == 'products')}" for rates, _, _, share in acceptance.found]
+             f"{' more cycles' * (rates == 'products')}{f' (from {100 * warns:g} % a warning)' if warns else ''}"
+             for rates, _, _, share, warns in acceptance.found]
     return f"would have found at 99 %: {', '.join(parts)}" if parts else ""
 
 

@@ -49,8 +49,9 @@ def records(acceptance, stopped=False):
     yield run_record(acceptance)
     yield from map(stage_line, acceptance.runs)
     yield from map(figure_line, acceptance.figures)
-    yield from ({"kind": "found", "rates": rates, "metric": metric, "witness": witness, "slow_down": share}
-                for rates, metric, witness, share in acceptance.found)
+    yield from ({"kind": "found", "rates": rates, "metric": metric, "witness": witness, "slow_down": share,
+                 **({"warns_from": warns} if warns else {})}
+                for rates, metric, witness, share, warns in acceptance.found)
     for verdict in acceptance.verdicts:
         yield from map(finding_line, verdict.findings)
         yield node_record(verdict)
