@@ -73,17 +73,20 @@ void write_lines(const Read& read, const Judgement& judgement,
 
 std::string text_of(const Judgement& judgement) {
   std::string text;
-  std::set<std::string> causes;
-  for (const Verdict& finding : judgement.findings) {
-    text += line_of(finding) + "\n";
-    causes.insert(finding.cause);
-  }
-  for (const Verdict& node : judgement.nodes)  // by what a program stated
-    if (node.outcome >= Outcome::inconclusive && !causes.contains(node.cause))
-      text += line_of(node) + "\n";
+  for (const Verdict& finding : judgement.findings) text += line_of(finding) + "\n";
   text += line_of(judgement.job) + "\n";
   const std::string found = sentence_of(judgement.would_have_found);
   if (judgement.job.outcome != Outcome::pass && !found.empty()) text += found + "\n";
+  return text;
+}
+
+std::string text_of_stated(const Judgement& judgement) {
+  std::set<std::string> said;
+  for (const Verdict& finding : judgement.findings) said.insert(finding.cause);
+  std::string text;
+  for (const Verdict& node : judgement.nodes)
+    if (node.outcome >= Outcome::inconclusive && !said.contains(node.cause))
+      text += line_of(node) + "\n";
   return text;
 }
 

@@ -17,5 +17,7 @@ void write_lines(const Read& read, const Judgement& judgement,
 
 /// Findings and the job's verdict, a line each, for people; then what would have been found.
 std::string text_of(const Judgement& judgement);
+/// A line per node whose reason is a statement of a program, which has printed it itself.
+std::string text_of_stated(const Judgement& judgement);
 
 }  // namespace shakedown::judge

@@ -72,7 +72,7 @@ ExitCode rejudge(const RejudgeOptions& options) {
   const Read records = read(options.paths, options.stage);
   const Judgement judgement =
       court.judge(records.evidence, {"judge", options.rates, options.strict});
-  std::fputs(text_of(judgement).c_str(), stdout);
+  std::fputs((text_of_stated(judgement) + text_of(judgement)).c_str(), stdout);
   Record record(options.record);
   write_lines(records, judgement,
               [&](const std::string& kind, const Json& fields) { record.write(kind, fields); });
