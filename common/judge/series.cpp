@@ -43,7 +43,8 @@ void add(Series& series, std::size_t index, const Observation& o, const Limit& l
   std::string why = why_not(o, limit);
   if (why.empty()) {
     look.value = statistic_of(o.samples, limit.statistic, o.less_is_better());
-    look.spread = look_spread(o.samples, limit.statistic, o.less_is_better());
+    const double spread = look_spread(o.samples, limit.statistic, o.less_is_better());
+    if (std::isfinite(spread)) look.spread = spread;  // of a value of 0 there is none
     if (!std::isfinite(look.value)) why = "its samples are too large";
   }
   if (!why.empty()) {

@@ -50,7 +50,7 @@ std::vector<double> each_look(const Series& series, const std::function<double(c
   return all;
 }
 
-/// Samples may be too unsteady for the limit's floor,
+/// Whether samples are too unsteady for the limit's floor.
 bool is_wide(const Limit& limit, double floor) {
   return limit.floor > 0 && floor > kWidest * limit.floor;
 }
@@ -59,7 +59,8 @@ std::string unsteady(const Limit& limit) {
   return fmt::format("samples too unsteady for a floor of {:.1f} %", 100 * limit.floor);
 }
 
-/// but who is slow beyond even the wider one is not passed; nobody else is judged by it.
+/// Of samples that are too unsteady: who is slow beyond even the wider floor is INCONCLUSIVE;
+/// nobody is passed by it.
 void accuse_only(Testimony& said) {
   said.undecided = said.undecided || said.fails();
   said.may_fail = said.may_fail && said.undecided;
