@@ -37,18 +37,9 @@ void Judging::add(const Verdict& verdict, const std::vector<std::string>& nodes)
 
 std::vector<int> Judging::slow() {
   std::set<int> ids;
-  if (court_) {
-    const judge::Judgement found = judgement();
-    std::set<std::pair<std::string, std::string>> suspects;
-    for (const judge::Suspect& suspect : judge::suspects(evidence_, found))
-      suspects.emplace(suspect.metric, suspect.subject);
-    for (const judge::Judged& one : found.judged) {  // a suspect may have metrics of several sizes
-      const judge::Observation& o = evidence_.observations[one.observation];
-      if (one.outcome != Outcome::pass && one.slow_looks == one.looks && ids_[one.observation] &&
-          suspects.contains({o.metric, o.of.key()}))
-        ids.insert(*ids_[one.observation]);
-    }
-  }
+  if (court_)
+    for (const std::size_t observation : judge::suspects(judgement()))
+      if (ids_[observation]) ids.insert(*ids_[observation]);
   return Json::parse(session_.all_gather(json_text(Json(ids))).front()).get<std::vector<int>>();
 }
 

@@ -252,9 +252,9 @@ class Conclusion {
         if (is_gpu(o.of.key()) && o.backend != "cpu") gpus[host].insert(o.of.key());
       }
       if (!must_be_judged(one, o)) continue;
-      // What is not there cannot be slow; whose peers fail, or what is INCONCLUSIVE for a reason of
-      // its own, is no question of a witness.
-      const bool settled = one.witness != Witness::none || !one.cause.empty();
+      // A link that is not there cannot be slow; what is INCONCLUSIVE has said why.
+      const bool settled = one.witness != Witness::none || one.outcome == Outcome::inconclusive ||
+                           (o.of.scope == Scope::link && !one.cause.empty());
       bool& witnessed = judged[{one.limit->rates, o.of.hosts.front(), o.of.key()}];
       witnessed = witnessed || settled;
       if (is_gpu(o.of.key())) by_gpu.emplace(one.limit->rates, o.of.hosts.front());

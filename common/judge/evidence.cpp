@@ -71,6 +71,7 @@ class Reader {
   void acceptance(const std::string& folder) {
     struct Part {
       std::string record, stage;
+      std::vector<std::string> nodes;
     };
     std::vector<Part> parts;
     for_lines(fs::path(folder) / kRuns, {"node", "stage", "verdict"}, [&](const Json& line) {
@@ -79,7 +80,7 @@ class Reader {
         read_.evidence.nodes.push_back(text(line, "name"));
         for (const std::string& host : texts(line, "hosts")) node_of_[host] = text(line, "name");
       } else if (kind == "stage") {
-        parts.push_back({text(line, "record"), text(line, "name")});
+        parts.push_back({text(line, "record"), text(line, "name"), texts(line, "nodes")});
       } else if (stage_.empty() || text(line, "stage") == stage_) {
         read_.evidence.statements.push_back(statement_of(line));
       }
@@ -89,9 +90,12 @@ class Reader {
       throw UsageError(fmt::format("{}: {} has no stage of that name", stage_, folder));
     for (const Part& part : parts) {
       const std::string file = fs::path(folder) / part.record;
-      // A record that is missing or cut is a statement of the acceptance's own.
-      if ((stage_.empty() || part.stage == stage_) && !part.record.empty() && fs::exists(file))
+      if (part.record.empty() || !(stage_.empty() || part.stage == stage_)) continue;
+      // Of one that is cut the acceptance's own statement says so.
+      if (fs::exists(file))
         record(file, part.record, part.stage, false);
+      else
+        incomplete(part.record + ": the record is missing", part.nodes);
     }
   }
 

@@ -59,6 +59,7 @@ class Rates {
     one.limit = &limit;
     one.observation = series.looks.back().observation;
     one.looks = static_cast<int>(series.looks.size());
+    one.taken = series.taken;
     const Observation& o = observations_[one.observation];
     if (!series.judges()) {
       one.cause = series.unjudged;
@@ -251,13 +252,11 @@ Judgement judge(const Evidence& evidence, const References& references, const Li
   return judgement;
 }
 
-std::vector<Suspect> suspects(const Evidence& evidence, const Judgement& judgement) {
-  std::vector<Suspect> found;
+std::vector<std::size_t> suspects(const Judgement& judgement) {
+  std::vector<std::size_t> found;
   for (const Judged& one : judgement.judged) {
     const bool slow = one.looks > 0 && one.slow_looks == one.looks && one.outcome != Outcome::pass;
-    if (!slow || one.looks > one.limit->looks) continue;
-    const Observation& o = evidence.observations[one.observation];
-    found.push_back({o.metric, o.of.key()});
+    if (slow && one.taken <= one.limit->looks) found.push_back(one.observation);
   }
   return found;
 }

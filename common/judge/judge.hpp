@@ -48,6 +48,7 @@ struct Judged {
   double usual = kUnknown;  // in the metric's unit
   double floor = 0;         // r from which on it fails
   int slow_looks = 0, looks = 0;
+  int taken = 1;      // number of its latest look, whether it judges or not
   std::string cause;  // why it fails, or is not judged
   std::optional<Class> class_;
   std::string action;
@@ -81,12 +82,9 @@ struct Judgement {
 Judgement judge(const Evidence& evidence, const References& references, const Limits& limits,
                 const Boards& boards, const Request& request);
 
-/// What should be measured again: (metric, subject key) of those that are slow in every look so far
-/// and have looks left.
-struct Suspect {
-  std::string metric, subject;
-};
-std::vector<Suspect> suspects(const Evidence& evidence, const Judgement& judgement);
+/// Indices of observations that should be measured again: slow in every look that judges, and with
+/// looks left.
+std::vector<std::size_t> suspects(const Judgement& judgement);
 
 /// "would have found at 99 %: products 1.4 % more cycles, memory 3.9 %, ..."; empty: nothing.
 std::string sentence_of(const std::vector<Found>& found);

@@ -64,6 +64,7 @@ void settle(Series& series, const std::vector<Observation>& observations) {
   for (const Look& look : series.looks) {
     const Observation& o = observations[look.observation];
     if (o.run != run) continue;
+    series.taken = std::max(series.taken, o.look);
     judged = judged || judges(look);
     wrong = wrong || o.check == Check::wrong;
     series.last += judges(look) ? 1 : 0;

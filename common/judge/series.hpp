@@ -22,6 +22,7 @@ struct Series {
   std::string subject;  // its key
   std::vector<Look> looks;
   std::size_t last = 0;                    // of these, at the end: those of the last run
+  int taken = 1;                           // number of the latest look, whether it judges or not
   std::string unjudged;                    // why no look judges it; empty: one does
   bool disturbed = false, absent = false;  // by others; not supported here
 

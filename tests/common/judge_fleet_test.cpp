@@ -83,10 +83,12 @@ class Fleet {
   Judgement judged_with(const References& references) {
     Judgement judgement = judged(all_, references);
     for (int number = 2; number <= 4; ++number) {
-      const std::vector<Suspect> slow = suspects({all_, {}, {}}, judgement);
+      const std::vector<std::size_t> slow = suspects(judgement);
       if (slow.empty()) break;
-      for (const Suspect& one : slow)
-        look(std::stoul(one.subject.substr(one.subject.rfind(' '))), number);
+      for (const std::size_t one : slow) {
+        const std::string subject = all_[one].of.key();
+        look(std::stoul(subject.substr(subject.rfind(' '))), number);
+      }
       judgement = judged(all_, references);
     }
     return judgement;

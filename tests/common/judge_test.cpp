@@ -166,12 +166,13 @@ TEST_CASE("a measured reference fails what is slower in all looks, and warns of 
   }
   SECTION("suspects are looked at again as often as the limit says") {
     const std::vector<Observation> slow{cycles(0, kUsual / 1.02), cycles(1)};
-    const auto first = suspects({slow, {}, {}}, judged(slow, known));
-    REQUIRE(first.size() == 1);
-    CHECK(first.front().metric == kCycles);
+    CHECK(suspects(judged(slow, known)) == std::vector<std::size_t>{0});
     std::vector<Observation> twice = slow;
     twice.push_back(cycles(0, kUsual / 1.02, 2));
-    CHECK(suspects({twice, {}, {}}, judged(twice, known)).empty());
+    CHECK(suspects(judged(twice, known)).empty());
+    twice.back().disturbed_by =
+        "other processes: pid 99";  // a look that judges nothing is one, too
+    CHECK(suspects(judged(twice, known)).empty());
   }
 }
 
@@ -369,6 +370,19 @@ TEST_CASE("a GPU without a class of rates that is needed is not passed over", "[
   const Request both{"test", {"products", "memory"}, false};
   CHECK(judged({cycles(0), cycles(1), copy(0), copy(1)}, kNone, both).job.outcome == Outcome::pass);
   CHECK(judged({cycles(0), cycles(1), copy(0)}, kNone, both).job.outcome == Outcome::inconclusive);
+}
+
+TEST_CASE("whose only peer fails has no witness", "[judge]") {
+  const auto step = [](const std::string& host, double ms) {
+    return of_node("train/step_ms", "ms", host, ms);
+  };
+  Observation bad = of_gpu("memory/copy", "GB/s", 0, 500, "n1");
+  Observation worse = step("n1", 64);
+  bad.of = worse.of;  // the node itself fails, by another metric
+  const Judgement found = judged({bad, worse, step("n2", 20)});
+  REQUIRE(found.nodes.size() == 2);
+  CHECK(found.nodes[0].outcome == Outcome::fail);
+  CHECK(found.nodes[1].outcome == Outcome::inconclusive);
 }
 
 TEST_CASE("a node passes when each class of its rates has a witness", "[judge]") {
