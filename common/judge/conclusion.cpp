@@ -340,12 +340,11 @@ class Conclusion {
 
   void statements() {
     for (const Statement& each : evidence_.statements) {
-      if (each.nodes.empty())
-        worst_of_job_ =
-            std::max(worst_of_job_, each.verdict.outcome == Outcome::fail ||
-                                            each.verdict.outcome == Outcome::inconclusive
-                                        ? each.verdict.outcome
-                                        : Outcome::pass);
+      if (each.nodes.empty() && each.verdict.outcome >= Outcome::inconclusive &&
+          each.verdict.outcome > worst_of_job_) {
+        worst_of_job_ = each.verdict.outcome;
+        cause_of_job_ = "; " + each.verdict.cause;
+      }
       count(each.nodes, each.verdict, each.accepted);
     }
   }
@@ -410,8 +409,8 @@ class Conclusion {
       for (const Outcome outcome : {Outcome::fail, Outcome::inconclusive, Outcome::pass})
         if (counts.contains(outcome))
           parts.push_back(fmt::format("{} {}", counts.at(outcome), name_of(outcome)));
-      job.cause = fmt::format("{} node{}: {}", outcomes_.size(), outcomes_.size() == 1 ? "" : "s",
-                              fmt::join(parts, ", "));
+      job.cause = fmt::format("{} node{}: {}{}", outcomes_.size(), outcomes_.size() == 1 ? "" : "s",
+                              fmt::join(parts, ", "), cause_of_job_);
     }
     job.check = judgement_.findings.empty() ? "" : "rates";
     return job;
@@ -423,7 +422,8 @@ class Conclusion {
   std::map<std::string, Own> outcomes_;  // by node
   std::set<std::size_t> explained_;      // judged links whose GPU is to blame
   std::set<std::string> observed_;
-  Outcome worst_of_job_ = Outcome::pass;
+  Outcome worst_of_job_ = Outcome::pass;  // of statements that name no node
+  std::string cause_of_job_;
   bool several_failed_ = false;
 };
 
