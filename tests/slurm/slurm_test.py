@@ -162,11 +162,13 @@ class FourNodes(Jobs):
                               run["environment.SLURM_ARRAY_TASK_ID"]), (job.number, str(number)))
             hosts.update(run["hosts"])
         self.assertEqual(hosts, {"n1", "n2", "n3", "n4"})  # a node each, by --exclusive
-        for expected, code, said in [("n[1-4]", 0, "4 jobs, 4 nodes"), ("n[1-6]", 3, "not measured: n[5-6]")]:
+        # 3 for all nodes: jobs that share this machine's cores may be too noisy to be compared
+        for expected, codes, said in [("n[1-4]", (0, 3), "4 jobs, 4 nodes\n"),
+                                      ("n[1-6]", (3,), "4 jobs, 4 nodes; not measured: n[5-6]\n")]:
             table = subprocess.run([HOOKS / "compare_nodes", "--expect-nodes", expected, self.cluster.work / "runs"],
                                    capture_output=True, text=True)
-            self.assertEqual(table.returncode, code, table)
-            self.assertIn(said, table.stdout)
+            self.assertIn(table.returncode, codes, table)
+            self.assertTrue(table.stdout.endswith(said), table)
         self.assertRegex(table.stdout, "all_reduce.* has the worst of 4, ")
 
     def test_a_job_that_is_over(self):
