@@ -1,7 +1,7 @@
 """Page one: the verdict with its reason, and four sentences: what is fastest, where the time goes, what
 would help most, what is noise."""
 
-from . import forecast, machine_tables, verdict, words
+from . import machine_tables, verdict, what_if, words
 from .communication_tables import hidden_share
 from .intervals import distinct
 from .records import number
@@ -121,7 +121,7 @@ def step_of(summary, measured):
 def helps(summary):
     """The largest gains that the step model predicts, if it may be trusted; else what there is to
     gain."""
-    models = forecast.models(summary)
+    models = what_if.models(summary)
     advice = sentence(text for model in models if model.is_trusted()
                       for text in advised(summary, model))
     doubted = [model.error(summary) for model in models if not model.is_trusted()]
@@ -138,7 +138,7 @@ def helps(summary):
 
 def advised(summary, model):
     """The best advice for each configuration of the fastest strategies."""
-    advice = forecast.best_advice(model)
+    advice = what_if.best_advice(model)
     fast = {order[0].strategy for _, order in compared(summary)}
     best = {}
     for one in [one for one in advice if one[0][0].strategy in fast] or advice:

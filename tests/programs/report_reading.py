@@ -77,7 +77,7 @@ class Reading(Report):
                       **{"options.fusion": ["a"], "options.bucket_order": {}}),
                header(**{"options.fusion": "none"})]
         paths = [self.write(f"{at}.jsonl", step("ddp", 1000, bucket_cap_mb=25),
-                            {"kind": "link_cost", "model": [1]}, {"kind": "loader", "strategy": {}},
+                            {"kind": "link_cost", "colour": [1]}, {"kind": "ready", "bytes": [1], "ready_ms": [None]}, {"kind": "layer", "calls": 1}, {"kind": "loader", "strategy": {}},
                             head=head) for at, head in enumerate(odd)]
         content = self.content_of(paths)
         sizes = [self.write(f"{at}.jsonl", collective(8, 10, samples_us=[10, None, 11])) for at in "ab"]

@@ -20,9 +20,11 @@ from unittest import mock
 
 from report_against import Against, SideBySide, Watch  # noqa: F401, are run
 from report_compare import BucketCaps, Exchanges, Forecast, Terms, Throttled  # noqa: F401, are run
+from report_model import Recorded, StepModel  # noqa: F401, are run
 from report_reading import Reading, Usage  # noqa: F401, are run
 from report_records import breakdown, collective, everything, header, link_cost, record, step, training
 from report_sentences import Sentences  # noqa: F401, are run
+from report_training import History, Input, Layers, MlLog  # noqa: F401, are run
 from report_verdicts import Paths, Shown, Verdicts  # noqa: F401, are run
 from report_support import Report, called, prefer_one_with_libraries, row, table
 from support import BIN, TREE, make_image_folder, run
