@@ -91,7 +91,7 @@ $(BINARIES): $(BUILD)/link_flags
 
 # Without MPI and backends: for any machine that has records.
 JUDGE := $(call object,launch/judge.cpp $(wildcard common/judge/*.cpp) \
-           $(addprefix common/,error.cpp options.cpp options_help.cpp nvml.cpp nvml_library.cpp options_parsing.cpp output_file.cpp record.cpp statistics.cpp types.cpp verdict.cpp))
+           $(addprefix common/,error.cpp options.cpp nvml.cpp nvml_library.cpp options_parsing.cpp output_file.cpp record.cpp statistics.cpp types.cpp))
 $(BIN)/judge: $(JUDGE) $(BUILD)/embedded.cpp.o $(BUILD)/link_flags
 	@mkdir -p $(@D)
 	$(call quiet,link) $(or $(lastword $(host_cxx)),c++) $(cxxflags) $(LDFLAGS) $(filter %.o,$^) -o $@ $(filter -lfmt,$(ldlibs)) $(LDLIBS)
@@ -115,7 +115,7 @@ $(BUILD)/experiments: $(LIBRARY_OBJECTS) $(EXPERIMENTS) $(BUILD)/link_flags
 	$(call quiet,link) $(MPICXX) $(cxxflags) $(ldflags) $(filter %.o,$^) -o $@ $(ldlibs)
 
 # wgmma is sm_90a's alone, and gram_statistics is used with it: on other GPUs these files' kernels are not found, and not used.
-$(foreach file,gram_gradient gram_statistics wide_block_ends,$(BUILD)/resnet/gpu/$(file).cu.o): GENCODE := -gencode arch=compute_90a,code=sm_90a
+$(foreach file,gram_products wide_block_ends,$(BUILD)/resnet/gpu/$(file).cu.o): GENCODE := -gencode arch=compute_90a,code=sm_90a
 
 # In NVML's place, for tests of what reads GPUs.
 $(BUILD)/fake_nvml.so: tests/common/fake_nvml.cpp tests/common/fake_nvml.hpp common/nvml_library.hpp $(BUILD)/flags
@@ -132,7 +132,7 @@ $(BUILD)/%.cu.o: %.cu $(BUILD)/nvcc_flags
 
 # A raw string per line: each far shorter than what a compiler must take.
 $(BUILD)/embedded.cpp: $(EMBEDDED) $(BUILD)/embedded_names
-	@{ echo '#include "common/judge/embedded.hpp"'; echo 'std::map<std::string, std::string> shakedown::judge::embedded_files() {'; \
+	@{ echo '#include "common/judge/court.hpp"'; echo 'std::map<std::string, std::string> shakedown::judge::embedded_files() {'; \
 	   echo '  std::map<std::string, std::string> files;'; \
 	   for file in $(EMBEDDED); do echo "  { std::string& text = files[\"$${file##*/}\"];"; \
 	     sed 's/.*/text += R"json(&\n)json";/' $$file; echo '  }'; done; echo '  return files; }'; } > $@
@@ -237,8 +237,8 @@ sanitize-threads:
 FUZZ_CXX ?= clang++
 FUZZ_SECONDS ?= 600
 FUZZERS := image pack tensor_file
-fuzzed := common/error.cpp common/output_file.cpp common/xxh64.cpp resnet/tensor_file.cpp tests/support/jpeg.cpp \
-          $(wildcard $(addprefix training/data/,exif.cpp image*.cpp input_file.cpp jpeg*.cpp pack_source.cpp png.cpp write_pack.cpp))
+fuzzed := common/error.cpp common/output_file.cpp common/hash.cpp resnet/tensor_file.cpp tests/support/jpeg.cpp \
+          $(wildcard $(addprefix training/data/,image.cpp codecs.cpp source.cpp input_file.cpp pack.cpp))
 fuzz_object = $(patsubst %,$(BUILD)/fuzz/%.o,$(1))
 fuzz_flags := -O1 -g -fsanitize=address,undefined -fno-sanitize-recover=undefined
 fuzz_programs := $(addprefix $(BUILD)/fuzz/,$(FUZZERS) seeds)

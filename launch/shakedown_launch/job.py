@@ -35,7 +35,7 @@ PASSED_ON_SIGNALS = (signal.SIGUSR1, signal.SIGUSR2)
 PROGRESS = rb"\r[^\r\n]*\x1b\[K"  # a line that is written over: not for a log
 # Seconds: from TERM to KILL, from that to no end at all, of silence on pipes that others hold open
 KILL_AFTER, GIVE_UP_AFTER, OUTPUT_AFTER = 2, 5, 1
-SAME_STOP = 1  # seconds in which a further signal is the same stop, as for a rank (stop_signals.hpp)
+SAME_STOP = 1  # seconds in which a further signal is the same stop, as for a rank (mpi_session.hpp)
 
 
 class Stopped(BaseException):

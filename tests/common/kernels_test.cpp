@@ -7,8 +7,8 @@
 #include <thread>
 
 #include "common/backend.hpp"
-#include "common/half.hpp"
 #include "common/mpi_session.hpp"
+#include "common/numbers.hpp"
 #include "tests/catch.hpp"
 #include "tests/support.hpp"
 

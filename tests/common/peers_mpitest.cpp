@@ -1,5 +1,5 @@
 // Peers in processes of their own: on a GPU each, or sharing one, which takes turns between them.
-#include "common/peers.hpp"
+#include "common/communicator.hpp"
 
 #include "common/mpi_communicator.hpp"
 #include "common/mpi_session.hpp"

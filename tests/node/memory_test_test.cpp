@@ -6,7 +6,6 @@
 
 #include "common/backend.hpp"
 #include "launch/node/soak/injected_faults.hpp"
-#include "launch/node/soak/memory_findings.hpp"
 #include "tests/catch.hpp"
 #include "tests/support.hpp"
 

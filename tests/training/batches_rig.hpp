@@ -18,9 +18,9 @@
 #include "tests/support.hpp"
 #include "tests/support/jpeg.hpp"
 #include "training/data/batches.hpp"
+#include "training/data/codecs.hpp"
 #include "training/data/image.hpp"
-#include "training/data/image_folder.hpp"
-#include "training/data/jpeg_header.hpp"
+#include "training/data/source.hpp"
 
 namespace shakedown::training {
 

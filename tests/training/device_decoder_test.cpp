@@ -7,8 +7,8 @@
 #include "tests/catch.hpp"
 #include "tests/support.hpp"
 #include "tests/support/jpeg.hpp"
-#include "training/data/backend.hpp"
-#include "training/data/jpeg_header.hpp"
+#include "training/data/codecs.hpp"
+#include "training/data/crops.hpp"
 #include "training/data/resize.hpp"
 
 using namespace shakedown;

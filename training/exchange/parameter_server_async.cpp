@@ -4,7 +4,7 @@
 // 2013).
 #include <algorithm>
 
-#include "training/exchange/entries.hpp"
+#include "training/exchange/strategy.hpp"
 
 namespace shakedown::training {
 namespace {

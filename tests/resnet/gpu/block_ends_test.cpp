@@ -1,9 +1,8 @@
 // The gradient at the end of a block: fused kernels against one another and against float64.
 #include <cmath>
 
-#include "common/random.hpp"
-#include "resnet/gpu/gram_kernels.hpp"
-#include "resnet/gpu/wide_block_ends.hpp"
+#include "common/hash.hpp"
+#include "resnet/gpu/unit_kernels.hpp"
 #include "tests/catch.hpp"
 #include "tests/resnet/gpu/kernel_rig.hpp"
 

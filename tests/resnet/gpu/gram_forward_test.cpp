@@ -3,8 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
-#include "resnet/gpu/gram_kernels.hpp"
-#include "resnet/gpu/wide_block_ends.hpp"
+#include "resnet/gpu/unit_kernels.hpp"
 #include "tests/catch.hpp"
 #include "tests/resnet/gpu/kernel_rig.hpp"
 

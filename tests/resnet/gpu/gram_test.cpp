@@ -1,9 +1,9 @@
-// A norm through the Gram matrix (resnet/gpu/gram_kernels.hpp) against float64.
+// A norm through the Gram matrix (resnet/gpu/unit_kernels.hpp) against float64.
 #include <cmath>
 
-#include "resnet/gpu/cublas_products.hpp"
+#include "resnet/gpu/convolution.hpp"
 #include "resnet/gpu/fragment_places.hpp"
-#include "resnet/gpu/gram_kernels.hpp"
+#include "resnet/gpu/unit_kernels.hpp"
 #include "tests/catch.hpp"
 #include "tests/resnet/gpu/gram_problem.hpp"
 

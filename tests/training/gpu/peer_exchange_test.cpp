@@ -10,7 +10,7 @@
 #include "common/mpi_communicator.hpp"
 #include "tests/catch.hpp"
 #include "tests/support.hpp"
-#include "training/exchange/shards.hpp"
+#include "training/exchange/buckets.hpp"
 #include "training/step/update_kernels.hpp"
 
 namespace shakedown::training {
