@@ -16,7 +16,7 @@ COMMAND = Command(
       GPUs: all 60,000 images at 64x64, fp16, one rank per GPU; ResNet-50 at 256
             per rank compared.
       CPU:  6,000 of them at 32x32, on two ranks; ResNet-18 compared; about
-            four minutes on two cores.
+            two minutes on two cores.
     """,
     [Option(("--source",), "DIR",
             "folder of the four Fashion-MNIST .gz files (default: that of Debian's package "
@@ -38,11 +38,11 @@ def settings(gpu_count):
                 ["--model", "resnet50", "--precision", "fp16", "--batch-size", "256",
                  "--lr", "0.01", "--iterations", "50"])
     return ({"train": 6000, "val": 2000},
-            ["--image-size", "32", "--batch-size", "32", "--lr", "0.025", "--epochs", "12",
+            ["--image-size", "32", "--batch-size", "32", "--lr", "0.025", "--epochs", "4",
              "--workers", "2"],
             ["--backend", "cpu", "--model", "resnet18", "--image-size", "32", "--classes", "10",
              "--batch-size", "32", "--lr", "0.01", "--iterations", "5", "--warmup", "2",
-             "--epoch-images", "60000"])
+             "--repeats", "2", "--epoch-images", "60000"])
 
 
 def make_images(source, part, environ):
