@@ -9,7 +9,9 @@ verdict                   the one place that judges
 words, colours            figures as text, strategies as colours
 headline                  page one: the verdict, its reason and four sentences
 tables, communication_tables, machine_tables   what is shown as a table, in text, HTML and CSV alike
-forecast                  what the step model recorded
+step_model, what_if       predictions, from recorded links, ready times and breakdowns; what_if_tables shows them
+inputs, layers            what limits the input; the tables of --layers
+history, mllog            --history, --mllog: a training's epochs for scripts, and as MLPerf's log
 findings                  the sentences of the appendix
 plots/                    one PNG file each, for what there are records of
 text, page, exports       text, HTML, JSON and CSV

@@ -2,6 +2,7 @@
 
 import argparse
 import errno
+import json
 import os
 import pathlib
 import sys
@@ -9,8 +10,8 @@ import time
 import traceback
 from typing import NamedTuple
 
-from . import (against, communication_tables, exports, findings, forecast, history, machine_tables,
-               measured, tables, text, words)
+from . import (against, communication_tables, exports, findings, history, layers, machine_tables, measured,
+               mllog, tables, text, what_if_tables, words)
 from .headline import headline
 from .options import distinguish
 from .page import render_page
@@ -45,8 +46,10 @@ def parse(usage, arguments):
                       help="compare RUN (NEW) with this run, and judge the differences")
     mode.add_argument("--side-by-side", action="store_true",
                       help="print a table with a column for each RUN, without judging")
-    mode.add_argument("--history", metavar="DIR", type=pathlib.Path,
-                      help="draw DIR/curves.png from the training_history.json of bin/train")
+    mode.add_argument("--history", action="store_true",
+                      help="write training_history.json, .csv and curves.png of the training that RUN records")
+    mode.add_argument("--mllog", action="store_true",
+                      help="write mllog.txt, MLPerf's log of the training that RUN records")
     mode.add_argument("--measured", metavar="FOLDER", type=pathlib.Path,
                       help="print docs/measured.md from the committed records in FOLDER")
     parser.add_argument("--threshold", metavar="PERCENT", type=float,
@@ -58,7 +61,7 @@ def parse(usage, arguments):
         raise UsageError(f"--threshold {options.threshold:g}: has no effect without --against")
     if not 0 <= options.threshold < 100:
         raise UsageError(f"--threshold {options.threshold:g}: must be from 0 to less than 100")
-    if not options.runs and not options.measured and not options.history:
+    if not options.runs and not options.measured:
         parser.error("the following arguments are required: RUN")
     if options.side_by_side and len(options.runs) < 2:
         raise UsageError("--side-by-side: needs two RUNs or more")
@@ -131,7 +134,7 @@ def content_of(summary):
                    [*tables.front(summary), *machine_tables.tables(summary)],
                    findings.sections(summary),
                    [*tables.throughputs(summary), *communication_tables.tables(summary),
-                    *tables.scalings(summary), *forecast.tables(summary),
+                    *tables.scalings(summary), *layers.tables(summary), *what_if_tables.tables(summary),
                     *machine_tables.timed_windows(summary), *machine_tables.samples(summary)])
 
 
@@ -150,15 +153,34 @@ def draw(summary, machines, folder):
     return plots.write_plots(summary, "; ".join(machines[:-1]) or machines[0], folder / "plots")
 
 
-def draw_history(folder):
+def write_history(runs, folder):
     """The exit code."""
-    epochs = history.read(folder)
+    lists = history.history_of(runs)
+    folder.mkdir(parents=True, exist_ok=True)
+    history.write(lists, folder)
+    code = PASS
     try:
         from .plots import curves
+        curves.draw(lists, folder)
     except ImportError as error:
         lacks("matplotlib", error)
-        return INCONCLUSIVE
-    say(f"written: {curves.draw(epochs, folder)}")
+        code = INCONCLUSIVE
+    say(f"written to {words.printable(folder)}")
+    return code
+
+
+def draw_written(folder):
+    """Of the folder of bin/train --history, until that goes."""
+    from .plots import curves
+    curves.draw(json.loads((folder / "training_history.json").read_text()), folder)
+    return PASS
+
+
+def write_mllog(runs, folder):
+    lines = mllog.lines_of(runs)
+    folder.mkdir(parents=True, exist_ok=True)
+    log = write(folder / "mllog.txt", "".join(f"{line}\n" for line in lines))
+    say(f"written: {words.printable(log)}")
     return PASS
 
 
@@ -227,8 +249,11 @@ def show(found, options, name):
 
 def run(options):
     """The exit code."""
-    if options.history:
-        return draw_history(options.history)
+    if options.history and pathlib.Path(options.runs[0], "training_history.json").exists():
+        return draw_written(pathlib.Path(options.runs[0]))
+    if options.history or options.mllog:
+        tell = write_history if options.history else write_mllog
+        return tell(read_runs(options.runs), options.output or default_folder())
     if options.measured:
         say(measured.page(options.measured), end="")
     elif options.side_by_side:

@@ -4,7 +4,7 @@ are there, and what it claims is decided by them."""
 
 from itertools import combinations
 
-from . import verdict, words
+from . import inputs, verdict, words
 from .intervals import accuracy_margin, distinct
 from .records import configuration_of, number, texts
 from .summary import TERMS, ranked
@@ -27,7 +27,7 @@ def sections(summary):
     """[(title, [(heading, sentences)])] of the topics that there is something to say about; a
     heading names conditions, and is empty where there is only one set of them."""
     said = []
-    for title, topic in (("Why", why), ("Convergence", convergence),
+    for title, topic in (("Why", why), ("Input", input_limits), ("Convergence", convergence),
                          ("When to choose which", choice), ("Runs", runs)):
         blocks = {}
         for conditions, sentence in topic(summary):
@@ -80,6 +80,16 @@ def doubts(summary, measured):
         yield (f"{measured.strategy}: {size} of its step are in none of the terms of the breakdown."
                if residual > 0 else
                f"{measured.strategy}: the terms of the breakdown add up to {size} more than its step.")
+
+
+def input_limits(summary):
+    """What limits the input where training waited for it: of each configuration the record that waited longest."""
+    for conditions, group in summary.groups:
+        for measured in group:
+            waited = [record for record in [*measured.steps, *measured.timed_epochs()] if inputs.advice(record)]
+            if waited:
+                worst = max(waited, key=lambda record: record["input_stall_ms"] / inputs.seconds_of(record))
+                yield conditions, f"{measured.strategy}: {inputs.advice(worst)}."
 
 
 def convergence(summary):

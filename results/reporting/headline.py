@@ -1,15 +1,24 @@
 """Page one: the verdict with its reason, and four sentences: what is fastest, where the time goes, what
 would help most, what is noise."""
 
-from . import forecast, machine_tables, verdict, words
+from . import machine_tables, text, verdict, what_if, words
 from .communication_tables import hidden_share
 from .intervals import distinct
+from .options import distinguish
+from .reading import read_file
 from .records import number
-from .summary import TERMS, ranked
+from .summary import TERMS, Summary, ranked
 
 MOST = 3  # sets of conditions, failures or names that a sentence lists
 SMALL = 0.01  # of a step: what is not worth a word on page one
 UNACCOUNTED = 0.5  # of a step: more says that something else ran
+
+
+def text_of(path, start=0):
+    """The headline of the runs that a file has from this byte on, as launch/mpi prints it; empty without one."""
+    runs = read_file(path, start)
+    distinguish(runs)
+    return text.verdict_text(*headline(Summary(runs)), text.terminal_width()) if runs else ""
 
 
 def headline(summary):
@@ -36,8 +45,8 @@ def at(summary, conditions):
 
 
 def sentence(texts):
-    text = some(texts)
-    return text and f"{text}."
+    joined = some(texts)
+    return joined and f"{joined}."
 
 
 def some(texts, between="; "):
@@ -121,7 +130,7 @@ def step_of(summary, measured):
 def helps(summary):
     """The largest gains that the step model predicts, if it may be trusted; else what there is to
     gain."""
-    models = forecast.models(summary)
+    models = what_if.models(summary)
     advice = sentence(text for model in models if model.is_trusted()
                       for text in advised(summary, model))
     doubted = [model.error(summary) for model in models if not model.is_trusted()]
@@ -138,7 +147,7 @@ def helps(summary):
 
 def advised(summary, model):
     """The best advice for each configuration of the fastest strategies."""
-    advice = forecast.best_advice(model)
+    advice = what_if.best_advice(model)
     fast = {order[0].strategy for _, order in compared(summary)}
     best = {}
     for one in [one for one in advice if one[0][0].strategy in fast] or advice:

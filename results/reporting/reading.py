@@ -32,9 +32,9 @@ def is_of_judge(file):
     return file.name == "runs.jsonl" and file.with_name("acceptance.jsonl").exists()
 
 
-def text_of(path):
+def text_of(path, start=0):
     try:
-        return path.read_text(encoding="utf-8")
+        return path.read_bytes()[start:].decode("utf-8")
     except OSError as error:
         raise UsageError(f"{words.printable(path)}: {error.strerror}") from None
     except UnicodeDecodeError:
@@ -96,11 +96,11 @@ class Runs:
         self.of("", run_id[1] if run_id else "").cut_at = at
 
 
-def read_file(path):
-    """The runs in a file. A line may be cut off, by a crash or a full disk: the next writer begins
+def read_file(path, start=0):
+    """The runs that a file has from this byte on. A line may be cut off, by a crash or a full disk: the next writer begins
     a new one."""
     runs = Runs(path)
-    lines = text_of(path).split("\n")  # splitlines would also split at characters that JSON allows
+    lines = text_of(path, start).split("\n")  # splitlines would also split at characters that JSON allows
     for at, line in enumerate(lines, 1):
         if not line.strip():
             continue

@@ -48,7 +48,7 @@ class Measured:
     @cached_property
     def histories(self):
         """Of each training its epochs, those of the runs that continued it included."""
-        return trainings_of(self.trained)
+        return [training.epochs for training in trainings_of(self.trained)]
 
     @cached_property
     def rate(self):

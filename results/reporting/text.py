@@ -50,12 +50,15 @@ def section_text(section, width):
     return "\n".join(lines)
 
 
+def verdict_text(outcome, reason, sentences, width):
+    return "\n".join([f"Verdict: {outcome}", *(folded(f"{what}: {sentence}", "- ", width)
+                                              for what, sentence in [("Reason", reason), *sentences])])
+
+
 def first_parts(content, width):
-    said = [("Reason", content.reason), *content.sentences]
     parts = [f"{content.title}\n{'#' * len(content.title)}",
              "\n".join(folded(line, width=width) for line in content.machines),
-             "\n".join([f"Verdict: {content.outcome}", *(
-                 folded(f"{what}: {sentence}", "- ", width) for what, sentence in said)])]
+             verdict_text(content.outcome, content.reason, content.sentences, width)]
     return parts + letters_text(content.configurations, width)
 
 

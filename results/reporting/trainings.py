@@ -4,24 +4,39 @@ import pathlib
 from datetime import datetime, timezone
 from typing import NamedTuple
 
-from .records import number
+from .records import UsageError, number
 
 STOPPED = 5  # exit code: a signal stopped the run, which saved its state
 
 
+class Training(NamedTuple):
+    runs: list  # in the order of their start
+    epochs: list  # their `epoch` records
+
+
 def trainings_of(parts):
-    """[the epochs of one training] of [(run, its epochs)], in the order of their start. Of what a
-    run did again from an older checkpoint, what it did last counts."""
-    found = []  # (the run that came last, the epochs so far)
+    """[Training] of [(run, its epochs)], in the order of their start. Of what a run did again from an older
+    checkpoint, what it did last counts."""
+    found = []
     for run, epochs in sorted(parts, key=lambda part: part[0].header.get("started", "")):
         at = next((at for at in reversed(range(len(found)))
-                   if continues(run, epochs, found[at][0])), None)
+                   if continues(run, epochs, found[at].runs[-1])), None)
         if at is None:
-            found.append((run, epochs))
+            found.append(Training([run], epochs))
         else:
-            before = [epoch for epoch in found[at][1] if epoch["epoch"] < epochs[0]["epoch"]]
-            found[at] = run, before + epochs
-    return [epochs for _, epochs in found]
+            before = [epoch for epoch in found[at].epochs if epoch["epoch"] < epochs[0]["epoch"]]
+            found[at] = Training([*found[at].runs, run], before + epochs)
+    return found
+
+
+def only_training(runs, option):
+    """The training of the runs; UsageError where there is none, or several."""
+    parts = [(run, [epoch for epoch in run.of("epoch") if number(epoch, "epoch") is not None]) for run in runs]
+    found = trainings_of([(run, epochs) for run, epochs in parts if epochs])
+    if len(found) != 1:
+        raise UsageError(f"{option}: needs the record of one training, and its runs: found "
+                         f"{'no `epoch` records' if not found else f'{len(found)} trainings'}")
+    return found[0]
 
 
 def continues(run, epochs, earlier):

@@ -9,41 +9,28 @@ import time
 from unittest import mock
 
 from report_records import collective, header, step, training
-from report_support import REPORT, Report, row, table
+from report_support import REPORT, Report
 from reporting import intervals, shape
 
 
-def said(text):
-    """The last section: a sentence on a line."""
-    return table(text, "\nRuns\n").replace("\n- ", "\n")
-
-
 class Reading(Report):
-    def test_a_crashed_run_is_said_to_be_and_used(self):
-        path = self.write("r.jsonl", step("ddp", 1000), ended=False)
-        with path.open("a") as file:
-            file.write('{"kind":"step","images_per')
-        result = self.report(path, "--output", self.out)
-        self.assertIn("crashed", result.stderr)
-        text = self.text()
-        self.assertRegex(text, r"INCONCLUSIVE: job train .*: crashed: no end record; its last line, 3, is "
-                         "cut off")
-        self.assertIn("Verdict: INCONCLUSIVE\n", text)
-        self.assertEqual(row(text, "ddp")["images/s"], "1,000")
-
-    def test_what_a_crash_cut_off_does_not_hide_later_runs(self):
+    def test_what_a_crash_cut_off_is_named_and_hides_no_later_run(self):
         crashed = self.write("r.jsonl", step("ddp", 1000), ended=False)
-        later = self.write("later.jsonl", step("ddp", 1100))
-        crashed.write_text(crashed.read_text() + '{"kind":"step","ima\n' + later.read_text())
-        self.report(crashed, "--output", self.out)
-        text = self.text()
-        self.assertEqual(row(text, "ddp")["images/s"], "1,050")
-        self.assertIn("its last line, 3, is cut off", text)
-        crashed.write_text(later.read_text() + '{"kind":"run","pro\n' + later.read_text())
-        self.report(crashed, "--output", self.out)
-        text = self.text()
-        self.assertEqual(row(text, "ddp")["images/s"], "1,100")
-        self.assertEqual(row(table(text, "throughput:"), "ddp")["samples"], "2 runs")
+        begun = crashed.read_text() + '{"kind":"step","images_per'
+        crashed.write_text(begun)
+        self.assertIn("crashed", self.report(crashed, "--output", self.out).stderr)
+        shown = self.shown_of(crashed)
+        self.assert_said(shown.said["Reason"], "job train", "crashed: no end record; its last line, 3, is cut off")
+        self.assertEqual(shown.said["Verdict"], "INCONCLUSIVE")
+        self.assertEqual(shown.row("strategies", "ddp")["images/s"], "1,000")
+        later = self.write("later.jsonl", step("ddp", 1100)).read_text()
+        crashed.write_text(begun + "\n" + later)
+        shown = self.shown_of(crashed)
+        self.assertEqual(shown.row("strategies", "ddp")["images/s"], "1,050")
+        self.assertIn("its last line, 3, is cut off", shown.words)
+        crashed.write_text(later + '{"kind":"run","pro\n' + later)
+        shown = self.shown_of(crashed)
+        self.assertEqual(shown.cells("throughput", "ddp", "median", "samples"), ["1,100", "2 runs"])
 
     def test_lines_are_of_the_run_whose_id_they_carry(self):
         def job(run_id, machine, batch, *more):
@@ -55,21 +42,22 @@ class Reading(Report):
         path = self.folder / "r.jsonl"
         mixed = [lines[i] for i in range(3) for lines in (crashed, failed, ended) if i < len(lines)]
         path.write_text("".join(json.dumps(line) + "\n" for line in mixed))
-        self.report(path, "--output", self.out)
-        text = self.text()
-        for machine, batch in (("NVIDIA H100", 16), ("NVIDIA A100", 32), ("NVIDIA V100", 64)):
-            self.assertRegex(text, rf"batch {batch}, {machine} .* {10 * batch}\n")
-        self.assertEqual(re.findall(r"\nINCONCLUSIVE: job train (\w+) \(.*\): crashed", said(text)), ["b2"])
-        self.assertEqual(re.findall(r"\nFAIL: job train (\w+) .*: ended with exit code 1", said(text)), ["c3"])
+
+        def rates(shown):
+            """{machine: images/s}."""
+            return {name[name.index("NVIDIA "):][:11]: rate for table in shown.tables if table.name == "strategies"
+                    for name, rate, *_ in table.rows}
+        shown = self.shown_of(path)
+        self.assertEqual(rates(shown), {"NVIDIA H100": "160", "NVIDIA A100": "320", "NVIDIA V100": "640"})
+        for cause in (r"INCONCLUSIVE: job train b2 \(.*\): crashed", r"FAIL: job train c3 .*: ended with exit code 1"):
+            self.assertEqual(len(re.findall(cause, shown.words)), 1, shown.words)
         with path.open("a") as file:  # the end of b2, cut off, and a job of 0.1, without ids
             file.write('{"kind":"step","run_id":"a1","bat\n{"kind":"end","run_id":"b2","exit\n' +
                        self.write("old.jsonl", step("ddp", 1280, batch_size=128)).read_text())
-        self.report(path, "--output", self.out)
-        text = self.text()
-        self.assertRegex(text, r"batch 128, NVIDIA H200 .* 1,280\n")
-        self.assertEqual(re.findall(r"\nINCONCLUSIVE: job train (\w+) .* last line, 10, is cut off", said(text)), ["b2"])
-        self.assertRegex(text, r"Left out: line 9 of train a1 \(.*\), which is cut off")
-
+        shown = self.shown_of(path)
+        self.assertIn("1,280", str([table.rows for table in shown.tables]))
+        self.assertRegex(shown.words, r"job train b2 .* last line, 10, is cut off")
+        self.assertRegex(shown.words, r"Left out: line 9 of train a1 \(.*\), which is cut off")
 
     def test_records_may_lack_and_hold_anything_that_the_schema_allows(self):
         """Found by mutating the committed records."""
@@ -77,7 +65,7 @@ class Reading(Report):
                       **{"options.fusion": ["a"], "options.bucket_order": {}}),
                header(**{"options.fusion": "none"})]
         paths = [self.write(f"{at}.jsonl", step("ddp", 1000, bucket_cap_mb=25),
-                            {"kind": "link_cost", "model": [1]}, {"kind": "loader", "strategy": {}},
+                            {"kind": "link_cost", "colour": [1]}, {"kind": "ready", "bytes": [1], "ready_ms": [None]}, {"kind": "layer", "calls": 1}, {"kind": "loader", "strategy": {}},
                             head=head) for at, head in enumerate(odd)]
         content = self.content_of(paths)
         sizes = [self.write(f"{at}.jsonl", collective(8, 10, samples_us=[10, None, 11])) for at in "ab"]
@@ -196,14 +184,14 @@ class Usage(Report):
             self.assertEqual(len(list(written)), 1)
 
     def test_a_step_without_a_rate_is_named(self):
-        text = self.text_of(step("ddp", 1000), step("none", None))
-        self.assertRegex(text, r"Left out: 1 step record of train .* without images_per_s")
+        self.assertRegex(self.shown(step("ddp", 1000), step("none", None)).words,
+                         r"Left out: 1 step record of train .* without images_per_s")
 
     def test_a_folder_is_searched_and_a_file_counted_once(self):
         (self.folder / "deep").mkdir()
         self.write("deep/r.jsonl", step("ddp", 1000))
-        self.report(self.folder, self.folder / "deep/r.jsonl", "--output", self.out)
-        self.assertEqual(row(table(self.text(), "throughput:"), "ddp")["samples"], "1 run")
+        self.assertEqual(self.shown_of(self.folder, self.folder / "deep/r.jsonl").cells("throughput", "ddp", "samples"),
+                         ["1 run"])
 
     def test_what_bin_judge_reads_of_an_acceptance_is_no_run(self):
         for name, said in [("other.jsonl", True), ("acceptance.jsonl", False)]:

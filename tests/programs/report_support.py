@@ -34,6 +34,38 @@ def called(arguments):
     return SimpleNamespace(returncode=code, stdout=out.getvalue(), stderr=err.getvalue())
 
 
+class Shown:
+    """What text, page and CSV files show: tables of cells, and sentences."""
+
+    def __init__(self, tables, sentences=(), said=()):
+        self.tables, self.said = tables, dict(said)  # said: page one's
+        self.words = "\n".join([*sentences, *(f"{what}: {text}" for what, text in self.said.items()),
+                                *(line for table in tables for line in (table.title, *table.notes))])
+
+    @staticmethod
+    def of(content):
+        sections = [f"{title}: {sentence}" for title, blocks in content.sections
+                    for _, sentences in blocks for sentence in sentences]
+        return Shown([*content.front, *content.tables], [*content.machines, *sections], {
+            "Verdict": content.outcome, "Reason": content.reason, **dict(content.sentences)})
+
+    def row(self, name, first):
+        """{heading: cell} of the row that begins so, in the first table of this name that has it."""
+        for table in self.tables:
+            for cells in table.rows:
+                if table.name == name and cells[0] == first:
+                    return dict(zip(table.columns[1:], cells[1:]))
+        raise AssertionError(f"{name} has no row {first}: {[(table.name, table.rows) for table in self.tables]}")
+
+    def cells(self, name, first, *heads):
+        """None for a column that is not there."""
+        return [self.row(name, first).get(head) for head in heads]
+
+    def names(self, name):
+        """The first cells of the tables of this name."""
+        return [cells[0] for table in self.tables if table.name == name for cells in table.rows]
+
+
 class Report(unittest.TestCase):
     def setUp(self):
         self.folder = pathlib.Path(tempfile.mkdtemp(prefix="shakedown_"))
@@ -72,10 +104,26 @@ class Report(unittest.TestCase):
     def content_of(paths):
         return command.content_of(Summary(read_runs(paths)))
 
+    def shown(self, *records, **options):
+        return Shown.of(self.content(*records, **options))
+
+    def shown_of(self, *paths):
+        return Shown.of(self.content_of(paths))
+
+    def compared(self, *arguments, code=0):
+        """The tables of --against and --side-by-side."""
+        tables = []
+        with mock.patch.object(command, "show", lambda found, *_: tables.extend(found)):
+            self.report(*arguments, code=code)
+        return Shown(tables)
+
     def sentences(self, *records, **options):
         """{what: sentence} of page one."""
-        content = self.content(*records, **options)
-        return {"Verdict": content.outcome, "Reason": content.reason, **dict(content.sentences)}
+        return self.shown(*records, **options).said
+
+    def assert_said(self, text, *pieces):
+        """These names and figures, in this order, in whatever words."""
+        self.assertRegex(text, ".*".join(map(re.escape, pieces)))
 
     def assert_line(self, text, *pieces):
         """A line of the text has these names and figures in this order, in whatever words."""

@@ -19,10 +19,12 @@ import unittest
 from unittest import mock
 
 from report_against import Against, SideBySide, Watch  # noqa: F401, are run
-from report_compare import BucketCaps, Exchanges, Forecast, Terms, Throttled  # noqa: F401, are run
+from report_compare import BucketCaps, Exchanges, Forecast, Terms  # noqa: F401, are run
+from report_model import Recorded, StepModel  # noqa: F401, are run
 from report_reading import Reading, Usage  # noqa: F401, are run
 from report_records import breakdown, collective, everything, header, link_cost, record, step, training
 from report_sentences import Sentences  # noqa: F401, are run
+from report_training import History, Input, Layers, MlLog  # noqa: F401, are run
 from report_verdicts import Paths, Shown, Verdicts  # noqa: F401, are run
 from report_support import Report, called, prefer_one_with_libraries, row, table
 from support import BIN, TREE, make_image_folder, run
@@ -37,54 +39,41 @@ CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
 
 class Figures(Report):
     def test_repetitions_are_a_mean_a_median_and_their_range(self):
-        text = self.text_of(step("ddp", 1000), step("ddp", 1100), step("ddp", 1500),
-                            step("none", 1600))
-        self.assertRegex(text, r"strategy +images/s +low-high")
-        self.assertEqual(row(text, "ddp"), {"images/s": "1,100",
-                                            "low-high": "1,000-1,500", "% none": "68.8"})
-        self.assertEqual(row(text, "none")["images/s"], "1,600")
-        self.assertLess(text.index("\nnone "), text.index("\nddp "))  # the fastest first
-        more = row(table(text, "throughput:"), "ddp")
-        self.assertEqual((more["mean"], more["median"], more["samples"]),
-                         ("1,200", "1,100", "3 runs"))
+        shown = self.shown(step("ddp", 1000), step("ddp", 1100), step("ddp", 1500), step("none", 1600))
+        self.assertEqual(shown.row("strategies", "ddp"), {"images/s": "1,100", "low-high": "1,000-1,500", "% none": "68.8"})
+        self.assertEqual(shown.names("strategies"), ["none", "ddp"])  # the fastest first
+        self.assertEqual(shown.cells("throughput", "ddp", "mean", "median", "samples"), ["1,200", "1,100", "3 runs"])
+        rates = [1000, 1010, 1020, 1030, 1040, 1050, 1060, 1070, 5000]  # an outlier; 2nd and 8th of nine: 96 %
+        self.assertEqual(self.shown(*(step("ddp", rate) for rate in rates)).cells("strategies", "ddp", "low-high"),
+                         ["1,010-1,070"])
 
     def test_the_interval_of_one_run_is_of_the_quantity_that_it_stands_beside(self):
-        text = self.text_of(step("ddp", 1000, 0.01))
-        self.assertEqual(row(text, "ddp")["low-high"], "990-1,010")
-        self.assertEqual(row(table(text, "throughput:"), "ddp")["samples"], "1 run")
-        self.assertIn("low-high: 95 % interval of the mean over the steps of a single run", text)
+        of_median = {"images_per_s_low": 1020, "images_per_s_high": 1030}
+        for steps, interval, samples, note in (
+                ([step("ddp", 1000, 0.01)], "990-1,010", "1 run", "low-high: 95 % interval of the mean over the steps"),
+                ([step("ddp", 1000, **of_median)], None, "1 run", "low-high unknown"),
+                ([step("ddp", 1000, **of_median), step("ddp", 1004, 0.1)], "1,000-1,004", "2 runs", "fewer than six runs"),
+                ([step("ddp", 1000, 0.01), step("none", 1100), step("none", 1200)], "990-1,010", "1 run",
+                 "low-high of none: range of fewer than six runs\nlow-high of ddp: 95 % interval of the mean")):
+            shown = self.shown(*steps)
+            self.assertEqual(shown.cells("strategies", "ddp", "low-high"), [interval])
+            self.assertEqual(shown.cells("throughput", "ddp", "samples"), [samples])
+            self.assertIn(note, shown.words)
+        self.text_of(step("ddp", 1000, 0.01))
         ddp = json.loads((self.out / "results_baseline_ddp.json").read_text())
         self.assertEqual(ddp["throughput_interval"], "95 % interval of the mean")
-        of_median = {"images_per_s_low": 1020, "images_per_s_high": 1030}
-        text = self.text_of(step("ddp", 1000, **of_median))
-        self.assertNotIn("low-high", row(text, "ddp"))
-        self.assertEqual(row(table(text, "throughput:"), "ddp")["samples"], "1 run")
-        self.assertIn("low-high unknown: the only run or epoch was recorded without an interval of images/s", text)
-        text = self.text_of(step("ddp", 1000, **of_median), step("ddp", 1004, 0.1))
-        self.assertEqual(row(text, "ddp")["low-high"], "1,000-1,004")
-        self.assertEqual(row(table(text, "throughput:"), "ddp")["samples"], "2 runs")
-        text = self.text_of(step("ddp", 1000, 0.01), step("none", 1100), step("none", 1200))
-        self.assertIn("low-high of none: range of fewer than six runs\n"
-                      "low-high of ddp: 95 % interval of the mean over the steps", text)
-
-    def test_six_repetitions_have_an_interval_and_more_leave_outliers_out(self):
-        rates = [1000, 1010, 1020, 1030, 1040, 1050, 1060, 1070, 5000]
-        text = self.text_of(*(step("ddp", rate) for rate in rates))
-        self.assertEqual(row(text, "ddp")["low-high"], "1,010-1,070")  # 2nd and 8th of nine: 96 %
 
     def test_a_training(self):
         epochs = training("ddp", [0.5, 0.72, 0.7125])
         epochs[0].update(images_per_s=250, epoch_s=200)
-        text = self.text_of(*epochs, *training("all-reduce", [0.5, 0.7, 0.71]))
-        # 150,000 images in 200 + 50 + 50 s
-        trained = table(text, "training:")
-        self.assertEqual(row(trained, "ddp"), {
+        shown = self.shown(*epochs, *training("all-reduce", [0.5, 0.7, 0.71]))
+        self.assertEqual(shown.row("trainings", "ddp"), {  # 150,000 images in 200 + 50 + 50 s
             "mean": "500", "s/epoch": "100", "best accuracy": "72.00 %", "images/s": "1,000",
             "epochs": "3", "at epoch": "2", "train loss": "0.6667", "waited for data": "0.1 %"})
-        self.assertEqual([row(trained, "all-reduce")[key] for key in (
-            "mean", "s/epoch", "best accuracy")], ["1,000", "50", "71.00 %"])
-        self.assertIn("ddp: the first epoch took 200 s, the median of the others is 50 s", text)
-        self.assertNotIn("all-reduce: the first epoch", text)
+        self.assertEqual(shown.cells("trainings", "all-reduce", "mean", "s/epoch", "best accuracy"),
+                         ["1,000", "50", "71.00 %"])
+        self.assertIn("ddp: the first epoch took 200 s, the median of the others is 50 s", shown.words)
+        self.assertNotIn("all-reduce: the first epoch", shown.words)
 
     def test_a_resumed_training_is_one(self):
         """Of an epoch that was recorded, but not in the last checkpoint, the later run's counts."""
@@ -92,27 +81,21 @@ class Figures(Report):
         again = {**epochs[2], "val_top1": 0.65, "images_per_s": 700}
 
         def part(name, *epochs, resume="auto", folder="a", code=0, started=0):
-            head = header(**{"options.resume": resume, "options.checkpoint_dir": folder},
-                          started=f"2026-11-21T16:14:0{started}Z")
-            path = self.write(name, *epochs, head=head, ended=False)
-            path.write_text(path.read_text() + json.dumps({"kind": "end", "exit_code": code}) + "\n")
-            return path
+            return self.write(name, *epochs, {"kind": "end", "exit_code": code}, ended=False, head=header(
+                **{"options.resume": resume, "options.checkpoint_dir": folder}, started=f"2026-11-21T16:14:0{started}Z"))
 
         def trained(*paths):
-            self.report(*paths, "--output", self.out)
-            found = row(table(self.text(), "training:"), "ddp")
-            return [found[key] for key in ("epochs", "best accuracy", "at epoch", "images/s")]
+            return self.shown_of(*paths).cells("trainings", "ddp", "epochs", "best accuracy", "at epoch", "images/s")
         first = part("z.jsonl", *epochs[:3], code=5)
         rest = part("b.jsonl", again, *epochs[3:], started=1)
         for paths in ((first, rest), (rest, first)):
             self.assertEqual(trained(*paths), ["6", "80.00 %", "5", "1,000"])
-            ddp = json.loads((self.out / "results_baseline_ddp.json").read_text())
-            self.assertEqual((ddp["epoch"], ddp["val_top1"]),
-                             ([1, 2, 3, 4, 5, 6], [0.5, 0.6, 0.65, 0.7, 0.8, 0.75]))
-        by_name = part("b.jsonl", again, *epochs[3:], folder="", started=1,
-                       resume="a/checkpoint_best.safetensors")
+        self.report(first, rest, "--output", self.out)
+        ddp = json.loads((self.out / "results_baseline_ddp.json").read_text())
+        self.assertEqual((ddp["epoch"], ddp["val_top1"]), ([1, 2, 3, 4, 5, 6], [0.5, 0.6, 0.65, 0.7, 0.8, 0.75]))
+        by_name = part("b.jsonl", again, *epochs[3:], folder="", started=1, resume="a/checkpoint_best.safetensors")
         self.assertEqual(trained(first, by_name), ["6", "80.00 %", "5", "1,000"])
-        self.assertNotIn("differ in", self.text())
+        self.assertNotIn("differ in", self.shown_of(first, by_name).words)
         killed = part("z.jsonl", *epochs[:1], code=3)  # before its first checkpoint
         self.assertEqual(trained(killed, part("b.jsonl", *epochs, started=1))[1:3], ["90.00 %", "3"])
         # Repetitions are none: another folder, from the start, or of a folder that was emptied.
@@ -122,48 +105,42 @@ class Figures(Report):
             self.assertEqual(trained(part("z.jsonl", *epochs), again)[1], "85.00 %")
 
     def test_a_setting_is_not_mixed_with_plain_ddp(self):
-        text = self.text_of(step("ddp", 900, setting="bucket-copy", speedup_vs_plain=0.9),
-                            step("ddp", 1000), step("ddp", 1020), step("none", 1100))
-        self.assertEqual(row(text, "ddp")["images/s"], "1,010")
-        self.assertEqual(row(text, "bucket-copy"), {"images/s": "900", "of plain ddp": "90.0 %"})
-        more = table(text, "throughput:")
-        self.assertEqual(row(more, "ddp")["samples"], "2 runs")
-        self.assertEqual(row(more, "ddp, bucket-copy")["samples"], "1 run")
+        records = [step("ddp", 900, setting="no-overlap", speedup_vs_plain=0.9), step("ddp", 1000), step("ddp", 1020),
+                   step("none", 1100)]
+        shown = self.shown(*records)
+        self.assertEqual(shown.row("strategies", "ddp")["images/s"], "1,010")
+        self.assertEqual(shown.row("settings", "no-overlap"), {"images/s": "900", "of plain ddp": "90.0 %"})
+        self.assertEqual([shown.row("throughput", name)["samples"] for name in ("ddp", "ddp, no-overlap")],
+                         ["2 runs", "1 run"])
+        self.text_of(*records)
         ddp = json.loads((self.out / "results_baseline_ddp.json").read_text())
         self.assertEqual((ddp["setting"], ddp["throughput_median_images_per_s"]), ("", 1010))
-        self.assertEqual([(other["setting"], other["throughput_images_per_s"])
-                          for other in ddp["other_configurations"]], [("bucket-copy", 900)])
+        self.assertEqual([(other["setting"], other["throughput_images_per_s"]) for other in ddp["other_configurations"]],
+                         [("no-overlap", 900)])
 
     def test_one_json_a_strategy(self):
         self.text_of(*training("ddp", [0.5, 0.75], peak_memory_bytes=[5, 7]), step("ddp", 900),
                      step("parameter-server", 700, push_ms=3, pull_ms=4, comm_ms=7, ranks_computing=3),
                      step("all-reduce", 800, comm_ms=5), step("parameter-server-async", 600))
-        names = {path.name for path in self.out.glob("*.json")}
-        self.assertEqual(names, {"results_baseline_ddp.json", "results_all_reduce.json",
-                                 "results_ps.json", "results_parameter_server_async.json"})
-        ddp = json.loads((self.out / "results_baseline_ddp.json").read_text())
-        self.assertEqual(ddp["throughput_images_per_s"], 1000)
-        self.assertEqual(ddp["seconds_per_epoch"], 50)
-        self.assertEqual(ddp["best_accuracy"], 0.75)
-        self.assertEqual(ddp["train_loss"], [2, 1])
-        self.assertEqual(ddp["val_top1"], [0.5, 0.75])
-        self.assertEqual(ddp["peak_memory_bytes"], 7)
-        self.assertIsNone(ddp["communication_ms"])
-        others = [other["throughput_images_per_s"] for other in ddp["other_configurations"]]
-        self.assertEqual(others, [900])
-        served = json.loads((self.out / "results_ps.json").read_text())
-        self.assertEqual([served[key] for key in ("push_ms", "pull_ms", "communication_ms")],
-                         [3, 4, 7])
-        self.assertEqual(served["ranks_computing"], 3)
+        written = {path.name: json.loads(path.read_text()) for path in self.out.glob("*.json")}
+        self.assertEqual(set(written), {"results_baseline_ddp.json", "results_all_reduce.json", "results_ps.json",
+                                        "results_parameter_server_async.json"})
+        ddp, served = written["results_baseline_ddp.json"], written["results_ps.json"]
+        for key, value in {"throughput_images_per_s": 1000, "seconds_per_epoch": 50, "best_accuracy": 0.75,
+                           "train_loss": [2, 1], "val_top1": [0.5, 0.75], "peak_memory_bytes": 7,
+                           "communication_ms": None}.items():
+            self.assertEqual(ddp[key], value, key)
+        self.assertEqual([other["throughput_images_per_s"] for other in ddp["other_configurations"]], [900])
+        self.assertEqual([served[key] for key in ("push_ms", "pull_ms", "communication_ms", "ranks_computing")],
+                         [3, 4, 7, 3])
 
     def test_the_latency_of_a_collective_is_of_what_moves_bytes(self):
-        sizes = [{"kind": "collective", "operation": "all_gather", "dtype": "float32",
-                  "world_size": 4, "bytes": size, "time_us_p50": time, "busbw_gbs": size / 1e3}
-                 for size, time in ((0, 0.57), (128, 9.99), (1024, 12.5))]
-        text = self.text_of(step("ddp", 1000), *sizes)
-        self.assertRegex(text, r"collectives, float32.*\n.*\n-+\nall_gather .* 9\.99 at 128 B")
-        text = self.text_of(step("ddp", 1000), sizes[0])
-        self.assertRegex(text, r"\nall_gather +4 +0 +0 B")
+        sizes = [{"kind": "collective", "operation": "all_gather", "dtype": "float32", "world_size": 4, "bytes": size,
+                  "time_us_p50": time, "busbw_gbs": size / 1e3} for size, time in ((0, 0.57), (128, 9.99), (1024, 12.5))]
+        shown = self.shown(step("ddp", 1000), *sizes)
+        self.assertIn("9.99 at 128 B", shown.row("collectives", "all_gather").values())
+        only = self.shown(step("ddp", 1000), sizes[0]).row("collectives", "all_gather")
+        self.assertEqual(list(only.values())[:3], ["4", "0", "0 B"])
 
 
 GOLDEN = TREE / "tests/programs/report_golden.txt"

@@ -6,6 +6,7 @@ import subprocess
 from report_records import breakdown, collective, header, record, step, training
 from report_support import REPORT, Report, read_runs, row, table
 from reporting import page
+from reporting.headline import text_of
 from reporting.summary import Summary
 
 
@@ -94,6 +95,16 @@ class Verdicts(Report):
         self.report(self.folder, "--output", self.out)
         html = (self.out / "comparison_report.html").read_text()
         self.assertRegex(html, r'<p class="outcome"><span class="verdict FAIL">FAIL</span> job train')
+
+    def test_the_headline_of_what_a_job_appended(self):
+        """As launch/mpi prints it."""
+        path = self.write("r.jsonl", step("ddp", 1000), {"kind": "end", "exit_code": 1, "elapsed_s": 1}, ended=False)
+        before = path.stat().st_size
+        self.assertIn("Verdict: FAIL\n- Reason: ", text_of(path))
+        self.assertEqual(text_of(path, before), "")
+        with path.open("a") as file:
+            file.write("".join(json.dumps(line) + "\n" for line in (header(), step("zero1", 900))))
+        self.assertRegex(text_of(path, before), r"^Verdict: INCONCLUSIVE\n- Reason: .*crashed.*\n- Fastest: zero1 900")
 
     def test_a_pass_tells_what_it_is_made_of(self):
         passed = record("certificate", "ddp", reference="all-reduce", **{"pass": True})

@@ -2,7 +2,7 @@
 
 from .. import words
 from ..records import number
-from ..forecast import models
+from ..what_if import models
 from . import style
 
 

@@ -4,7 +4,8 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
 from .. import words
-from ..forecast import WinnerMap, models
+from ..what_if import models
+from ..what_if_tables import WinnerMap
 from . import style
 
 

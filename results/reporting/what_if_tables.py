@@ -1,91 +1,16 @@
-"""The records of bin/compare's step model (`link_cost`, `prediction`, `advice`, `winner`) as tables.
-The model is in training/predict; nothing is modelled here."""
+"""Tables of the step model (what_if.py): its links, its error, what it predicts and advises, which strategy wins
+where."""
 
-import statistics
 from typing import NamedTuple
 
 from . import words
 from .intervals import distinct
-from .records import Configuration, configuration_of, number, numbers
+from .records import number, numbers
 from .summary import median_of, ranked
 from .tables import FRACTION, Column, Table, ms, share, signed
+from .what_if import best_advice, models
 
-KINDS = ("prediction", "advice", "winner")
 MOST_ADVICE = 5
-
-
-class Model:
-    """All that is recorded for one set of conditions, of several batches."""
-
-    def __init__(self, conditions):
-        self.conditions = conditions
-        self.links = []
-        for kind in KINDS:
-            setattr(self, f"{kind}s", [])  # (configuration, record)
-
-    def measured(self, summary):
-        """[(configuration, step predicted, step measured, ms)]."""
-        found = [(configuration, number(record, "step_ms_predicted"),
-                  measured_ms(summary, configuration, record))
-                 for configuration, record in self.predictions]
-        return [one for one in found if one[1] and one[2]]
-
-    def errors(self, summary):
-        """Absolute relative errors of the predicted steps that were measured."""
-        return [abs(predicted / measured - 1)
-                for _, predicted, measured in self.measured(summary)]
-
-    def error(self, summary):
-        """The largest; None where nothing was measured."""
-        return max(numbers(self.records(), "model_error") + self.errors(summary), default=None)
-
-    def records(self):
-        return [record for kind in KINDS for _, record in getattr(self, f"{kind}s")]
-
-    def is_trusted(self):
-        """Whether bin/compare printed predictions and advice; older records do not say, or trust what
-        was compared with nothing."""
-        return not any(record.get("trusted") is False for record in self.records())
-
-    def doubt(self, summary):
-        errors = self.errors(summary)
-        return [] if not errors else [
-            f"model error where steps were measured: {words.percent(statistics.median(errors))} "
-            f"in the median, {words.percent(max(errors))} at most"]
-
-    def unmeasured(self, summary):
-        return [(configuration, record) for configuration, record in self.predictions
-                if not measured_ms(summary, configuration, record)]
-
-
-def measured_ms(summary, configuration, record):
-    """The step of what was predicted: as measured in the same job, else in any of the runs."""
-    measured = number(record, "step_ms_measured")
-    if measured is None and configuration in summary.measured:
-        measured = summary.measured[configuration].step_ms
-    return measured
-
-
-def models(summary):
-    """[Model] in the order of the records. A link_cost names no model or precision: it is of the
-    records that follow it."""
-    found = {}
-    for run in summary.runs:
-        links = []
-        for record in run.records:
-            if record["kind"] == "link_cost":
-                links.append(record)
-            elif record["kind"] in KINDS:
-                of, strategy = configuration_of(run, record)
-                # A model's batch is of one rank: more ranks have more of it.
-                of = of._replace(batch=number(record, "batch_size") or 0, batch_is_global=False)
-                ranks = number(run.header, "world_size") or of.world_size
-                conditions = of._replace(world_size=ranks, batch=0)
-                model = found.setdefault(conditions, Model(conditions))
-                getattr(model, f"{record['kind']}s").append((Configuration(of, strategy), record))
-                model.links += links
-                links = []
-    return list(found.values())
 
 
 def tables(summary):
@@ -165,17 +90,6 @@ def more_ranks(summary, model, suffix):
         Column("extrapolated", is_outside),
     ], list(found.items()), ["assumes that all links are like the measured ones; extrapolated: the "
                              "batch is outside the measured range"])
-
-
-def best_advice(model):
-    """[((configuration, change), gain in percent, extrapolated)], the largest gain first."""
-    found = {}
-    for configuration, record in model.advices:
-        if number(record, "gain_percent") is not None:
-            found.setdefault((configuration, record.get("change")), []).append(record)
-    gains = [(key, median_of(records, "gain_percent"), any(r.get("extrapolated") for r in records))
-             for key, records in found.items()]
-    return sorted(gains, key=lambda one: -one[1])
 
 
 def advice(model, suffix):
