@@ -10,7 +10,7 @@ from .acceptance.evidence import records
 from .acceptance.judge import program
 from .acceptance.model import FAIL, INCONCLUSIVE, Run
 from .acceptance.report import series
-from .acceptance.words import count, figure, nodes
+from .words import count, figure, nodes
 from .command import Command, Option, UsageError, parse, say
 
 COMMAND = Command(

@@ -79,7 +79,7 @@ class Nagios(unittest.TestCase):
                 text, _, state = self.line(acceptance)
                 self.assertEqual((text.replace(f" GPU of rank 0:", ":")[:len(said) + 11], state),
                                  (f"ACCEPTANCE {said}", code))
-                shown = page.html(acceptance, plots=False)
+                shown = page.html(acceptance)
                 self.assertIn(f"<summary>Not known ({len(facts)})</summary>", shown)
                 self.assertEqual("Warnings" in shown, bool(more))
 

@@ -9,7 +9,7 @@ import unittest
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
 import acceptance_samples as samples  # noqa: E402
-from shakedown_launch.acceptance import words  # noqa: E402
+from shakedown_launch import words  # noqa: E402
 from shakedown_launch.acceptance.report import nagios, slurm_lines  # noqa: E402
 
 

@@ -21,7 +21,7 @@ from .judge import program
 from .judge.judge import Judge
 from .model import EXIT_CODES, FAIL, INCONCLUSIVE, STOPPED, Acceptance, Finding
 from .report import digest, history, jsonl, junit, nagios, page, prometheus, slurm_lines, text
-from .words import clean, count
+from ..words import clean, count
 
 # Of Slurm's hooks, which may need 20 s and 5 s: seconds until their jobs are ended, then killed.
 BUDGET_S = {stages.PROLOG: (14, 3), stages.PASSIVE: (4.3, 0.5)}

@@ -82,7 +82,7 @@ class Figure:
 
     @property
     def higher_is_better(self):
-        return self.unit not in ("us", "ms", "s")
+        return self.unit not in ("us", "ms", "s", "°C")
 
 
 @dataclasses.dataclass(frozen=True)

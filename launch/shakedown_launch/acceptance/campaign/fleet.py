@@ -15,7 +15,7 @@ from ... import hosts, mpi, slurm
 from ...command import UsageError
 from ...job import RUNNING, Job, Output, Stopped
 from ..model import Run
-from ..words import clean
+from ...words import clean
 
 GRACE = 10  # seconds, as launch/mpi
 ALONE = {"OMPI_MCA_ess_singleton_isolated": "1"}  # Open MPI then starts no daemon

@@ -1,7 +1,7 @@
 """Which machine answered for each node, by the host name and the boot id in the programs' records."""
 
 from ..model import CONFIG, INCONCLUSIVE, INFRASTRUCTURE, Finding
-from ..words import hostlist
+from ...words import hostlist
 
 CHECK = "machine"
 

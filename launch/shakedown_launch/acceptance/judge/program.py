@@ -13,7 +13,7 @@ from .. import stages
 from ..lines import finding_line, stage_line
 from ..model import (CLASSES, INCONCLUSIVE, NOT_JUDGED, OUTCOMES, PASS, SOFTWARE, VERDICTS,
                      Figure, Finding, worst)
-from ..words import valid
+from ...words import valid
 
 RUNS, RECORD = "runs.jsonl", "judged.jsonl"
 LIMIT_S = 300  # 8,000 GPUs take 2 s

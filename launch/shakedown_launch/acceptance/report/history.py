@@ -11,7 +11,7 @@ import pathlib
 import time
 
 from ..model import FAIL, WARN, Finding
-from ..words import clean, count
+from ...words import clean, count
 from .digest import injected
 
 FORMAT = "shakedown-history-1"

@@ -10,7 +10,7 @@ import secrets
 
 from ..lines import finding_line, stage_line
 from ..model import EXIT_CODES, PASS, STOPPED
-from ..words import valid
+from ...words import valid
 from . import digest
 
 PROGRAM = "acceptance"

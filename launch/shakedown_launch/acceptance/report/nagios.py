@@ -3,7 +3,7 @@
 import math
 
 from ..model import FAIL, INCONCLUSIVE, PASS, WARN, WORST_FIRST
-from ..words import clean, count, nodes
+from ...words import clean, count, nodes
 from . import digest, series
 
 OK, WARNING, CRITICAL, UNKNOWN = range(4)

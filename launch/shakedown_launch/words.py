@@ -1,4 +1,4 @@
-"""Names and figures as text, for all that is written about an acceptance.
+"""Names, figures and tables as text.
 
 Names, causes and settings come from hosts that may be broken: `clean` comes first."""
 
@@ -71,6 +71,15 @@ def duration(seconds):
         return f"{seconds} s"
     hours, minutes = divmod(minutes, 60)
     return f"{hours} h {minutes} min" if hours else f"{minutes} min {seconds} s"
+
+
+def aligned(rows, left=()):
+    """Lines of a table, columns in `left` flush left; a column without any content below its head is left
+    out."""
+    columns = [at for at in range(len(rows[0]) if rows else 0) if {row[at] for row in rows[len(rows) > 1:]} - {"", "-"}]
+    wide = {at: max(len(row[at]) for row in rows) for at in columns}
+    return ["  " + "  ".join(f"{row[at]:<{wide[at]}}" if at in left else f"{row[at]:>{wide[at]}}"
+                             for at in columns).rstrip() for row in rows]
 
 
 # ---- lists of nodes ------------------------------------------------------------------------------
