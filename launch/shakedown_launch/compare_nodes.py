@@ -5,8 +5,7 @@ import os
 import tempfile
 import types
 
-from . import slurm
-from .acceptance.evidence import records
+from . import records, slurm
 from .acceptance.judge import program
 from .acceptance.model import FAIL, INCONCLUSIVE, Run
 from .acceptance.report import series

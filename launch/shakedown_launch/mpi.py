@@ -6,7 +6,6 @@ import os
 import re
 import signal
 import stat
-import subprocess
 
 from . import gpus, hosts, messages, places, ranks, slurm
 from .command import Command, InconclusiveError, Option, UsageError, parse, positive, say
@@ -74,13 +73,7 @@ def request(values, words, environ):
 
 def check_open_mpi(environ, names=()):
     """`names`: of the hosts of the job, where they are not this one alone."""
-    try:
-        version = subprocess.run(["mpirun", "--version"], env=environ, stdin=subprocess.DEVNULL,
-                                 stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
-                                 timeout=60).stdout
-    except (OSError, subprocess.TimeoutExpired):
-        version = b""
-    version = version.decode(errors="replace").partition("\n")[0]
+    version = places.ask(["mpirun", "--version"], 60, environ).output.partition("\n")[0]
     if "Open MPI" not in version:
         remedy = "make setup, or " if places.in_source_tree() else ""
         raise UsageError(f"Open MPI's mpirun is required (found: {version or 'none'}); "

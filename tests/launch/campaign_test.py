@@ -5,13 +5,12 @@ import pathlib
 import sys
 import unittest
 import unittest.mock
-from types import SimpleNamespace
 
 TREE = pathlib.Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(TREE / "launch"))
 sys.path.insert(0, str(TREE / "tests/launch"))
 from acceptance_fakes import FakeFleet, FakeJudge, concluded, conduct  # noqa: E402
-from shakedown_launch import gpus, job, slurm  # noqa: E402
+from shakedown_launch import gpus, job, places, slurm  # noqa: E402
 from shakedown_launch.acceptance import stages  # noqa: E402
 from shakedown_launch.acceptance.campaign import campaign, fleet, progress  # noqa: E402
 from shakedown_launch.acceptance.evidence import inventory  # noqa: E402
@@ -62,7 +61,7 @@ class Campaign(unittest.TestCase):
         """As much as another one, whose variables name GPUs that are not there."""
         one = conduct(FakeFleet(["a", "b"]), backend="gpu")
         one.ranks = {"a": 2, "b": 0}
-        self.assertIn("links", one.rates())
+        self.assertIn("links", one.facts().rates)
         expected = one.expected()
         self.assertEqual(expected["b"], expected["a"])
         self.assertIn("node_check", expected["b"])
@@ -80,7 +79,7 @@ class Campaign(unittest.TestCase):
         for task in made.tasks:
             per_node = 1 if task.stage == stages.INVENTORY else 8
             self.assertEqual(task.ranks, per_node * len(task.nodes), task.stage)
-        self.assertEqual((one.ranks, one.rates()), ({"a": 8, "b": 8}, [
+        self.assertEqual((one.ranks, one.facts().rates), ({"a": 8, "b": 8}, [
             "products", "memory", "host_link", "links", "collectives", "training"]))
 
     def test_backend_gpu_without_a_gpu_is_inconclusive_and_says_so(self):
@@ -282,11 +281,9 @@ class TimeLimit(unittest.TestCase):
     def test_what_slurm_answers(self):
         for answer, seconds in [("50", None), ("0:50", 50), ("2:34", 154), ("1:00:00", 3600), ("1-02:00:01", 93601),
                                 ("UNLIMITED", None), ("INVALID", None), ("", None)]:
-            with unittest.mock.patch.object(slurm.subprocess, "run",
-                                            return_value=SimpleNamespace(stdout=answer.encode())):
-                self.assertEqual(slurm.seconds_left({"SLURM_JOB_ID": "7"}), seconds, answer)
-        with unittest.mock.patch.object(slurm.subprocess, "run", side_effect=FileNotFoundError):
-            self.assertIsNone(slurm.seconds_left({"SLURM_JOB_ID": "7"}))
+            self.assertEqual(slurm.seconds_left({"SLURM_JOB_ID": "7"}, lambda words, environ: places.Said(0, answer)),
+                             seconds, answer)
+        self.assertIsNone(slurm.seconds_left({"SLURM_JOB_ID": "7"}, lambda words, environ: places.Said()))
         self.assertIsNone(slurm.seconds_left({}))
 
 

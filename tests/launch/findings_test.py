@@ -8,7 +8,8 @@ import unittest
 
 TREE = pathlib.Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(TREE / "launch"))
-from shakedown_launch.acceptance.evidence import findings, records  # noqa: E402
+from shakedown_launch import records  # noqa: E402
+from shakedown_launch.acceptance.evidence import findings  # noqa: E402
 from shakedown_launch.acceptance.model import FAIL, INCONCLUSIVE, PASS, UNKNOWN, WARN, Run  # noqa: E402
 
 HOSTS, GPUS = ["n1", "n1", "n2", "n2"], ["GPU-a", "GPU-b", "GPU-c", "GPU-d"]
@@ -71,7 +72,7 @@ class HowItEnded(Case):
         for run, said in [(run_of(5), "stopped by a signal, exit code 5"),
                           (run_of(3, note="the job could not be started"),
                            "inconclusive, exit code 3: the job could not be started"),
-                          (run_of(3, ("n1",), lost=("host n1",),
+                          (run_of(3, ("n1",), lost=(("n1", "host n1 could not be reached"),),
                                   note="host n1 could not be reached"),
                            "host n1 could not be reached")]:
             found = findings.findings(run, records.read("/nonexistent"))
@@ -144,7 +145,7 @@ class HowItEnded(Case):
         self.assertEqual((found.cause, found.action), (f"soak did not end in order: {waits}", "see the log"))
 
     def test_a_lost_node(self):
-        found = of(run=run_of(3, nodes=("n2",), lost=("n2",)))
+        found = of(run=run_of(3, nodes=("n2",), lost=(("n2", "host n2 was lost"),)))
         self.one(found, INCONCLUSIVE, ("n2",), "node-lost")
 
     def test_two_jobs_in_one_file_are_two(self):

@@ -92,9 +92,7 @@ class Judged(unittest.TestCase):
             made = judge.Judge(folder, program.Program(
                 folder, os.environ, ["--reference", reference] if reference else []))
             one = conduct(Nodes(folder, count, dict(slower)), stages.QUICK, "gpu", made, ranks=2)
-            self.verdicts, self.others, self.judged = made.conclude(
-                one.nodes(), one.runs, [*one.findings, *made.all_findings(one.runs, one.isolations)],
-                one.isolations, rates=one.rates(), expected=one.expected(), left_out=one.left_out)
+            self.verdicts, self.others, self.judged = made.conclude(one.facts())
         self.isolations = one.isolations
         return {each.node.name: each.outcome for each in self.verdicts}
 

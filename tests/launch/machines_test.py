@@ -4,7 +4,7 @@ import unittest
 
 from acceptance_fakes import conduct, FakeFleet, FakeJudge, run_of
 from shakedown_launch.acceptance import stages
-from shakedown_launch.acceptance.evidence import machines
+from shakedown_launch.acceptance.evidence import inventory
 from shakedown_launch.acceptance.model import CONFIG, INCONCLUSIVE, INFRASTRUCTURE
 
 A, B = ("w.1.foo", "boot-a"), ("w.2.foo", "boot-b")
@@ -15,7 +15,7 @@ def findings(*answered):
     runs = {run_of(stage, nodes): [{"kind": "run", "hosts": [host for host, _ in of_run],
                                     "boot_ids": [boot for _, boot in of_run]}]
             for stage, nodes, of_run in answered}
-    return machines.findings(list(runs), runs.__getitem__)
+    return inventory.wrong_machines(list(runs), runs.__getitem__)
 
 
 class Machines(unittest.TestCase):

@@ -293,7 +293,8 @@ class Slurm(unittest.TestCase):
                 (idle, ("RUNNING\n", ""), ""), (idle, ("", ""), ""), ("", ("", ""), ""),
                 (idle, ("", "slurm_load_jobs error: Invalid job id specified\n"), "Slurm: job 77 (SLURM_JOB_ID) is over"),
                 (idle, ("NODE_FAIL\n", ""), "Slurm: job 77 (SLURM_JOB_ID) is over")]:
-            found = slurm.trouble(environ, lambda *words: (states, "") if words[0] == "sinfo" else job)
+            found = slurm.trouble(environ, lambda words, limit: places.Said(0, *(
+                    (states, "") if words[0] == "sinfo" else job)))
             self.assertEqual(found.partition(":")[2].partition(": unset")[0], said.partition(":")[2])
 
     def test_some_nodes_of_the_allocation(self):

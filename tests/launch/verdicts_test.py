@@ -17,8 +17,8 @@ from shakedown_launch.acceptance import stages  # noqa: E402
 from shakedown_launch.acceptance.judge import judge, program  # noqa: E402
 from shakedown_launch.acceptance.ladder import isolation  # noqa: E402
 from shakedown_launch.acceptance.model import (  # noqa: E402
-    FAIL, HARDWARE, INCONCLUSIVE, INFRASTRUCTURE, NOT_JUDGED, PASS, UNKNOWN, WARN, Finding, Node,
-    Run)
+    FAIL, HARDWARE, INCONCLUSIVE, INFRASTRUCTURE, NOT_JUDGED, PASS, UNKNOWN, WARN, Facts, Finding,
+    Node, Rounds, Run)
 
 
 class Judge(unittest.TestCase):
@@ -43,7 +43,7 @@ class Judge(unittest.TestCase):
                 found = made.findings(run)
                 self.assertEqual(made.outcome(run), outcome)
                 made._judging = FakeProgram(folder)
-                self.assertEqual(made.conclude([Node("a")], [run], found, {})[0][0].outcome, outcome)
+                self.assertEqual(made.conclude(Facts([Node("a")], [run]))[0][0].outcome, outcome)
                 self.assertEqual(judge.Judge(folder).outcome(run), "FAIL")
                 # What is not known of another's GPU stays what is not known.
                 self.assertEqual([each.outcome for each in found if each.check == "serial"], ["UNKNOWN"] * (unknown in lines))
@@ -54,7 +54,7 @@ class Judge(unittest.TestCase):
                     Finding("nodes", INCONCLUSIVE, ("a", "c"), "not finished")], 1: []}
         made = judge.Judge("/nonexistent")
         with unittest.mock.patch.object(made, "findings", lambda run: said[run.round]):
-            self.assertEqual([each.nodes for each in made.all_findings(runs, {})], [("b",)])
+            self.assertEqual([each.nodes for each in made.all_findings(Facts([], runs))], [("b",)])
 
     def test_the_ladder_says_what_its_tests_amount_to(self):
         runs = [run_of(stages.LADDER, list("ab"), 1), run_of(stages.LADDER, ["a"], 0, round=1)]
@@ -63,10 +63,10 @@ class Judge(unittest.TestCase):
         made = judge.Judge("/nonexistent")
         with unittest.mock.patch.object(made, "findings",
                                         lambda run: [] if run.round else wrong):
-            found = made.all_findings(runs, {stages.LADDER: once})
+            found = made.all_findings(Facts([], runs, isolations={stages.LADDER: once}))
             self.assertEqual({(each.outcome, each.check) for each in found},
                              {(INCONCLUSIVE, "isolation")})
-            self.assertEqual(made.all_findings(runs, {}), wrong)
+            self.assertEqual(made.all_findings(Facts([], runs)), wrong)
 
     def test_a_warning_is_given_once(self):
         twice = [Finding(stage, outcome, ("a",), "shm is small", check="shm")
@@ -108,7 +108,7 @@ class OfGroups(Case):
                 ((), [Finding(stages.LADDER, FAIL, GROUPS[2].nodes, "wrong data")], [PASS, PASS, FAIL])]:
             made = self.judge(*(figure(each, GROUPS[2].nodes) for each in rates))
             made.findings = lambda run: said if run is GROUPS[2] else []
-            self.assertEqual(made.outcomes(GROUPS, GROUPS), outcomes)
+            self.assertEqual(made.round(GROUPS, GROUPS, Rounds())[0], outcomes)
 
     def test_groups_that_passed_so_far_are_peers(self):
         """Those that were slow are no measure, nor is a group one of itself."""
@@ -116,8 +116,8 @@ class OfGroups(Case):
         made.records = lambda run: [{"kind": "run", "hosts": ["n0.site"]}]
         other = run_of("soak", "n0", record="soak")
         again = run_of(stages.LADDER, GROUPS[1].nodes, round=1, record="all_reduce/again.jsonl")
-        made.outcomes(GROUPS, [other, *GROUPS])
-        made.outcomes([again], [other, *GROUPS, again])
+        _, rounds = made.round(GROUPS, [other, *GROUPS], Rounds())
+        made.round([again], [other, *GROUPS, again], rounds)
         for (options, runs), listed in zip(made._judging.asked, [GROUPS, [GROUPS[2], again]]):
             self.assertEqual(options, {"--stage": stages.LADDER})
             self.assertEqual(runs[0], {"kind": "node", "name": "n0", "hosts": ["n0.site"]})
@@ -126,13 +126,14 @@ class OfGroups(Case):
 
     def test_what_measures_no_rates_is_not_judged(self):
         made = self.judge()
-        self.assertEqual(made.outcomes([run_of("nodes", ["a", "b"])], [run_of("nodes", ["a", "b"])]), [PASS])
+        self.assertEqual(made.round([run_of("nodes", ["a", "b"])], [run_of("nodes", ["a", "b"])], Rounds())[0], [PASS])
         self.assertEqual(made._judging.asked, [])
 
     def test_without_a_result_of_bin_judge_its_nodes_are_inconclusive(self):
         made = self.judge(failed="bin/judge ended with signal 11")
-        self.assertEqual(made.outcomes(GROUPS, GROUPS), [PASS] * 3)
-        found = made.all_findings(GROUPS, {stages.LADDER: isolation.Isolation()})
+        outcomes, rounds = made.round(GROUPS, GROUPS, Rounds())
+        self.assertEqual(outcomes, [PASS] * 3)
+        found = made.all_findings(Facts([], GROUPS, (), {stages.LADDER: isolation.Isolation()}, rounds))
         self.assertEqual({(each.nodes, each.outcome) for each in found},
                          {((f"n{i}",), INCONCLUSIVE) for i in range(6)})
 
@@ -140,10 +141,10 @@ class OfGroups(Case):
         """What the ladder made of these is its conclusion."""
         made = self.judge(figure(FAIL, GROUPS[2].nodes), figure(PASS, GROUPS[0].nodes))
         again = run_of(stages.LADDER, GROUPS[2].nodes, round=1, record="all_reduce/again.jsonl")
-        made.outcomes(GROUPS, GROUPS)
-        made.outcomes([again], [*GROUPS, again])
+        _, rounds = made.round(GROUPS, GROUPS, Rounds())
+        _, rounds = made.round([again], [*GROUPS, again], rounds)
         made._judging.lines = [figure(PASS, GROUPS[0].nodes)]
-        _, _, judged = made.conclude([], [*GROUPS, again], [], {stages.LADDER: isolation.Isolation()})
+        _, _, judged = made.conclude(Facts([], [*GROUPS, again], (), {stages.LADDER: isolation.Isolation()}, rounds))
         runs = made._judging.asked[-1][-1]
         self.assertEqual([line["record"] for line in runs if line["kind"] == "stage"],
                          [run.record for run in GROUPS[:2]])
@@ -153,9 +154,9 @@ class OfGroups(Case):
 class Verdicts(Case):
     BOTH = [run_of("soak", "a"), run_of("soak", "b")]
 
-    def outcomes(self, runs, findings=(), lines=(), failed="", **more):
+    def outcomes(self, runs, findings=(), lines=(), failed="", accepted=lambda each: each, **more):
         made = self.judge(*lines, failed=failed)
-        self.verdicts, self.others, _ = made.conclude(NODES, runs, list(findings), {}, **more)
+        self.verdicts, self.others, _ = made.conclude(Facts(NODES, runs, findings, **more), accepted)
         self.asked = made._judging.asked
         return {each.node.name: each.outcome for each in self.verdicts}
 
@@ -221,7 +222,7 @@ class Verdicts(Case):
         made = self.judge()
         made.records = lambda run: [{"kind": "unreadable", "line": 3, "cause": "no JSON"}] \
             if run.nodes == ("a",) else [{"kind": "run", "hosts": ["b.site", "b.site"]}]
-        made.conclude(NODES, [run_of("soak", name, record=name) for name in "ab"], [], {})
+        made.conclude(Facts(NODES, [run_of("soak", name, record=name) for name in "ab"]))
         lines = made._judging.asked[0][-1]
         self.assertEqual([line["record"] for line in lines if line["kind"] == "stage"], ["b"])
         self.assertEqual([line["hosts"] for line in lines if line["kind"] == "node"], [["a"], ["b.site"]])

@@ -6,10 +6,9 @@ import time
 from ... import gpus, slurm
 from ...job import RUNNING, Stopped
 from .. import stages
-from ..evidence import inventory, machines
+from ..evidence import inventory
 from ..ladder import ladder
-from ..model import FAIL, INCONCLUSIVE
-from . import topology
+from ..model import FAIL, INCONCLUSIVE, Facts, Rounds
 from .fleet import AT_ONCE, Task
 from .progress import minutes
 
@@ -38,7 +37,7 @@ class Campaign:
         self.ranks = {}  # node: its ranks
         self.left_out = {}  # node: why no further stage ran on it
         self.findings = []  # of the inventory over all nodes
-        self.isolations = {}  # stage: the ladder's Isolation
+        self.isolations, self.rounds = {}, Rounds()  # of the ladder, by stage; of all
         self.injected = set()  # (stage, node) of the programs that were given the fault
 
     def run(self):
@@ -69,13 +68,16 @@ class Campaign:
         self.end(f"stopped {by}")
         return by
 
-    def nodes(self):
-        """As far as the records say what they are."""
+    def facts(self):
+        """model.Facts; the nodes as far as the records say what they are."""
         records = {}
         for run in self.runs:
             if len(run.nodes) == 1:
                 records.setdefault(run.nodes[0], []).extend(self.judge.records(run))
-        return [inventory.node(name, records.get(name, [])) for name in self.fleet.nodes]
+        # On the CPU no rates have to be judged; what more was measured needs a judgement too.
+        rates = stages.rates(self.settings, min(filter(None, self.ranks.values()), default=0))
+        return Facts([inventory.node(name, records.get(name, [])) for name in self.fleet.nodes], self.runs,
+                     self.findings, self.isolations, self.rounds, rates, self.expected(), self.left_out)
 
     def expected(self):
         """{node: names of the stages that it has to pass}."""
@@ -84,10 +86,6 @@ class Campaign:
         return {node: [stage.name for scope in scopes for stage in
                        stages.chosen(self.settings, scope, self.ranks.get(node) or most or None)]
                 for node in self.fleet.nodes}
-
-    def rates(self):
-        """The classes that every node must have a judgement of; what more was measured needs one too."""
-        return stages.rates(self.settings, min(filter(None, self.ranks.values()), default=0))
 
     def kinds_of_faults(self):
         """Those that a stage of this tier finds on the ranks that the nodes have."""
@@ -144,7 +142,7 @@ class Campaign:
         self.left_out.update({each.nodes[0]: each.cause for each in self.findings
                               if each.outcome == FAIL or each in of_job})
         self.left_out.update({each.nodes[0]: each.cause
-                              for each in machines.findings(runs, self.judge.records)})
+                              for each in inventory.wrong_machines(runs, self.judge.records)})
         for run in runs:
             self._count_ranks(run, found[run.nodes[0]])
 
@@ -245,7 +243,7 @@ class Campaign:
             self._isolate(stage, nodes, ATTEMPTS)
 
     def _isolate(self, stage, nodes, first_round=0):
-        domains = self._domains or topology.domains(nodes, self._environ)
+        domains = self._domains or slurm.domains(nodes, self._environ)
         lost = set()
         search = ladder.isolate(nodes, domains, lost=lost)
         outcomes, number = None, first_round
@@ -257,7 +255,7 @@ class Campaign:
                     search.send(None)  # what is open is inconclusive
                 runs = self._run([self._task(stage, group, round_=number, group=i)
                                   for i, group in enumerate(groups)])
-                outcomes = self.judge.outcomes(runs, self.runs)
+                outcomes, self.rounds = self.judge.round(runs, self.runs, self.rounds)
                 number += 1
                 lost |= self._lost(stage, number, [
                     run for run in runs if run.code == 3 and self.judge.outcome(run) == INCONCLUSIVE])
@@ -266,7 +264,7 @@ class Campaign:
 
     def _lost(self, stage, number, runs):
         """The nodes of these runs that do not answer: every later round would wait for them."""
-        named = [[name for name in run.nodes if f"host {name}" in run.lost] for run in runs]
+        named = [[name for name in run.nodes if name in dict(run.lost)] for run in runs]
         inventory_ = stages.named(stages.INVENTORY)
         tasks = [dataclasses.replace(
             self._task(inventory_, [name], round_=number, group=i), stage=f"{stage.name}/answer")
@@ -319,7 +317,7 @@ class Campaign:
 
     def _leave_out_lost(self, run, stage):
         """The nodes of a run that no longer answer: they would hold up all that is to come."""
-        lost = {name for name in run.nodes if f"host {name}" in run.lost}
+        lost = {name for name in run.nodes if name in dict(run.lost)}
         if len(run.nodes) == 1 and (run.lost or
                                     run.code == 3 and run.seconds >= self._limit(stage)):
             lost = set(run.nodes)
