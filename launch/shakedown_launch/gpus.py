@@ -6,7 +6,7 @@ import os
 import re
 import sys
 
-from .places import TREE, InconclusiveError, ask
+from .places import TREE, InconclusiveError, ask, text_of
 
 VISIBLE = "CUDA_VISIBLE_DEVICES"
 ENTRY = r"[0-9]+|(GPU|MIG)-[^,]+"  # of --gpus
@@ -17,11 +17,8 @@ def built(environ):
     """Whether the programs have the gpu backend (not built yet: perhaps)."""
     backends = environ.get("BACKENDS") or ""
     if not backends:
-        try:
-            with open(os.path.join(TREE, "build", "machine.mk")) as file:
-                backends = file.read().partition("BACKENDS := ")[2].partition("\n")[0]
-        except OSError:
-            pass
+        made = text_of(os.path.join(TREE, "build", "machine.mk"))
+        backends = made.partition("BACKENDS := ")[2].partition("\n")[0]
     return not backends or "gpu" in backends.split()
 
 

@@ -130,10 +130,7 @@ def time_outs(environ):
     files = ["~/.openmpi/mca-params.conf", "/etc/openmpi/openmpi-mca-params.conf"]
     mpirun = places.which("mpirun", environ)
     files += [os.path.join(os.path.dirname(mpirun), "../etc/openmpi-mca-params.conf")] if mpirun else []
-    text = ""
-    for path in map(os.path.expanduser, files):
-        with contextlib.suppress(OSError), open(path, errors="replace") as file:
-            text += file.read()
+    text = "".join(map(places.text_of, files))
     if "OMPI_MCA_plm_rsh_agent" in environ or re.search(r"^\s*plm_rsh_a", text, re.M):
         return KEEPALIVE
     return {**KEEPALIVE, "OMPI_MCA_plm_rsh_args": SSH_ARGUMENTS}

@@ -90,6 +90,15 @@ def ask(words, limit_s=10, environ=None):
     return Said(process.returncode, *(each.decode(errors="replace") for each in said))
 
 
+def text_of(path):
+    """"" of a file that cannot be read."""
+    try:
+        with open(os.path.expanduser(path), errors="replace") as file:
+            return file.read()
+    except OSError:
+        return ""
+
+
 def report_program(environ):
     path = os.path.join(TREE, "results", "report")
     return path if is_executable(path) else own_program("report", environ) or path

@@ -1,13 +1,13 @@
 """The table of a launch/variants run, from the records in its folder; after it, what went wrong."""
 
-import json
 import pathlib
 import re
 import statistics
 from typing import NamedTuple
 
-from . import causes
+from . import causes, records
 from .command import UsageError
+from .words import size
 
 RESULTS = {0: "ok", 1: "fail", 2: "usage error", 3: "inconclusive", 4: "internal error",
            5: "stopped"}
@@ -30,7 +30,8 @@ class Figure(NamedTuple):
 class Variant:
     def __init__(self, folder, row):
         self.name, self.settings, self.without, code = row.split("\t")
-        self.lines = list(read_lines(folder / f"{self.name}.jsonl"))
+        read = records.read(folder / f"{self.name}.jsonl")
+        self.lines = [line for line in read if line["kind"] != records.UNREADABLE]  # of a run that was killed, too
         self.figures = dict(measured(self.lines))
         logs = [folder / f"{self.name}.log", *sorted(folder.glob(f"{self.name}.nccl.*"))]
         self.said = [line for log in logs for line in log.read_text(errors="replace").splitlines()]
@@ -43,7 +44,7 @@ class Variant:
             self.code, self.result = 0, "not available"
 
     def run(self):
-        return next((line for line in self.lines if line.get("kind") == "run"), {})
+        return next((line for line in self.lines if line["kind"] == "run"), {})
 
     def applies(self):
         """Whether the transport reads this variant's variables."""
@@ -51,32 +52,16 @@ class Variant:
         return not self.settings or self.settings.startswith(prefix)
 
 
-def read_lines(path):
-    for text in path.read_text().splitlines() if path.exists() else []:
-        try:
-            yield json.loads(text)
-        except ValueError:  # the line at which a run was killed
-            return
-
-
-def size(count):
-    for unit in ["B", "KiB", "MiB"]:
-        if count < 1024:
-            return f"{count:g} {unit}"
-        count /= 1024
-    return f"{count:g} GiB"
-
-
 def measured(lines):
     """((what, unit), Figure) of a record; the median of what was measured repeatedly."""
     groups = {}
     for line in lines:
-        if line.get("kind") == "collective":
+        if line["kind"] == "collective":
             groups.setdefault(f"{line['operation']} {line['dtype']}", []).append(line)
-        elif line.get("kind") == "step":
+        elif line["kind"] == "step":
             what = f"{line['model']} {line['strategy']}, batch {line['batch_size']}"
             groups.setdefault(what, []).append(line)
-        elif line.get("kind") == "link" and not line["direction"].startswith("bi"):
+        elif line["kind"] == "link" and not line["direction"].startswith("bi"):
             groups.setdefault("links, one direction", []).append(line)
     for what, group in groups.items():
         kind = group[0]["kind"]
