@@ -95,7 +95,8 @@ CHECKS = ("shared-memory", "limits", "host-memory")  # of node_check: what messa
 def fitness(folder, environ):
     """Lines on this host's shared memory and limits. Reported, not enforced: a run shows more."""
     record = os.path.join(folder, "node_check.jsonl")
-    said = places.ask([places.find_program("node_check", environ), "--passive", "--record", record], 20, environ)
+    program = places.own_program("node_check", environ) or "node_check"
+    said = places.ask([program, "--passive", "--record", record], 20, environ)
     found = [line for line in records.read(record) if line.get("check") in CHECKS]
     for line in found:
         yield f"{line['verdict']} {line['check']}: {line['cause']}{line.get('action') and ' -> ' + line['action'] or ''}"

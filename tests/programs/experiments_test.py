@@ -34,8 +34,7 @@ class Experiments(unittest.TestCase):
         make_image_folder(self.folder / "data/val", 6)
         out = self.experiments(0, f"--data-dir={self.folder / 'data'}", "--epochs=2", "-n", 2,
                                *SMALL)
-        self.assertRegex(out, r"48 images, 2 epochs each: about \d+\.\d (s|min), and validation")
-        self.assertNotIn("0.0 min", out)
+        self.assertRegex(out, r"48 images, 2 epochs each: about \d.* (s|min), and validation")
         self.assertLess(out.index("each: about"), re.search(r"^epoch +loss", out, re.M).start())
         best = {}
         for name in ["ddp", "all-reduce", "parameter-server"]:
@@ -88,8 +87,8 @@ class Experiments(unittest.TestCase):
     def test_estimate(self):
         steps = [{"strategy": "ddp", "images_per_s": 10.0}, {"strategy": "all-reduce", "images_per_s": 0.5}]
         self.assertEqual(list(experiments.estimate(steps, 60, 1)), [
-            f"  {'ddp':<28}       10.0 images/s,        6.0 s", f"  {'all-reduce':<28}        0.5 images/s,      2.0 min",
-            "60 images, 1 epoch each: about 2.1 min, and validation"])
+            f"  {'ddp':<28}       10.0 images/s,        6.0 s", f"  {'all-reduce':<28}        0.5 images/s,    2 min 0 s",
+            "60 images, 1 epoch each: about 2 min 6 s, and validation"])
         (self.folder / "a/b").mkdir(parents=True)
         (self.folder / "a/loop").symlink_to(self.folder / "a")
         (self.folder / "a/b/image").touch()
