@@ -73,11 +73,15 @@ def duration(seconds):
     return f"{hours} h {minutes} min" if hours else f"{minutes} min {seconds} s"
 
 
-def aligned(rows, left=()):
-    """Lines of a table, columns in `left` flush left; a column without any content below its head is left
-    out."""
+def aligned(rows, left=(), most=math.inf):
+    """Lines of a table of at most `most` characters, for which its first column is cut; columns in `left`
+    flush left. A column without any content below its head is left out."""
     columns = [at for at in range(len(rows[0]) if rows else 0) if {row[at] for row in rows[len(rows) > 1:]} - {"", "-"}]
     wide = {at: max(len(row[at]) for row in rows) for at in columns}
+    over = sum(wide.values()) + 2 * len(columns) - most
+    if over > 0:
+        wide[0] = max(16, wide[0] - over)
+        rows = [[clean(row[0], wide[0]), *row[1:]] for row in rows]
     return ["  " + "  ".join(f"{row[at]:<{wide[at]}}" if at in left else f"{row[at]:>{wide[at]}}"
                              for at in columns).rstrip() for row in rows]
 

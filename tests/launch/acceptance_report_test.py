@@ -119,7 +119,7 @@ class Text(unittest.TestCase):
         lines = self.lines(samples.few())
         text = "\n".join(lines)
         self.assertLessEqual(len(lines), 60)
-        self.assertLessEqual(max(map(len, lines)), 100)
+        self.assertLessEqual(max(map(len, lines)), report.WIDTH)
         for part in ["4 nodes: 1 FAIL, 1 INCONCLUSIVE, 2 PASS", "isolation: 9 tests in 3 rounds",
                      "FAIL          n002\n              GPU 5, serial 1650000000205: 3 wrong",
                      "class: HARDWARE; action: RMA; check: soak-products",
@@ -343,7 +343,7 @@ class Fleet(unittest.TestCase):
     def test_text(self):
         lines = report.text(self.fleet).splitlines()
         self.assertLessEqual(len(lines), 100)
-        self.assertLessEqual(max(map(len, lines)), 130)
+        self.assertLessEqual(max(map(len, lines)), report.WIDTH)
         text = "\n".join(lines)
         self.assertRegex(text, r"FAIL +\d+ more nodes, ENVIRONMENT, product/fp16/flop_per_cycle_sm:\n")
         self.assertRegex(text, r"INCONCLUSIVE  n\[.*\.\.\.\] \(\d+ nodes\)\n +no end line")

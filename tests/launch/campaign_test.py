@@ -263,7 +263,7 @@ class TimeLimit(unittest.TestCase):
     def test_too_short_is_said_before_the_stages_start(self):
         for left, tier, said in [(3, stages.QUICK, True), (None, stages.QUICK, False), (3600, stages.QUICK, False)]:
             _, written, _, _ = self.conduct(left, tier)
-            self.assertEqual("the job has 3 s left: what does not run by then is INCONCLUSIVE; request "
+            self.assertEqual("the job has 3.0 s left: what does not run by then is INCONCLUSIVE; request "
                              "--time=00:05:00\n" in written, said, written)
         self.assertFalse(self.conduct(3, stages.PROLOG)[-1].called)  # hooks call no command of Slurm
 
@@ -342,9 +342,9 @@ class Progress(unittest.TestCase):
             shown.begin("train", "2 nodes")
             shown.tick()
             shown.end()
-            self.assertEqual(logged, ["inventory on n1", "2/3 train on 2 nodes, about 3:40 min left"])
+            self.assertEqual(logged, ["inventory on n1", "2/3 train on 2 nodes, about 3 min 40 s left"])
             text = "".join(written)
-            self.assertIn("2/3 train on 2 nodes, about 3:40 min left", text)
+            self.assertIn("2/3 train on 2 nodes, about 3 min 40 s left", text)
             self.assertEqual("\x1b[K" in text, terminal)
             self.assertEqual(text.count("\n"), 0 if terminal else 2)
 

@@ -5,12 +5,12 @@ import time
 
 from ... import gpus, slurm
 from ...job import RUNNING, Stopped
+from ...words import duration
 from .. import stages
 from ..evidence import inventory
 from ..ladder import ladder
 from ..model import FAIL, INCONCLUSIVE, Facts, Rounds
 from .fleet import AT_ONCE, Task
-from .progress import minutes
 
 CPU_RANKS = 2  # per node
 # Findings of the inventory after which programs cannot start, or would wait for one another
@@ -111,10 +111,9 @@ class Campaign:
     def _compare_with_time_limit(self, needed):
         left = self._seconds_left()
         if left is not None and needed > left:
-            minutes_ = 5 * -(-int(needed + LAST_S) // 300)
-            self.progress.note(f"needs about {minutes(needed)}, the job has {minutes(left)} left: what "
-                               f"does not run by then is INCONCLUSIVE; request --time={minutes_ // 60:02d}:"
-                               f"{minutes_ % 60:02d}:00", shown=True)
+            hours, minutes = divmod(5 * -(-int(needed + LAST_S) // 300), 60)
+            self.progress.note(f"needs about {duration(round(needed))}, the job has {duration(round(left))} left: what does "
+                               f"not run by then is INCONCLUSIVE; request --time={hours:02d}:{minutes:02d}:00", shown=True)
 
     def _usable(self, least_ranks=1):
         return [node for node in self.fleet.nodes
@@ -128,36 +127,38 @@ class Campaign:
         self._begin(stage, self.fleet.nodes)
         runs = self._run([self._task(stage, [name], ranks=1) for name in self.fleet.nodes])
         found = {run.nodes[0]: inventory.gpus(self.judge.records(run)) for run in runs}
-        self._choose_backend(found, {run.nodes[0] for run in runs if self._unusable(run)})
-        if self.settings.backend == stages.GPU and self._expect_gpus is None and \
-                not self._job_gpus:
+        self._choose_backend(found, {run.nodes[0] for run in runs if self._unusable(run) is not None})
+        on_gpus = self.settings.backend == stages.GPU
+        if on_gpus and self._expect_gpus is None and not self._job_gpus:
             models = {gpus_[0].model for gpus_ in found.values() if gpus_}
             for model in models or {""}:
-                counts = {node: len(gpus_) for node, gpus_ in found.items()
-                          if len(models) < 2 or gpus_ and gpus_[0].model == model}
-                self.findings += inventory.too_few(counts)
+                self.findings += inventory.too_few({node: len(gpus_) for node, gpus_ in found.items()
+                                                    if len(models) < 2 or gpus_ and gpus_[0].model == model})
         node = self.fleet.nodes[0]
         of_job = inventory.of_job(node, self._job_gpus, found.get(node, ()))
         self.findings += of_job
-        self.left_out.update({each.nodes[0]: each.cause for each in self.findings
-                              if each.outcome == FAIL or each in of_job})
-        self.left_out.update({each.nodes[0]: each.cause
-                              for each in inventory.wrong_machines(runs, self.judge.records)})
+        self.left_out.update({each.nodes[0]: each.cause for each in [
+            *self.findings, *inventory.wrong_machines(runs, self.judge.records)]
+            if each.outcome == FAIL or each in of_job or each.check == inventory.MACHINE})
         for run in runs:
-            self._count_ranks(run, found[run.nodes[0]])
+            self._count_ranks(run, len(found[run.nodes[0]]), on_gpus)
 
     def _unusable(self, run):
-        """Why programs cannot start on the node, of its inventory."""
-        return [each.cause for each in self.judge.findings(run)
-                if each.outcome in (FAIL, INCONCLUSIVE) and each.check in UNUSABLE]
+        """Why programs cannot start on the node, of its inventory; None where they can."""
+        return next((each.cause for each in self.judge.findings(run)
+                     if each.outcome in (FAIL, INCONCLUSIVE) and each.check in UNUSABLE), None)
 
     def _choose_backend(self, found, failed):
+        """GPUs where a node has one that is usable; a node that is meant for them and has none is not
+        accepted on the CPU."""
         if self.settings.backend != "auto":
             return
-        usable = any(found.values()) and (len(self.fleet.nodes) > 1
-                                          or self._visible(self._environ) > 0)
-        meant = "" if usable else self._meant_for_gpus(found)
-        tier = self.settings.tier
+        usable = any(found.values()) and (len(self.fleet.nodes) > 1 or self._visible(self._environ) > 0)
+        meant, tier = "", self.settings.tier
+        if not usable and (request := gpus.requested(self._environ)):
+            meant = f"{request} requests GPUs"
+        elif not usable and any(found.values()) and tier not in (stages.PROLOG, stages.PASSIVE):
+            meant = f"the node has {max(map(len, found.values()))}"  # hooks are for jobs without GPUs too
         if tier == stages.PROLOG and not usable and not meant:  # a job without GPUs
             tier = stages.PASSIVE
         self.settings = dataclasses.replace(
@@ -171,28 +172,19 @@ class Campaign:
         self.findings.append(inventory.unusable(node, why))
         self.left_out[node] = self.findings[-1].cause
 
-    def _meant_for_gpus(self, found):
-        """Why a node without a usable GPU is not accepted on the CPU; "" where it is."""
-        request = gpus.requested(self._environ)
-        if request:
-            return f"{request} requests GPUs"
-        count = max(map(len, found.values()), default=0)
-        alone = self.settings.tier in (stages.PROLOG, stages.PASSIVE)  # for jobs without GPUs too
-        return f"the node has {count}" if count and not alone else ""
-
-    def _count_ranks(self, run, found):
+    def _count_ranks(self, run, count, on_gpus):
+        """`count`: of the GPUs that the inventory found."""
         node, = run.nodes
-        on_gpus = self.settings.backend == stages.GPU
         allocation = slurm.allocation(self._environ)
-        count = min(len(found), allocation and allocation.gpus_on_node or len(found))
+        count = min(count, allocation and allocation.gpus_on_node or count)
         if on_gpus and self.fleet.is_here(node) and self.settings.tier != stages.PASSIVE:
             count = self._visible(self._environ)
         self.ranks[node] = self._ranks or (count if on_gpus else CPU_RANKS)
+        why = self._unusable(run)
         if node in self.left_out:
             return
-        unusable = self._unusable(run)
-        if unusable:
-            self.left_out[node] = unusable[0]
+        if why is not None:
+            self.left_out[node] = why
         elif run.code not in (0, 1):
             self.left_out[node] = run.note or "its inventory has no result"
         elif on_gpus and count == 0 and self._needs_gpus:

@@ -60,7 +60,7 @@ def node_lines(acceptance):
             lines += group_lines(group, max(LEAST, FINDINGS // len(failed)))
         for kind, names in digest.kinds(groups[most:])[:KINDS]:
             lines += [f"{outcome:<{MARGIN}}{count(len(names), 'more node')}, {kind}:",
-                      f"{'':{MARGIN}}{nodes(names)}"]
+                      f"{'':{MARGIN}}{nodes(names, 60)}"]
     names = digest.passed(acceptance)
     if names:
         who = nodes(names) if len(names) <= 4 else count(len(names), "node")
@@ -100,7 +100,7 @@ def stage_lines(acceptance):
         [clean(stage.name, 24), duration(stage.seconds), count(stage.nodes, "node"),
          count(stage.runs, "run"), f"{stage.rounds} rounds" if stage.rounds > 1 else "",
          ", ".join(f"{number:,} {outcome}" for outcome, number in stage.outcomes.items())]
-        for stage in digest.stages(acceptance)], {0, 5})
+        for stage in digest.stages(acceptance)], {0, 5}, WIDTH)
 
 
 def figure_lines(acceptance):
@@ -111,7 +111,7 @@ def figure_lines(acceptance):
                known(math.nan if each.usual == each.usual else each.median),
                known(each.best if len(each.figures) == 2 else math.nan), known(each.limit), known(each.usual),
                "missed" * each.missed] for each in chosen)]
-    lines = aligned(rows, {0, 1, 3, 9}) if chosen else []
+    lines = aligned(rows, {0, 1, 3, 9}, WIDTH) if chosen else []
     if len(found) > len(chosen):
         lines.append(f"  and {len(found) - len(chosen)} {MORE}")
     return lines
