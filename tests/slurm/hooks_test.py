@@ -86,7 +86,7 @@ class Hooks(unittest.TestCase):
     def test_a_node_that_others_drained_is_left_to_them(self):
         self.cluster("scontrol", "update", "nodename=n1", "state=drain", f"reason={REASON}")
         before, acted = self.streak("n1")[1], self.log("n1").count("scontrol")
-        self.assertTrue(wait_until(lambda: self.streak("n1")[1] > before + 3))
+        self.assertTrue(wait_until(lambda: self.streak("n1")[1] > before + 2))
         self.assertIn("DRAIN", self.cluster.node("n1", "State"))
         self.cluster("scontrol", "update", "nodename=n1", "state=resume")
         self.assertEqual(self.log("n1").count("scontrol"), acted)
