@@ -438,9 +438,8 @@ class Fleet(unittest.TestCase):
             for code, dead, note in [(3, [], f"said; {error}"), (1, [], "said"), (3, [(1, "n1", "x")], "said")]:
                 result = job.Result(code, code, False, False, dead, [], ["said"])
                 task = fleet.Task("soak", ("n1",), 2, (), 10)
-                running = fleet.Running(0, task, str(log), "soak/n1",
-                                        unittest.mock.Mock(result=result), 10)
-                self.assertEqual(running.run().note, note)
+                running = fleet.Running(task, unittest.mock.Mock(result=result), 10)
+                self.assertEqual(running.run(str(log)).note, note)
             self.assertEqual(fleet.last_error(f"{folder}/none"), [])
 
     def test_files_of_a_job(self):
