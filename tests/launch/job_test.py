@@ -204,7 +204,7 @@ class Signals(Jobs):
         started = self.job("trap 'echo once; sleep 0.2; exit 7' TERM; echo up; while :; do sleep 0.01; done")
         started.start()
         self.wait_for_lines(started)
-        for number in [signal.SIGINT, signal.SIGTERM, signal.SIGHUP]:
+        for number in job.STOP_SIGNALS:
             os.kill(os.getpid(), number)
         started.wait()
         self.assertEqual((started.result.code, self.log.read_text()), (5, "up\nonce\n"))

@@ -137,7 +137,7 @@ class Runs(Folder):
 
     def test_a_variant_that_hangs_is_ended_and_the_next_one_runs(self):
         program = self.program('echo $$ >>pids; [[ ${NCCL_ALGO:-} == Ring ]] || exec sleep 60')
-        result = self.variants("-n", 2, "--timeout", 5, "--variants", "default,ring", program)
+        result = self.variants("-n", 2, "--timeout", 2, "--variants", "default,ring", program)
         self.expect(result, 3)
         rows = self.rows(result.stdout)
         self.assertIn("default timeout", rows["default"][0])
