@@ -6,10 +6,9 @@ import os
 import shutil
 import sys
 
-from . import mpi, places, records
+from . import mpi, places
 from .command import Command, Option, UsageError, parse, positive, say
 from .job import RUNNING, Job, Stopped
-from .words import count, duration
 
 COMMAND = Command(
     "--data-dir DIR [options] [other options of bin/train]",
@@ -32,7 +31,7 @@ COMMAND = Command(
     """
     An option of bin/train that a strategy does not use is ignored for it.
 
-    A few steps of each strategy first estimate the total time. Ends with 0 when all trained, else
+    What a strategy refuses is refused before the first trains. Ends with 0 when all trained, else
     with the exit code of the first that did not; what was measured is reported in any case. A
     signal stops it at once (5).
     """)
@@ -79,29 +78,6 @@ def output_folder(path, environ):
     return path
 
 
-def estimate(steps, images, epochs):
-    """Lines on how long `epochs` of `images` images take, by a `step` line of each strategy."""
-    total = 0
-    for step in steps:
-        seconds = images * epochs / step["images_per_s"]
-        total += seconds
-        yield (f"  {step['strategy']:<28} {step['images_per_s']:10.1f} images/s, "
-               f"{duration(seconds):>12}")
-    yield f"{images} images, {count(epochs, 'epoch')} each: about {duration(total)}, and validation"
-
-
-def count_files(folder):
-    count, seen = 0, set()
-    for path, folders, files in os.walk(folder, followlinks=True):
-        status = os.stat(path)
-        if (status.st_dev, status.st_ino) in seen:  # a link to a folder above
-            folders.clear()
-            continue
-        seen.add((status.st_dev, status.st_ino))
-        count += len(files)
-    return count
-
-
 def finish(job):
     """The exit code of a job that is run to its end; one that was stopped ends the command."""
     job.start()
@@ -138,20 +114,16 @@ class Steps:
         self.code = self.code or code
 
 
-def measure_a_few_steps(steps, commands, output):
-    """The `step` record of each strategy; SystemExit with the first exit code that is not 0."""
-    record, log = f"{output}/estimate.jsonl", f"{output}/estimate.log"
+def check_each(steps, commands, output):
+    """Before the first trains for hours: SystemExit with the exit code of what refuses its options."""
+    log = f"{output}/describe.log"
     for words in commands:
-        code = finish(steps.job([*words, "--iterations", "10", "--warmup", "2", "--certificate", "off",
-                                 "--record", record], log=log, shown=False))
+        code = finish(steps.job([*words, "--describe"], log=log, shown=False))
         if code:
             sys.stderr.write(places.text_of(log))
             shutil.rmtree(output)
             raise SystemExit(code)
-    found = [line for line in records.read(record) if line["kind"] == "step"]
-    for path in (record, log):
-        os.unlink(path)
-    return found
+    os.unlink(log)
 
 
 def main(arguments):
@@ -167,10 +139,7 @@ def main(arguments):
     mpi.check_open_mpi(environ)
     output = output_folder(values.get("--output"), environ)
     steps = Steps(output, environ, ranks)
-
-    print("a few steps of each strategy, to estimate the total time:", flush=True)
-    measured = measure_a_few_steps(steps, train.values(), output)
-    print(*estimate(measured, count_files(images), epochs), sep="\n", flush=True)
+    check_each(steps, train.values(), output)
     for name, words in train.items():
         steps.step(name, [*words, *validation, "--epochs", str(epochs)])
     made = sorted(glob.glob(f"{glob.escape(output)}/*.jsonl"))
