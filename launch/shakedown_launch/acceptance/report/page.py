@@ -17,7 +17,7 @@ NODES, RUNS, SETTINGS = 64, 400, 200
 METRICS, ALL_METRICS = 24, 400
 LONGEST = 100_000  # characters of a command, which is never cut
 FLEET = 16  # nodes from which on a map shows them
-WIDTH, HEIGHT, DOTS = 220, 34, 96  # of a plot; values that are named in it
+WIDTH, HEIGHT, DOTS = 150, 34, 96  # of a plot; values that are named in it
 SPREAD = 0.04  # of the value, at least, from bottom to top: noise is not blown up
 MORE = "more in acceptance.jsonl"
 

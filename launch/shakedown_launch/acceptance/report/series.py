@@ -6,7 +6,7 @@ import math
 import re
 import statistics
 
-from ..model import FAIL
+from ..model import FAIL, PASS
 from ...words import clean, nodes, size
 
 FEW = 3  # values that have a median: of two it is their mean
@@ -93,7 +93,7 @@ def explaining(found):
     made = []
     for key, (name, unit) in EXPLAINS.items():
         loads = [(each.name, [dataclasses.replace(of, value=of.more[key], unit=unit, usual=math.nan, limit=math.nan,
-                                                  witness="", more={}) for of in each.figures
+                                                  outcome=PASS, witness="", more={}) for of in each.figures
                               if math.isfinite(number(of.more.get(key)))]) for each in found]
         load, figures = max(loads, key=lambda each: (len(each[1]), "product/" in each[0]), default=("", []))
         made += [Series(f"{name} during {load}", "", figures)] if figures else []
