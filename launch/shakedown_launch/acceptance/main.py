@@ -12,6 +12,7 @@ import time
 from .. import gpus, mpi, places
 from ..command import UsageError, name, say
 from ..job import RUNNING, Stopped
+from ..words import clean, count
 from . import options, stages
 from .campaign.campaign import Campaign
 from .campaign.fleet import Fleet, host_names
@@ -20,7 +21,6 @@ from .judge import program
 from .judge.judge import Judge
 from .model import EXIT_CODES, FAIL, INCONCLUSIVE, STOPPED, Acceptance, Finding
 from .report import digest, exports, history, nagios, page, slurm_lines, text
-from ..words import clean, count
 
 # Of Slurm's hooks, which may need 20 s and 5 s: seconds until their jobs are ended, then killed.
 BUDGET_S = {stages.PROLOG: (14, 3), stages.PASSIVE: (4.3, 0.5)}

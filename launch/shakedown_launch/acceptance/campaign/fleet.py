@@ -14,8 +14,8 @@ import time
 from ... import hosts, mpi, places, slurm
 from ...command import UsageError
 from ...job import RUNNING, Job, Output, Stopped
-from ..model import Run
 from ...words import clean
+from ..model import Run
 
 GRACE = 10  # seconds, as launch/mpi
 ALONE = {"OMPI_MCA_ess_singleton_isolated": "1"}  # Open MPI then starts no daemon

@@ -33,6 +33,18 @@ def node(name, records):
     return Node(name, gpus(records), identity)
 
 
+def of_node(name, outcome, cause, check, class_="", action="", subject=""):
+    return Finding(INVENTORY, outcome, (name,), cause, class_, action, subject=subject or f"node {name}", check=check)
+
+
+def missing(name, cause, subject="", driver_works=True):
+    """Where no GPU answers it is rather the driver that is missing."""
+    class_, action = (HARDWARE, "see the kernel's messages; reboot, RMA if it stays away") \
+        if driver_works else (SOFTWARE, "load the driver, or start the container with its GPUs "
+                              "(nvidia-smi, dmesg); reboot")
+    return of_node(name, FAIL, cause, "gpu-count", class_, action, subject)
+
+
 def too_few(counts):
     """Findings about nodes with fewer GPUs than most nodes have, of three or more. `counts`: {node:
     number}."""
@@ -40,13 +52,11 @@ def too_few(counts):
         return []
     (most, number), = collections.Counter(counts.values()).most_common(1)
     if len(counts) >= 3 and number > len(counts) / 2:
-        return [missing(name, f"{count} GPUs, {most} on {number} of {len(counts)} nodes", f"node {name}", count > 0)
+        return [missing(name, f"{count} GPUs, {most} on {number} of {len(counts)} nodes", driver_works=count > 0)
                 for name, count in counts.items() if count < most]
     most = max(counts.values())  # of as many nodes with each number either may be the right one
-    return [Finding(INVENTORY, INCONCLUSIVE, (name,), f"{count} GPUs, {most} on other nodes: "
-                    "how many there should be is not known", subject=f"node {name}",
-                    check="gpu-count", action="--expect-gpus")
-            for name, count in counts.items() if count < most]
+    return [of_node(name, INCONCLUSIVE, f"{count} GPUs, {most} on other nodes: how many there should be is not known",
+                    "gpu-count", action="--expect-gpus") for name, count in counts.items() if count < most]
 
 
 def of_job(name, job_gpus, found):
@@ -57,10 +67,9 @@ def of_job(name, job_gpus, found):
             for number, uuid in job_gpus.items() if found and uuid != "" and uuid not in known]
     unclear = [number for number, uuid in job_gpus.items() if uuid == ""]
     if unclear:
-        lost.append(Finding(
-            INVENTORY, INCONCLUSIVE, (name,), f"which GPU is /dev/nvidia{', '.join(unclear)} of "
-            "SLURM_JOB_GPUS is not known", CONFIG, subject=f"node {name}", check="gpu-unknown",
-            action="see Device Minor in /proc/driver/nvidia/gpus/*/information"))
+        lost.append(of_node(
+            name, INCONCLUSIVE, f"which GPU is /dev/nvidia{', '.join(unclear)} of SLURM_JOB_GPUS is not known",
+            "gpu-unknown", CONFIG, "see Device Minor in /proc/driver/nvidia/gpus/*/information"))
     return lost
 
 
@@ -72,20 +81,9 @@ def refused(run, uuid, error):
                    evidence=run.log)
 
 
-def unusable(node, why):
-    return Finding(INVENTORY, INCONCLUSIVE, (node,), f"no GPU can be used, though {why}",
-                   CONFIG, subject=f"node {node}", check="gpu-unusable",
-                   action="see make doctor and CUDA_VISIBLE_DEVICES; --backend cpu accepts a node "
-                          "without its GPUs")
-
-
-def missing(node, cause, subject, driver_works=True):
-    """Where no GPU answers it is rather the driver that is missing."""
-    class_, action = (HARDWARE, "see the kernel's messages; reboot, RMA if it stays away") \
-        if driver_works else (SOFTWARE, "load the driver, or start the container with its GPUs "
-                              "(nvidia-smi, dmesg); reboot")
-    return Finding(INVENTORY, FAIL, (node,), cause, class_, action, subject=subject,
-                   check="gpu-count")
+def unusable(name, why):
+    return of_node(name, INCONCLUSIVE, f"no GPU can be used, though {why}", "gpu-unusable", CONFIG,
+                   "see make doctor and CUDA_VISIBLE_DEVICES; --backend cpu accepts a node without its GPUs")
 
 
 # ---- machines ------------------------------------------------------------------------------------

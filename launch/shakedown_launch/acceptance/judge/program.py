@@ -8,10 +8,10 @@ import math
 import os
 
 from ... import places
+from ...words import valid
 from .. import stages
 from ..model import (CLASSES, INCONCLUSIVE, NOT_JUDGED, OUTCOMES, PASS, SOFTWARE, VERDICTS,
                      Figure, Finding, worst)
-from ...words import valid
 
 RUNS, RECORD = "runs.jsonl", "judged.jsonl"
 LIMIT_S = 300  # 8,000 GPUs take 2 s

@@ -211,46 +211,33 @@ class Conclusion:
 
 # ---- to findings ---------------------------------------------------------------------------------
 
+PORT = "inspect its network card, cable and switch port"
+
+
 def findings(isolation, stage, transient=WARN):
     """`transient`: what a failure amounts to that did not repeat. Wrong data is never noise: such a
     stage passes INCONCLUSIVE."""
-    return [*(_of_faulty(each, stage) for each in isolation.faulty),
-            *(_of_dead(each, stage) for each in isolation.dead),
-            *(Finding(stage, INCONCLUSIVE, (node,), "was lost, and did not answer again",
-                      INFRASTRUCTURE, "inspect the node and its network", subject=f"node {node}",
-                      check="node-lost") for node in isolation.lost),
-            *(_of_link(each, stage) for each in isolation.links),
-            *(found for each in isolation.unresolved
-              for found in _of_each(each, stage, INCONCLUSIVE, "run again")),
-            *(found for each in isolation.transient
-              for found in _of_each(each, stage, transient))]
-
-
-def _of_each(unresolved, stage, outcome, action=""):
-    """A finding per node: each of them lacks a result of its own."""
-    whom = f" ({name_of(unresolved.nodes)})" if len(unresolved.nodes) > 1 else ""
-    for node in unresolved.nodes:
-        yield Finding(stage, outcome, (node,), unresolved.cause + whom, action=action,
-                      subject=f"node {node}", check="isolation")
-
-
-def _of_faulty(suspect, stage):
-    class_, action = "", "run the stages of one node, then inspect its network card, cable and port"
-    if suspect.alone == PASS:
-        class_, action = INFRASTRUCTURE, "inspect its network card, cable and switch port"
-    elif suspect.alone == FAIL:
-        class_, action = HARDWARE, "drain; repair by what its single-node stages found"
-    return Finding(stage, FAIL, (suspect.node,), f"fails in {_tests_of(suspect)}", class_, action,
-                   subject=f"node {suspect.node}", check="isolation")
-
-
-def _of_dead(suspect, stage):
-    alone = suspect.alone == PASS
-    return Finding(stage, INCONCLUSIVE, (suspect.node,),
-                   f"{'' if alone else 'dead or hung, or not comparable: '}inconclusive in {_tests_of(suspect)}",
-                   INFRASTRUCTURE if alone else "",
-                   "inspect its network card, cable and switch port" if alone else
-                   "reboot, then run again", subject=f"node {suspect.node}", check="isolation")
+    def of(node, outcome, cause, class_="", action="", check="isolation"):
+        return Finding(stage, outcome, (node,), cause, class_, action, subject=f"node {node}", check=check)
+    found = []
+    for each in isolation.faulty:
+        class_, action = {PASS: (INFRASTRUCTURE, PORT),
+                          FAIL: (HARDWARE, "drain; repair by what its single-node stages found")}.get(
+            each.alone, ("", "run the stages of one node, then inspect its network card, cable and port"))
+        found.append(of(each.node, FAIL, f"fails in {_tests_of(each)}", class_, action))
+    for each in isolation.dead:
+        known = each.alone == PASS
+        cause = f"{'' if known else 'dead or hung, or not comparable: '}inconclusive in {_tests_of(each)}"
+        found.append(of(each.node, INCONCLUSIVE, cause, INFRASTRUCTURE * known,
+                        PORT if known else "reboot, then run again"))
+    found += [of(node, INCONCLUSIVE, "was lost, and did not answer again", INFRASTRUCTURE,
+                 "inspect the node and its network", "node-lost") for node in isolation.lost]
+    found += [_of_link(each, stage) for each in isolation.links]
+    for each, outcome, action in [*((each, INCONCLUSIVE, "run again") for each in isolation.unresolved),
+                                  *((each, transient, "") for each in isolation.transient)]:
+        whom = f" ({name_of(each.nodes)})" if len(each.nodes) > 1 else ""
+        found += [of(node, outcome, each.cause + whom, action=action) for node in each.nodes]  # of its own each
+    return found
 
 
 def _tests_of(suspect):

@@ -3,9 +3,9 @@
 import dataclasses
 import math
 
+from ...words import by_number, clean, count, duration, nodes
 from ..model import FAIL, INCONCLUSIVE, PASS, UNKNOWN, WORST_FIRST
 from ..stages import CPU, INVENTORY, only_on_gpus
-from ...words import by_number, clean, count, duration, nodes
 
 MISSING = "no result"
 NOT_KNOWN, ACCEPTED = "Not known", "Accepted"  # titles of what comes last

@@ -8,8 +8,8 @@ import json
 import os
 import time
 
-from ..model import FAIL, WARN, Finding
 from ...words import clean, count
+from ..model import FAIL, WARN, Finding
 from .digest import injected
 
 FORMAT = "shakedown-history-1"

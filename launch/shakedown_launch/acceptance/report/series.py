@@ -6,8 +6,8 @@ import math
 import re
 import statistics
 
-from ..model import FAIL, PASS
 from ...words import clean, nodes, size
+from ..model import FAIL, PASS
 
 FEW = 3  # values that have a median: of two it is their mean
 CONDITION = "condition."

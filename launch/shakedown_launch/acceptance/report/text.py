@@ -3,8 +3,8 @@
 import math
 import textwrap
 
-from ..model import FAIL, INCONCLUSIVE, MISSING, PASS
 from ...words import aligned, clean, count, duration, figure, glued, nodes
+from ..model import FAIL, INCONCLUSIVE, MISSING, PASS
 from . import digest, series
 
 WIDTH = 98
