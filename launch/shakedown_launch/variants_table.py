@@ -52,28 +52,25 @@ class Variant:
         return not self.settings or self.settings.startswith(prefix)
 
 
+WHAT = {"collective": "{operation} {dtype}", "step": "{model} {strategy}, batch {batch_size}",
+        "link": "links, one direction"}
+
+
 def measured(lines):
     """((what, unit), Figure) of a record; the median of what was measured repeatedly."""
     groups = {}
     for line in lines:
-        if line["kind"] == "collective":
-            groups.setdefault(f"{line['operation']} {line['dtype']}", []).append(line)
-        elif line["kind"] == "step":
-            what = f"{line['model']} {line['strategy']}, batch {line['batch_size']}"
-            groups.setdefault(what, []).append(line)
-        elif line["kind"] == "link" and not line["direction"].startswith("bi"):
-            groups.setdefault("links, one direction", []).append(line)
-    for what, group in groups.items():
-        kind = group[0]["kind"]
+        if line["kind"] in WHAT and not line.get("direction", "").startswith("bi"):
+            groups.setdefault((line["kind"], WHAT[line["kind"]].format_map(line)), []).append(line)
+    for (kind, what), group in groups.items():
         if kind == "collective":
             yield from measured_collective(what, group)
-        elif kind == "step":
-            low, high = median(group, "images_per_s_low"), median(group, "images_per_s_high")
-            yield (what, "images/s"), Figure(
-                median(group, "images_per_s"), True, (low, high) if low and high else (),
-                doubt="" if low and high else " (too few steps for an interval)")
-        else:
-            yield (what, "GB/s"), Figure(median(group, "bandwidth_gbs"), True, doubt=" (no interval)")
+            continue
+        key, unit, doubt = ("images_per_s", "images/s", " (too few steps for an interval)") \
+            if kind == "step" else ("bandwidth_gbs", "GB/s", " (no interval)")
+        ends = tuple(filter(None, (median(group, f"{key}_low"), median(group, f"{key}_high"))))
+        ends = ends if len(ends) == 2 else ()
+        yield (what, unit), Figure(median(group, key), True, ends, doubt="" if ends else doubt)
 
 
 def measured_collective(what, lines):
