@@ -291,6 +291,12 @@ class Html(unittest.TestCase):
             self.assertIn(part, shown.text)
         self.assertEqual(shown.tags.count("details"), 4)
 
+    def test_how_a_run_ended(self):
+        run = samples.Run("train", ("n001",), 3, samples.STARTED, 7.5, "r", "l", dead=((1, "n1", "signal 9 (Killed)"),),
+                          lost=(("n2", "host n2 was lost"), ("", "a node was lost")), note="said; host n2 was lost")
+        self.assertIn("rank 1 on n1: signal 9 (Killed); a node was lost; said; host n2 was lost",
+                      self.page(dataclasses.replace(samples.clean(), runs=(run,))).text)
+
     def test_plots(self):
         """A dot per value, red where a finding names it, and noise is not blown up."""
         svg = [part.partition("</svg>")[0] for part in page.html(samples.few()).split("<svg")[1:]]

@@ -67,7 +67,7 @@ class Run:
         return {"kind": "stage", "name": self.stage, "nodes": self.nodes, "round": self.round,
                 "group": self.group, "exit_code": self.code, "started": self.started,
                 "elapsed_s": self.seconds, "record": self.record, "log": self.log, "note": self.note,
-                "lost_hosts": [host for host, _ in self.lost], "dead_ranks": [rank for rank, _, _ in self.dead],
+                "lost_hosts": [host or "unknown" for host, _ in self.lost], "dead_ranks": [rank for rank, _, _ in self.dead],
                 "dead_hosts": [host for _, host, _ in self.dead],
                 "dead_causes": [cause for _, _, cause in self.dead]}
 

@@ -275,4 +275,4 @@ def details(acceptance):
 
 def ending(run):
     return "; ".join(filter(None, [*(f"rank {rank} on {host}: {how}" for rank, host, how in run.dead),
-                                   *(f"lost {host}" for host in run.lost), run.note]))
+                                   *(cause for _, cause in run.lost if cause not in run.note), run.note]))
