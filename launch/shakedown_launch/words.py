@@ -73,10 +73,11 @@ def duration(seconds):
     return f"{hours} h {minutes} min" if hours else f"{minutes} min {seconds} s"
 
 
-def aligned(rows, left=(), most=math.inf):
+def aligned(rows, left=(), head=(), most=math.inf):
     """Lines of a table of at most `most` characters, for which its first column is cut; columns in `left`
-    flush left. A column without any content below its head is left out."""
-    columns = [at for at in range(len(rows[0]) if rows else 0) if {row[at] for row in rows[len(rows) > 1:]} - {"", "-"}]
+    flush left. A column without any content is left out, whatever its head."""
+    columns = [at for at in range(len(rows[0]) if rows else 0) if {row[at] for row in rows} - {"", "-"}]
+    rows = [*([head] if head and rows else []), *rows]
     wide = {at: max(len(row[at]) for row in rows) for at in columns}
     over = sum(wide.values()) + 2 * len(columns) - most
     if over > 0:

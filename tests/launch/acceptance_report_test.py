@@ -373,6 +373,13 @@ class Words(unittest.TestCase):
                          ["2.4 s", "10 s", "1 min 0 s", "7 min 12 s", "1 h 0 min", "25 h 1 min"])
         self.assertFalse(re.search("[\n\u202e]", words.clean(EVIL)))
 
+    def test_tables(self):
+        rows = [["a long name of a metric", "1", "", "-"], ["b", "", "22", "-"]]
+        self.assertEqual(words.aligned(rows, {0}), ["  a long name of a metric  1", "  b                           22"])
+        self.assertEqual(words.aligned(rows, {0}, ["", "x", "y", "z"], 26),
+                         ["                    x   y", "  a long name o...  1", "  b                    22"])
+        self.assertEqual(words.aligned([], {0}, ["x"]), [])
+
 
 if __name__ == "__main__":
     unittest.main()

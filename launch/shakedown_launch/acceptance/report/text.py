@@ -100,18 +100,18 @@ def stage_lines(acceptance):
         [clean(stage.name, 24), duration(stage.seconds), count(stage.nodes, "node"),
          count(stage.runs, "run"), f"{stage.rounds} rounds" if stage.rounds > 1 else "",
          ", ".join(f"{number:,} {outcome}" for outcome, number in stage.outcomes.items())]
-        for stage in digest.stages(acceptance)], {0, 5}, WIDTH)
+        for stage in digest.stages(acceptance)], {0, 5}, most=WIDTH)
 
 
 def figure_lines(acceptance):
     gpus, found = digest.gpus_of(acceptance), series.measured(acceptance)
     chosen = series.chosen(found, METRICS)
-    rows = [["", "unit", "worst", "of", "slower", "median", "best", "limit", "usual", ""],
-            *([each.name, each.unit, figure(each.worst.value), series.where(each.worst, gpus), each.slower,
-               known(math.nan if each.usual == each.usual else each.median),
-               known(each.best if len(each.figures) == 2 else math.nan), known(each.limit), known(each.usual),
-               "missed" * each.missed] for each in chosen)]
-    lines = aligned(rows, {0, 1, 3, 9}, WIDTH) if chosen else []
+    lines = aligned([
+        [each.name, each.unit, figure(each.worst.value), series.where(each.worst, gpus), each.slower,
+         known(math.nan if each.usual == each.usual else each.median),
+         known(each.best if len(each.figures) == 2 else math.nan), known(each.limit), known(each.usual),
+         "missed" * each.missed] for each in chosen], {0, 1, 3, 9},
+        ["", "unit", "worst", "of", "slower", "median", "best", "limit", "usual", ""], WIDTH)
     if len(found) > len(chosen):
         lines.append(f"  and {len(found) - len(chosen)} {MORE}")
     return lines
