@@ -377,7 +377,7 @@ class Words(unittest.TestCase):
         rows = [["a long name of a metric", "1", "", "-"], ["b", "", "22", "-"]]
         self.assertEqual(words.aligned(rows, {0}), ["  a long name of a metric  1", "  b                           22"])
         self.assertEqual(words.aligned(rows, {0}, ["", "x", "y", "z"], 26),
-                         ["                    x   y", "  a long name o...  1", "  b                    22"])
+                         ["                     x   y", "  a long name of...  1", "  b                     22"])
         self.assertEqual(words.aligned([], {0}, ["x"]), [])
 
 
