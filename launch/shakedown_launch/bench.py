@@ -5,7 +5,7 @@ from pathlib import Path
 
 from . import fashion_mnist, gpus, mpi, places
 from .command import Command, Option, parse
-from .steps import Steps
+from .experiments import Steps
 
 COMMAND = Command(
     "[--source DIR] [train options that override the ones below]",
@@ -75,21 +75,16 @@ def main(arguments):
         os.rmdir(results)
         raise
 
-    def program(*words):
-        return lambda log: mpi.job(mpi.request({}, words, environ), environ, log=log)
-    steps = Steps(results)
+    steps = Steps(results, environ)
     saved = f"{results}/resnet18.safetensors"
-    trained = steps.step("train", program(
+    trained = steps.step("train", [
         "train", "--model", "resnet18", "--train-dir", f"{data}/train", "--val-dir", f"{data}/val",
         "--augment", "shift", "--schedule", "cosine", "--lr-warmup-epochs", "1",
-        "--strategy", "ddp", *options, "--record", f"{results}/train.jsonl", "--save", saved,
-        *arguments))
+        "--strategy", "ddp", *options, "--save", saved, *arguments])
     if trained == 2:
         return 2
-    print(flush=True)
-    steps.step("compare", program("compare", *compared, "--record", f"{results}/compare.jsonl"))
-    print(flush=True)
-    steps.report([results], environ)
+    steps.step("compare", ["compare", *compared])
+    steps.report([results])
 
     weights = ", resnet18.safetensors (weights)" if os.path.exists(saved) else ""
     print(f"results: {results}: train.jsonl, compare.jsonl (records){weights}")

@@ -5,12 +5,11 @@ import os
 import tempfile
 import types
 
-from . import slurm
-from .acceptance.evidence import records
+from . import records, slurm
 from .acceptance.judge import program
 from .acceptance.model import FAIL, INCONCLUSIVE, Run
 from .acceptance.report import series
-from .acceptance.words import count, figure, nodes
+from .words import count, figure, nodes
 from .command import Command, Option, UsageError, parse, say
 
 COMMAND = Command(

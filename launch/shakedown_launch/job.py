@@ -27,7 +27,8 @@ from .messages import NoMessages
 
 # code: by Shakedown's rules (README); status: of the command itself, -N after signal N; stopped: by
 # stop() or a signal; killed: past its grace, or by a second signal; dead: (rank, host, "signal 9
-# (Killed)") of each rank known to have died; lost: hosts; said: the messages about it
+# (Killed)") of each rank known to have died; lost:
+# (host, what happened); said: the messages about it
 Result = collections.namedtuple("Result", "code status stopped killed dead lost said")
 
 STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)

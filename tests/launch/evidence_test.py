@@ -1,4 +1,4 @@
-"""launch/acceptance: what a run's record and end are found to be. Fails closed."""
+"""acceptance/evidence: what a run's record and end are found to be, and which machine answered for each node. Fails closed."""
 
 import json
 import pathlib
@@ -7,9 +7,13 @@ import tempfile
 import unittest
 
 TREE = pathlib.Path(__file__).resolve().parents[2]
-sys.path.insert(0, str(TREE / "launch"))
-from shakedown_launch.acceptance.evidence import findings, records  # noqa: E402
-from shakedown_launch.acceptance.model import FAIL, INCONCLUSIVE, PASS, UNKNOWN, WARN, Run  # noqa: E402
+sys.path[:0] = [str(TREE / each) for each in ("launch", "tests/programs", "tests/simulation", "tests/launch")]
+from acceptance_fakes import FakeFleet, FakeJudge, conduct, run_of as fake_run  # noqa: E402
+from shakedown_launch import records  # noqa: E402
+from shakedown_launch.acceptance import stages  # noqa: E402
+from shakedown_launch.acceptance.evidence import findings, inventory  # noqa: E402
+from shakedown_launch.acceptance.model import (  # noqa: E402
+    CONFIG, FAIL, INCONCLUSIVE, INFRASTRUCTURE, PASS, UNKNOWN, WARN, Run)
 
 HOSTS, GPUS = ["n1", "n1", "n2", "n2"], ["GPU-a", "GPU-b", "GPU-c", "GPU-d"]
 HEAD = {"kind": "run", "run_id": "r", "program": "soak", "hosts": HOSTS, "gpu_uuids": GPUS}
@@ -71,7 +75,7 @@ class HowItEnded(Case):
         for run, said in [(run_of(5), "stopped by a signal, exit code 5"),
                           (run_of(3, note="the job could not be started"),
                            "inconclusive, exit code 3: the job could not be started"),
-                          (run_of(3, ("n1",), lost=("host n1",),
+                          (run_of(3, ("n1",), lost=(("n1", "host n1 could not be reached"),),
                                   note="host n1 could not be reached"),
                            "host n1 could not be reached")]:
             found = findings.findings(run, records.read("/nonexistent"))
@@ -144,7 +148,7 @@ class HowItEnded(Case):
         self.assertEqual((found.cause, found.action), (f"soak did not end in order: {waits}", "see the log"))
 
     def test_a_lost_node(self):
-        found = of(run=run_of(3, nodes=("n2",), lost=("n2",)))
+        found = of(run=run_of(3, nodes=("n2",), lost=(("n2", "host n2 was lost"),)))
         self.one(found, INCONCLUSIVE, ("n2",), "node-lost")
 
     def test_two_jobs_in_one_file_are_two(self):
@@ -247,6 +251,59 @@ class WhatItRecorded(Case):
                     run=run_of(1)), FAIL, ("n2",))
         self.one(of({**check, "updates_checked": 0}, END), INCONCLUSIVE, ("n1", "n2"),
                  "neighbour-check")
+
+A, B = ("w.1.foo", "boot-a"), ("w.2.foo", "boot-b")
+
+
+def machines(*answered):
+    """Of runs (stage, node or nodes, the machines that answered)."""
+    runs = {fake_run(stage, nodes): [{"kind": "run", "hosts": [host for host, _ in of_run],
+                                    "boot_ids": [boot for _, boot in of_run]}]
+            for stage, nodes, of_run in answered}
+    return inventory.wrong_machines(list(runs), runs.__getitem__)
+
+
+class Machines(unittest.TestCase):
+    def test_each_node_by_its_own(self):
+        self.assertEqual(machines(("inventory", "n1", [A]), ("inventory", "n2", [B]), ("soak", "n1", [A, A]),
+                                  ("soak", ("n1", "n2"), [A, A, B, B])), [])
+        # Containers of one machine, and records without boot ids: by their names.
+        self.assertEqual(machines(("inventory", "n1", [("p1", "b")]), ("inventory", "n2", [("p2", "b")])), [])
+        self.assertEqual(machines(("inventory", "n1", [("p1", "")]), ("inventory", "n2", [("p2", "")])), [])
+        self.assertEqual(machines(("inventory", "n1", []), ("inventory", "n2", [])), [])  # nobody answered
+
+    def test_one_that_answers_for_two(self):
+        found = machines(("inventory", "n1", [A]), ("inventory", "n2", [A]), ("inventory", "n3", [B]))
+        self.assertEqual([(each.nodes, each.outcome, each.class_) for each in found],
+                         [(("n1",), INCONCLUSIVE, CONFIG), (("n2",), INCONCLUSIVE, CONFIG)])
+        self.assertEqual(found[0].cause, "one machine, w.1.foo, answered for n[1-2]")
+
+    def test_two_machines_with_one_name_are_two(self):
+        self.assertEqual(machines(("inventory", "n1", [("localhost", "a")]),
+                                  ("inventory", "n2", [("localhost", "b")])), [])
+
+    def test_one_that_was_restarted_or_replaced(self):
+        for later in ((A[0], "boot-c"), B, ("w.1.foo", "")):
+            found, = machines(("inventory", "n1", [A]), ("soak", "n1", [later]))
+            self.assertEqual((found.stage, found.nodes, found.outcome, found.class_),
+                             ("soak", ("n1",), INCONCLUSIVE, INFRASTRUCTURE))
+            self.assertIn(f"{later[0]} (boot {later[1] or 'unknown'}) answered, and before it w.1.foo (boot boot-a)",
+                          found.cause)
+        self.assertEqual(len(machines(("inventory", "n1", [A, B]))), 1)  # of a node that is one machine
+
+    def test_one_that_is_missing_among_several(self):
+        alone = [("inventory", "n1", [A]), ("inventory", "n2", [B])]
+        found, = machines(*alone, ("all_reduce", ("n1", "n2"), [A, A]))
+        self.assertEqual((found.nodes, found.stage, found.outcome), (("n2",), "all_reduce", INCONCLUSIVE))
+
+    def test_no_further_stage_runs_on_them(self):
+        class OneAnswers(FakeJudge):
+            def records(self, run):
+                return [{"kind": "run", "hosts": ["n1"], "boot_ids": ["a"]}]
+        made = FakeFleet(["n1", "n2"])
+        one = conduct(made, judge=OneAnswers(), backend=stages.CPU)
+        self.assertEqual({task.stage for task in made.tasks}, {"inventory"})
+        self.assertEqual(set(one.left_out), {"n1", "n2"})
 
 
 if __name__ == "__main__":

@@ -2,7 +2,7 @@
 
 import json
 
-from ...hosts import matched
+from .hosts import matched
 
 UNREADABLE = "unreadable"  # kind of a line that stands for what could not be read
 NEEDED = {  # by findings, of what results/schema.json requires

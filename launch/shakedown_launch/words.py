@@ -1,4 +1,4 @@
-"""Names and figures as text, for all that is written about an acceptance.
+"""Names, figures and tables as text.
 
 Names, causes and settings come from hosts that may be broken: `clean` comes first."""
 
@@ -71,6 +71,20 @@ def duration(seconds):
         return f"{seconds} s"
     hours, minutes = divmod(minutes, 60)
     return f"{hours} h {minutes} min" if hours else f"{minutes} min {seconds} s"
+
+
+def aligned(rows, left=(), head=(), most=math.inf):
+    """Lines of a table of at most `most` characters, for which its first column is cut; columns in `left`
+    flush left. A column without any content is left out, whatever its head."""
+    columns = [at for at in range(len(rows[0]) if rows else 0) if {row[at] for row in rows} - {"", "-"}]
+    rows = [*([head] if head and rows else []), *rows]
+    wide = {at: max(len(row[at]) for row in rows) for at in columns}
+    over = sum(wide.values()) + 2 * len(columns) - most
+    if over > 0:
+        wide[0] = max(16, wide[0] - over)
+        rows = [[clean(row[0], wide[0]), *row[1:]] for row in rows]
+    return ["  " + "  ".join(f"{row[at]:<{wide[at]}}" if at in left else f"{row[at]:>{wide[at]}}"
+                             for at in columns).rstrip() for row in rows]
 
 
 # ---- lists of nodes ------------------------------------------------------------------------------
