@@ -44,10 +44,10 @@ class Stages(unittest.TestCase):
         self.assertEqual(stages.seconds(stages.named("soak"), full), 90 * 60 + 10)
         self.assertIn("90", stages.words(stages.named("soak"), full, 8))
 
-    def test_the_guide_s_table(self):
+    def test_the_table_of_accepting_md(self):
         """Each stage with its tiers, as here."""
-        guide = (TREE / "docs/guide.md").read_text()
-        rows = dict(re.findall(r"^\| `(\w+)` \| .* \| ([^|]+) \|$", guide.partition("## Accepting nodes")[2]
+        page = (TREE / "docs/accepting.md").read_text()
+        rows = dict(re.findall(r"^\| `(\w+)` \| .* \| ([^|]+) \|$", page.partition("## Stages")[2]
                                .partition("\n- ")[0], re.M))
         self.assertEqual(list(rows), names(stages.STAGES))
         for stage in stages.STAGES:

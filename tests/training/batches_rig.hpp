@@ -276,9 +276,4 @@ void wait_until(Condition&& condition) {
   }
 }
 
-inline bool has_cpu_backend() {
-  const auto kinds = test::backends();
-  return std::find(kinds.begin(), kinds.end(), BackendKind::cpu) != kinds.end();
-}
-
 }  // namespace shakedown::training
