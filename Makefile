@@ -162,7 +162,7 @@ $(BUILD)/%.cpp.o: %.cpp $(BUILD)/flags
 	@mkdir -p $(@D)
 	$(call quiet,c++ ) $(MPICXX) -std=c++20 $(cppflags) $(call vendor_cppflags,$*) $(cxxflags) $(prefix_map) $(WARNINGS) -MMD -MP -c $< -o $@
 
-# Written only where it has other files.
+# Written only where it has other files. To GCC an anonymous namespace of a file that is included is a header's.
 define newline
 
 
@@ -170,7 +170,7 @@ endef
 includes = $(foreach file,$(unit_$(1)),$(hash)include "$(file)"$(newline))
 write_unit = $(if $(findstring |$(includes)|,|$(file <$(BUILD)/unity/$(1).cpp)$(newline)|),,$(file >$(BUILD)/unity/$(1).cpp,$(includes)))
 $(BUILD)/unity/%.cpp.o: $(BUILD)/unity/%.cpp $(BUILD)/flags
-	$(call quiet,c++ ) $(MPICXX) -std=c++20 $(cppflags) $(call vendor_cppflags,$*) $(cxxflags) $(prefix_map) $(WARNINGS) -MMD -MP -c $< -o $@
+	$(call quiet,c++ ) $(MPICXX) -std=c++20 $(cppflags) $(call vendor_cppflags,$*) $(cxxflags) $(prefix_map) $(WARNINGS) -Wno-subobject-linkage -MMD -MP -c $< -o $@
 
 $(BUILD)/%.cu.o: %.cu $(BUILD)/nvcc_flags
 	@mkdir -p $(@D)
@@ -245,6 +245,13 @@ include launch/site/install.mk
 # ---- for developers -----------------------------------------------------------------------------
 .PHONY: check doctor format tidy sanitize sanitize-threads fuzz docs clean help
 FORMATTED = $(shell find common resnet training collectives launch/node tests -name '*.[ch]pp' -o -name '*.cu' -o -name '*.cuh')
+
+# Each source by itself: units of several hide an include that is missing.
+alone := $(patsubst %,alone/%,$(filter %.cpp,$(LIBRARY)))
+.PHONY: alone $(alone)
+alone: $(alone)
+$(alone): alone/%: $(BUILD)/flags
+	$(call quiet,look) $(MPICXX) -std=c++20 $(cppflags) $(call vendor_cppflags,$*) $(cxxflags) -fsyntax-only $*
 
 check:
 	tests/check_tree
@@ -327,6 +334,7 @@ help:
 	@echo 'make           build: BACKENDS="cpu gpu" CUDA_ARCHS="90" CUDA_HOME=... as wanted'
 	@echo 'make install   copy the programs to PREFIX=/usr/local (DESTDIR=...); make install-strip, uninstall, dist'
 	@echo 'make check     rules of the tree, formatting; make format mends the latter'
+	@echo 'make alone     compile each source by itself (make UNITY=0 builds so), to find missing includes'
 	@echo 'make tidy      clang-tidy; make sanitize  unit tests under ASan and UBSan'
 	@echo 'make sanitize-threads  the loader under ThreadSanitizer'
 	@echo 'make faults    every program meets every fault, and 64 ranks on this machine'
