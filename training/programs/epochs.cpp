@@ -18,7 +18,7 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-double seconds_since(Clock::time_point start) {
+double elapsed_s(Clock::time_point start) {
   return std::chrono::duration<double>(Clock::now() - start).count();
 }
 
@@ -32,7 +32,7 @@ std::string text_of_loss(double loss) {
   return loss < 1e4 ? fmt::format("{:.4f}", loss) : fmt::format("{:.3e}", loss);
 }
 
-std::string percent(double share) { return fmt::format("{:.2f}%", 100 * share); }
+std::string percent_of(double share) { return fmt::format("{:.2f}%", 100 * share); }
 
 const std::vector<Column> kColumns{
     {"", "epoch", 5},        {"train", "loss", 9}, {"train", "top1", 8},
@@ -42,8 +42,8 @@ const std::vector<Column> kColumns{
 void put(const std::optional<Validation>& validated, std::vector<std::string>& cells) {
   if (!validated) return;
   cells[3] = text_of_loss(validated->loss);
-  cells[4] = percent(validated->top1);
-  cells[5] = percent(validated->top5);
+  cells[4] = percent_of(validated->top1);
+  cells[5] = percent_of(validated->top5);
 }
 
 std::string row_of(const EpochResult& result) {
@@ -51,7 +51,7 @@ std::string row_of(const EpochResult& result) {
   cells[0] = fmt::format("{:>5}", result.epoch);
   if (const auto& trained = result.trained) {
     cells[1] = text_of_loss(trained->loss);
-    cells[2] = percent(trained->top1);
+    cells[2] = percent_of(trained->top1);
     cells[6] = fmt::format("{:.2g}", trained->learning_rate);
     cells[7] = fmt::format("{:.1f}", trained->images_per_s);
     cells[8] = readable_duration(result.seconds);
@@ -143,7 +143,7 @@ class Training {
     const InputTimes input_before = run_.batches.times();
     const InputTimes input_so_far = at_.input;
     const auto note_costs = [&] {
-      at_.seconds = seconds_before_ + seconds_since(started_);
+      at_.seconds = seconds_before_ + elapsed_s(started_);
       at_.input = input_so_far + (run_.batches.times() - input_before);
     };
     run_.batches.start_epoch(at_.epoch, at_.update * engine.settings().accumulate);
@@ -209,7 +209,7 @@ class Training {
       model.with_average_weights([&] { result.validated_average = validated(); });
       complete = result.validated_average.has_value();
     }
-    result.seconds += seconds_since(start);
+    result.seconds += elapsed_s(start);
     if (complete) return true;
     model.network().set_total_metrics(of_training);
     checkpoints_.stop(at_);
