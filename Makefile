@@ -8,6 +8,7 @@ SHELL := /bin/bash
 BUILD ?= build
 BIN := bin
 VERSION := $(file <VERSION)
+hash := \#
 quoted = '$(subst ','\'',$(1))'
 
 # The host's compiler: MPICXX's and nvcc's own, unless CXX is given.
@@ -20,19 +21,19 @@ endif
 ccbin := $(addprefix -ccbin=,$(or $(NVCC_CCBIN),$(lastword $(host_cxx))))
 
 # ---- what this machine can build: launch/machine looks, launch/setup installs ---------------------
-NEEDS_NOTHING := setup bench test check doctor format clean help dist install uninstall
+NEEDS_NOTHING := setup bench test check doctor format clean help dist install install-strip uninstall
 ifneq ($(filter-out $(NEEDS_NOTHING),$(or $(MAKECMDGOALS),all)),)
   builds := yes
-  places := BACKENDS CUDA_ARCHS CUDA_HOME CUDNN_HOME NCCL_HOME DNNL_HOME MPICXX NVCC CPPFLAGS LDFLAGS
+  places := LIGHT BACKENDS CUDA_ARCHS CUDA_HOME CUDNN_HOME NCCL_HOME DNNL_HOME MPICXX NVCC CPPFLAGS LDFLAGS
   $(shell mkdir -p $(BUILD) && CXX=$(call quoted,$(host_cxx)) \
     $(foreach place,$(places),$(if $($(place)),$(place)=$(call quoted,$($(place))))) \
     launch/machine make > $(BUILD)/machine.mk)
   include $(BUILD)/machine.mk
-  ifneq ($(MISSING_BACKEND),)
-    $(error $(MISSING_BACKEND))
+  ifneq ($(MISSING_PACKAGES)$(MISSING_BACKEND),)
+    $(error $(or $(MISSING_PACKAGES),$(MISSING_BACKEND)))
   endif
-  ifneq ($(and $(ARCHS_CHOSEN_FOR),$(filter gpu,$(BACKENDS))),)
-    $(info $(ARCHS_CHOSEN_FOR): building for CUDA_ARCHS="$(CUDA_ARCHS)")
+  ifneq ($(CHOSEN),)
+    $(info $(CHOSEN))
   endif
 endif
 
@@ -44,12 +45,19 @@ NVCCFLAGS ?= -O3 -lineinfo
 cxxflags = $(CXXFLAGS) -fopenmp
 WARNINGS := -Wall -Wextra -Wpedantic -Wno-array-bounds -Wno-stringop-overflow  # of GCC 13 in fmt 9: fmtlib/fmt#3533
 cppflags := -I. -I$(BUILD) $(CPPFLAGS) -DOMPI_SKIP_MPICXX -DMPICH_SKIP_MPICXX $(FOUND_CPPFLAGS)
-nvcc_cppflags = $(filter-out -W% -f% -m%,$(cppflags))  # distributions put the compiler's own flags there
-ldflags := $(LDFLAGS) $(FOUND_LDFLAGS)
+# Of a backend's libraries: for its folders alone, so that another backend recompiles no other file.
+in_folders = $(foreach file,$(2),$(if $(filter $(1),$(subst /, ,$(dir $(file)))),$(file)))
+vendor_cppflags = $(foreach backend,$(BACKENDS),$(if $(call in_folders,$(backend),$(1)),$(FOUND_CPPFLAGS_$(backend))))
+nvcc_cppflags = $(filter-out -W% -f% -m%,$(cppflags) $(FOUND_CPPFLAGS_gpu))  # distributions put the compiler's own flags there
+# Wherever the tree lies, the same objects.
+prefix_map := $(call quoted,-ffile-prefix-map=$(CURDIR)=.)
+ldflags := -Wl,--as-needed $(LDFLAGS) $(FOUND_LDFLAGS)
+compressed := -gz  # debug information: of a program's 20 MB 18
 ldlibs := $(FOUND_LIBS) -ldl -lpthread $(LDLIBS)
 newest_arch := $(lastword $(CUDA_ARCHS))
 GENCODE := $(foreach arch,$(CUDA_ARCHS),-gencode arch=compute_$(arch),code=sm_$(arch)) \
            -gencode arch=compute_$(newest_arch),code=compute_$(newest_arch)
+nvcc_flags = $(nvcc_cppflags) $(NVCCFLAGS) -Xfatbin=-compress-all $(GENCODE) $(ccbin) -Xcompiler=-Wall,-Wextra
 
 # ---- sources ----------------------------------------------------------------------------------------
 # A backend's folders, or where it is not built the files that say so.
@@ -58,9 +66,17 @@ room_sources = $(filter-out %_absent.cpp,$(wildcard $(1)/*.cpp)) \
                $(call backend_sources,$(1),cpu) $(call backend_sources,$(1),gpu)
 PROGRAM_SOURCES := training/programs/train.cpp training/programs/compare.cpp collectives/collective_perf.cpp collectives/link_matrix.cpp \
                    $(wildcard launch/node/*.cpp)
-LIBRARY := $(call room_sources,common) $(wildcard common/judge/*.cpp) $(call room_sources,resnet) \
-           $(filter-out $(PROGRAM_SOURCES),$(foreach room,$(wildcard training/* launch/node/* launch/node/health/*),$(call room_sources,$(room)))) \
-           $(filter-out $(PROGRAM_SOURCES),$(call room_sources,collectives)) $(foreach part,perf links,$(wildcard collectives/$(part)/*.cpp))
+# A room is an archive: of it a program has what it calls, and of the others nothing.
+ROOMS := training node collectives resnet common  # each before those that it calls
+sources_common := $(call room_sources,common) $(wildcard common/judge/*.cpp)
+sources_resnet := $(call room_sources,resnet)
+sources_collectives := $(filter-out $(PROGRAM_SOURCES),$(call room_sources,collectives)) $(wildcard collectives/perf/*.cpp collectives/links/*.cpp)
+sources_training := $(filter-out $(PROGRAM_SOURCES),$(foreach folder,$(wildcard training/*),$(call room_sources,$(folder))))
+sources_node := $(foreach folder,$(wildcard launch/node/* launch/node/health/*),$(call room_sources,$(folder)))
+LIBRARY = $(foreach room,$(ROOMS),$(sources_$(room)))
+rooms_of_training := training resnet common
+rooms_of_collectives := collectives common
+rooms_of_launch := node common
 # collective_perf under nccl-tests' names, whose options and table it then has
 NCCL_TESTS := all_reduce all_gather reduce_scatter broadcast reduce alltoall gather scatter sendrecv
 TEST_SOURCES := $(wildcard tests/*/*_test.cpp $(patsubst %,tests/*/%/*_test.cpp,$(filter cpu gpu,$(BACKENDS))))
@@ -68,10 +84,23 @@ MPI_TEST_SOURCES := $(wildcard tests/*/*_mpitest.cpp)
 TEST_SUPPORT := $(wildcard tests/*.cpp tests/support/*.cpp tests/reference/*.cpp)
 
 object = $(patsubst %,$(BUILD)/%.o,$(1))
+archives = $(patsubst %,$(BUILD)/lib%.a,$(1))
+# Units of eight files of a folder: what they all include is read once, which halves the time of a clean build. With UNITY=0
+# each file is its own, for who works on them: it stays so while these objects exist.
+UNITY ?= $(if $(wildcard $(BUILD)/common/error.cpp.o),0,1)
+UNITY := $(UNITY)
+ALONE := %_absent.cpp tests/main.cpp training/data/resize.cpp  # in some builds alone; with a main; with flags of its own
+in_units = $(if $(filter-out 0,$(UNITY)),$(filter-out $(ALONE),$(filter %.cpp,$(1))))
+# objects SOURCES NAME: NAME tells apart units of one folder that are of different programs.
+objects = $(foreach folder,$(sort $(dir $(call in_units,$(1)))),\
+            $(call units,$(folder)$(2),$(foreach file,$(call in_units,$(1)),$(if $(filter $(folder),$(dir $(file))),$(file))))) \
+          $(call object,$(filter-out $(call in_units,$(1)),$(1)))
+units = $(if $(2),$(call unit,$(1)$(words $(3)),$(wordlist 1,8,$(2))) $(call units,$(1),$(wordlist 9,$(words $(2)),$(2)),$(3) x))
+unit = $(eval unit_$(1) := $(2))$(BUILD)/unity/$(1).cpp.o
 EMBEDDED := $(wildcard results/reference/*.json)  # boards, limits and references, which the programs carry
-LIBRARY_OBJECTS := $(call object,$(LIBRARY)) $(BUILD)/embedded.cpp.o
-TEST_OBJECTS := $(call object,$(TEST_SOURCES) $(TEST_SUPPORT))
-MPI_TEST_OBJECTS := $(call object,$(MPI_TEST_SOURCES) $(TEST_SUPPORT))
+LIBRARY_OBJECTS := $(foreach room,$(ROOMS),$(call objects,$(sources_$(room)))) $(BUILD)/embedded.cpp.o
+TEST_OBJECTS := $(call objects,$(TEST_SOURCES)) $(call objects,$(TEST_SUPPORT))
+MPI_TEST_OBJECTS := $(call objects,$(MPI_TEST_SOURCES),mpi) $(call objects,$(TEST_SUPPORT))
 BINARIES := $(addprefix $(BIN)/,$(notdir $(PROGRAM_SOURCES:.cpp=)))
 NCCL_TESTS := $(NCCL_TESTS:%=$(BIN)/%_perf)
 TESTS := $(BUILD)/unit_tests $(BUILD)/mpi_tests
@@ -84,55 +113,72 @@ endif
 all: $(BINARIES) $(NCCL_TESTS) $(BIN)/judge
 tests: all $(TESTS)
 
-$(foreach source,$(PROGRAM_SOURCES),$(eval $(BIN)/$(basename $(notdir $(source))): $(LIBRARY_OBJECTS) $(call object,$(source))))
+$(foreach room,$(ROOMS),$(eval $(call archives,$(room)): $(call objects,$(sources_$(room)))))
+$(BUILD)/libcommon.a: $(BUILD)/embedded.cpp.o
+$(call archives,$(ROOMS)): $(BUILD)/link_flags
+	@rm -f $@
+	$(call quiet,ar  ) $(AR) rcsT $@ $(filter %.o,$^)
+
+$(foreach source,$(PROGRAM_SOURCES),$(eval $(BIN)/$(basename $(notdir $(source))): \
+  $(call object,$(source)) $(call archives,$(rooms_of_$(firstword $(subst /, ,$(source)))))))
 $(BINARIES): $(BUILD)/link_flags
 	@mkdir -p $(@D)
-	$(call quiet,link) $(MPICXX) $(cxxflags) $(ldflags) $(filter %.o,$^) -o $@ $(ldlibs)
+	$(call quiet,link) $(MPICXX) $(cxxflags) $(ldflags) $(compressed) $(filter %.o %.a,$^) -o $@ $(ldlibs)
 
 # Without MPI and backends: for any machine that has records.
-JUDGE := $(call object,launch/judge.cpp $(wildcard common/judge/*.cpp) \
-           $(addprefix common/,error.cpp options.cpp options_help.cpp nvml.cpp nvml_library.cpp options_parsing.cpp output_file.cpp record.cpp statistics.cpp types.cpp verdict.cpp))
-$(BIN)/judge: $(JUDGE) $(BUILD)/embedded.cpp.o $(BUILD)/link_flags
+$(BIN)/judge: $(BUILD)/launch/judge.cpp.o $(BUILD)/libcommon.a $(BUILD)/link_flags
 	@mkdir -p $(@D)
-	$(call quiet,link) $(or $(lastword $(host_cxx)),c++) $(cxxflags) $(LDFLAGS) $(filter %.o,$^) -o $@ $(filter -lfmt,$(ldlibs)) $(LDLIBS)
+	$(call quiet,link) $(or $(lastword $(host_cxx)),c++) $(cxxflags) $(LDFLAGS) $(compressed) $(filter %.o %.a,$^) -o $@ $(filter -lfmt,$(ldlibs)) $(LDLIBS)
 
 $(NCCL_TESTS): $(BIN)/collective_perf
 	@ln -sf collective_perf $@
 
 # Every element of every message passes through these loops.
-$(BUILD)/collectives/cpu/%.o: cxxflags += -O3
+$(BUILD)/collectives/cpu/%.o $(BUILD)/unity/collectives/cpu/%.o: cxxflags += -O3
 # Filters are the same on the device, which fuses no operations.
 $(BUILD)/training/data/resize.cpp.o: cxxflags += -ffp-contract=off
 $(TEST_OBJECTS) $(MPI_TEST_OBJECTS): cxxflags = $(test_cxxflags) -fopenmp
-$(BUILD)/unit_tests: $(LIBRARY_OBJECTS) $(TEST_OBJECTS) $(BUILD)/fake_nvml.so
-$(BUILD)/mpi_tests: $(LIBRARY_OBJECTS) $(MPI_TEST_OBJECTS)
-$(TESTS): $(BUILD)/link_flags
-	$(call quiet,link) $(MPICXX) $(cxxflags) $(ldflags) $(filter %.o,$^) -o $@ $(ldlibs) $(CATCH_LIBS)
+$(BUILD)/unit_tests: $(TEST_OBJECTS) $(BUILD)/fake_nvml.so
+$(BUILD)/mpi_tests: $(MPI_TEST_OBJECTS)
+$(TESTS): $(call archives,$(ROOMS)) $(BUILD)/link_flags
+	$(call quiet,link) $(MPICXX) $(cxxflags) $(ldflags) $(filter %.o %.a,$^) -o $@ $(ldlibs) $(CATCH_LIBS)
 
 # Variants of compute_perf's kernels and products, timed on a GPU: for whoever changes them. In no other target.
 EXPERIMENTS := $(call object,$(wildcard tests/experiments/gpu/*.cpp tests/experiments/gpu/*.cu))
-$(BUILD)/experiments: $(LIBRARY_OBJECTS) $(EXPERIMENTS) $(BUILD)/link_flags
-	$(call quiet,link) $(MPICXX) $(cxxflags) $(ldflags) $(filter %.o,$^) -o $@ $(ldlibs)
+$(BUILD)/experiments: $(EXPERIMENTS) $(call archives,$(ROOMS)) $(BUILD)/link_flags
+	$(call quiet,link) $(MPICXX) $(cxxflags) $(ldflags) $(filter %.o %.a,$^) -o $@ $(ldlibs)
 
 # wgmma is sm_90a's alone, and gram_statistics is used with it: on other GPUs these files' kernels are not found, and not used.
-$(foreach file,gram_gradient gram_statistics wide_block_ends,$(BUILD)/resnet/gpu/$(file).cu.o): GENCODE := -gencode arch=compute_90a,code=sm_90a
+$(foreach file,gram_products wide_block_ends,$(BUILD)/resnet/gpu/$(file).cu.o): GENCODE := -gencode arch=compute_90a,code=sm_90a
 
 # In NVML's place, for tests of what reads GPUs.
 $(BUILD)/fake_nvml.so: tests/common/fake_nvml.cpp tests/common/fake_nvml.hpp common/nvml_library.hpp $(BUILD)/flags
 	$(call quiet,link) $(MPICXX) -std=c++20 $(cppflags) $(test_cxxflags) -shared -fPIC $< -o $@
 
 # Every object and program depends on its flags, so that another backend or option rebuilds what it must.
+$(foreach backend,$(BACKENDS),$(eval $(foreach sources,$(ROOMS:%=sources_%) TEST_SOURCES,\
+  $(call objects,$(call in_folders,$(backend),$(filter %.cpp,$($(sources)))))): $(BUILD)/$(backend)_flags))
 $(BUILD)/%.cpp.o: %.cpp $(BUILD)/flags
 	@mkdir -p $(@D)
-	$(call quiet,c++ ) $(MPICXX) -std=c++20 $(cppflags) $(cxxflags) $(WARNINGS) -MMD -MP -c $< -o $@
+	$(call quiet,c++ ) $(MPICXX) -std=c++20 $(cppflags) $(call vendor_cppflags,$*) $(cxxflags) $(prefix_map) $(WARNINGS) -MMD -MP -c $< -o $@
+
+# Written only where it has other files. To GCC an anonymous namespace of a file that is included is a header's.
+define newline
+
+
+endef
+includes = $(foreach file,$(unit_$(1)),$(hash)include "$(file)"$(newline))
+write_unit = $(if $(findstring |$(includes)|,|$(file <$(BUILD)/unity/$(1).cpp)$(newline)|),,$(file >$(BUILD)/unity/$(1).cpp,$(includes)))
+$(BUILD)/unity/%.cpp.o: $(BUILD)/unity/%.cpp $(BUILD)/flags
+	$(call quiet,c++ ) $(MPICXX) -std=c++20 $(cppflags) $(call vendor_cppflags,$*) $(cxxflags) $(prefix_map) $(WARNINGS) -Wno-subobject-linkage -MMD -MP -c $< -o $@
 
 $(BUILD)/%.cu.o: %.cu $(BUILD)/nvcc_flags
 	@mkdir -p $(@D)
-	$(call quiet,nvcc) $(NVCC) -std=c++20 $(nvcc_cppflags) $(NVCCFLAGS) $(GENCODE) $(ccbin) -Xcompiler=-Wall,-Wextra -MMD -MP -c $< -o $@
+	$(call quiet,nvcc) $(NVCC) -std=c++20 $(nvcc_flags) -Xcompiler=$(prefix_map) -MMD -MP -c $< -o $@
 
 # A raw string per line: each far shorter than what a compiler must take.
 $(BUILD)/embedded.cpp: $(EMBEDDED) $(BUILD)/embedded_names
-	@{ echo '#include "common/judge/embedded.hpp"'; echo 'std::map<std::string, std::string> shakedown::judge::embedded_files() {'; \
+	@{ echo '#include "common/judge/court.hpp"'; echo 'std::map<std::string, std::string> shakedown::judge::embedded_files() {'; \
 	   echo '  std::map<std::string, std::string> files;'; \
 	   for file in $(EMBEDDED); do echo "  { std::string& text = files[\"$${file##*/}\"];"; \
 	     sed 's/.*/text += R"json(&\n)json";/' $$file; echo '  }'; done; echo '  return files; }'; } > $@
@@ -142,7 +188,6 @@ $(BUILD)/embedded.cpp.o: $(BUILD)/embedded.cpp $(BUILD)/flags
 # Files rewritten only when their lines change. An archive of the tree has the revision that `make dist`
 # wrote, never that of a repository around it.
 REVISION ?= $(shell if [[ -e .git ]]; then git describe --always --dirty; else cat REVISION; fi 2>/dev/null || echo unknown)
-hash := \#
 rewrite = $(shell mkdir -p $(BUILD); printf '%s\n' $(2) | cmp -s - $(1) || printf '%s\n' $(2) > $(1))
 define_text = $(call quoted,$(hash)define SHAKEDOWN_$(1) "$(2)")
 ifdef builds
@@ -150,13 +195,17 @@ $(call rewrite,$(BUILD)/git_revision.hpp,$(call define_text,GIT_REVISION,$(REVIS
   $(call define_text,VERSION,$(VERSION)) \
   $(call define_text,CUDA_ARCHS,$(if $(filter gpu,$(BACKENDS)),$(CUDA_ARCHS))))
 $(call rewrite,$(BUILD)/flags,$(call quoted,$(MPICXX) $(host_cxx) $(cppflags) $(cxxflags) $(test_cxxflags)))
-$(call rewrite,$(BUILD)/nvcc_flags,$(call quoted,$(NVCC) $(ccbin) $(nvcc_cppflags) $(NVCCFLAGS) $(GENCODE)))
-$(call rewrite,$(BUILD)/link_flags,$(call quoted,$(MPICXX) $(host_cxx) $(cxxflags) $(ldflags) $(ldlibs)))
+$(foreach backend,$(BACKENDS),$(call rewrite,$(BUILD)/$(backend)_flags,$(call quoted,$(FOUND_CPPFLAGS_$(backend)))))
+$(if $(filter gpu,$(BACKENDS)),$(call rewrite,$(BUILD)/nvcc_flags,$(call quoted,$(NVCC) $(nvcc_flags))))
+$(call rewrite,$(BUILD)/link_flags,$(call quoted,$(MPICXX) $(host_cxx) $(cxxflags) $(ldflags) $(ldlibs) $(LIBRARY_OBJECTS)))
 $(call rewrite,$(BUILD)/embedded_names,$(EMBEDDED))
+UNITS := $(sort $(filter $(BUILD)/unity/%,$(LIBRARY_OBJECTS) $(TEST_OBJECTS) $(MPI_TEST_OBJECTS)))
+$(if $(UNITS),$(shell mkdir -p $(sort $(dir $(UNITS)))))
+$(foreach unit,$(UNITS:$(BUILD)/unity/%.cpp.o=%),$(call write_unit,$(unit)))
 -include $(LIBRARY_OBJECTS:.o=.d) $(EXPERIMENTS:.o=.d) $(TEST_OBJECTS:.o=.d) $(MPI_TEST_OBJECTS:.o=.d) \
          $(PROGRAM_SOURCES:%=$(BUILD)/%.d) $(BUILD)/launch/judge.cpp.d
 endif
-$(BUILD)/flags $(BUILD)/nvcc_flags $(BUILD)/link_flags $(BUILD)/embedded_names: ;
+$(addprefix $(BUILD)/,flags cpu_flags gpu_flags nvcc_flags link_flags embedded_names): ;
 
 # ---- one backend alone --------------------------------------------------------------------------
 # The programs link without either backend: each one's *_absent.cpp has all that the other rooms call.
@@ -165,22 +214,24 @@ no_backend := $(addprefix $(BUILD)/no_backend/,$(notdir $(PROGRAM_SOURCES:.cpp=)
 .PHONY: no_backend
 no_backend: $(no_backend)
 $(foreach source,$(PROGRAM_SOURCES),$(eval $(BUILD)/no_backend/$(basename $(notdir $(source))): $(call object,$(source))))
-$(no_backend): $(BUILD)/embedded.cpp.o $(call object,$(sort $(foreach source,$(LIBRARY),$(if $(filter cpu gpu,$(subst /, ,$(source))),,$(source))) $(ABSENT)))
+$(no_backend): $(BUILD)/embedded.cpp.o $(sort $(foreach room,$(ROOMS),$(call objects,$(filter-out $(call in_folders,cpu gpu,$(sources_$(room))),$(sources_$(room))))) $(call object,$(ABSENT)))
 	@mkdir -p $(@D)
 	$(call quiet,link) $(MPICXX) $(cxxflags) $(ldflags) $(filter %.o,$^) -o $@ $(filter-out -ldnnl -lcudnn -lcublas -lcublasLt -lnccl -lcudart,$(ldlibs))
 
 # ---- everything in one command ------------------------------------------------------------------
 # The set-up may change what this machine can build: make starts again after it, on all cores.
+# LIGHT=1: without a GPU the cpu backend alone; `make LIGHT= test` also compiles what cannot run here.
+light := LIGHT=$(if $(filter undefined,$(origin LIGHT)),1,$(LIGHT))
 anew = $(MAKE) $(if $(filter -j% --jobserver%,$(MAKEFLAGS)),,-j$(shell nproc))
 .PHONY: setup bench test run-bench run-tests
 setup:
 	launch/setup
 bench: setup
-	+$(anew) run-bench
-run-bench: all
+	+$(anew) $(light) run-bench
+run-bench: $(BIN)/train $(BIN)/compare
 	launch/bench
 test: setup
-	+$(anew) run-tests
+	+$(anew) $(light) run-tests
 run-tests: tests
 	tests/run $(BUILD)
 
@@ -195,6 +246,13 @@ include launch/site/install.mk
 .PHONY: check doctor format tidy sanitize sanitize-threads fuzz docs clean help
 FORMATTED = $(shell find common resnet training collectives launch/node tests -name '*.[ch]pp' -o -name '*.cu' -o -name '*.cuh')
 
+# Each source by itself: units of several hide an include that is missing.
+alone := $(patsubst %,alone/%,$(filter %.cpp,$(LIBRARY)))
+.PHONY: alone $(alone)
+alone: $(alone)
+$(alone): alone/%: $(BUILD)/flags
+	$(call quiet,look) $(MPICXX) -std=c++20 $(cppflags) $(call vendor_cppflags,$*) $(cxxflags) -fsyntax-only $*
+
 check:
 	tests/check_tree
 	@clang-format --dry-run -Werror $(FORMATTED)
@@ -205,7 +263,7 @@ format:
 # Open MPI's way to say it, and MPICH's.
 mpi_cppflags = $(filter -I% -D%,$(shell $(MPICXX) --showme:compile 2>/dev/null || $(MPICXX) -compile_info 2>/dev/null))
 tidy: all
-	clang-tidy --quiet $(filter-out %.cu,$(LIBRARY) $(PROGRAM_SOURCES)) -- -std=c++20 $(cppflags) -fopenmp $(mpi_cppflags)
+	clang-tidy --quiet $(filter-out %.cu,$(LIBRARY) $(PROGRAM_SOURCES)) -- -std=c++20 $(cppflags) $(FOUND_CPPFLAGS_cpu) $(FOUND_CPPFLAGS_gpu) -fopenmp $(mpi_cppflags)
 
 # For clangd and the like, which know nothing of mpicxx.
 json_text = "$(subst ",\",$(subst \,\\,$(1)))"
@@ -214,7 +272,7 @@ entry = {"directory": $(call json_text,$(CURDIR)), "file": "$(1)", "command": $(
 compile_commands.json:
 	$(file >$@)
 	$(foreach source,$(filter %.cpp,$(LIBRARY) $(PROGRAM_SOURCES) $(TEST_SOURCES) $(MPI_TEST_SOURCES) $(TEST_SUPPORT)),\
-	  $(file >>$@,$(call entry,$(source),c++,$(mpi_cppflags) $(cppflags) $(cxxflags) $(WARNINGS))))
+	  $(file >>$@,$(call entry,$(source),c++,$(mpi_cppflags) $(cppflags) $(call vendor_cppflags,$(source)) $(cxxflags) $(WARNINGS))))
 	$(foreach source,$(filter %.cu,$(LIBRARY)),$(file >>$@,$(call entry,$(source),$(NVCC),$(nvcc_cppflags) $(NVCCFLAGS))))
 	@sed -i '$$!s/$$/,/; 1s/^/[/; $$s/$$/]/' $@
 
@@ -228,7 +286,7 @@ sanitize:
 # The loader's threads. Only what they and the tests' support need is built, and what was not built so (MPI) is not looked at.
 sanitize-threads:
 	+$(MAKE) BACKENDS=cpu BUILD=build/sanitize-threads CXXFLAGS="-O1 -g -fsanitize=thread" \
-	  LIBRARY='$$(foreach room,common resnet training/data training/exchange,$$(call room_sources,$$(room)))' \
+	  ROOMS='training resnet common' sources_training='$$(foreach folder,data exchange,$$(call room_sources,training/$$(folder)))' \
 	  TEST_SOURCES='$$(wildcard tests/training/data_*_test.cpp)' build/sanitize-threads/unit_tests
 	TSAN_OPTIONS=ignore_noninstrumented_modules=1 launch/mpi -n 1 build/sanitize-threads/unit_tests '[loader]'
 
@@ -237,8 +295,8 @@ sanitize-threads:
 FUZZ_CXX ?= clang++
 FUZZ_SECONDS ?= 600
 FUZZERS := image pack tensor_file
-fuzzed := common/error.cpp common/output_file.cpp common/xxh64.cpp resnet/tensor_file.cpp tests/support/jpeg.cpp \
-          $(wildcard $(addprefix training/data/,exif.cpp image*.cpp input_file.cpp jpeg*.cpp pack_source.cpp png.cpp write_pack.cpp))
+fuzzed := common/error.cpp common/output_file.cpp common/hash.cpp resnet/tensor_file.cpp tests/support/jpeg.cpp \
+          $(wildcard $(addprefix training/data/,image.cpp codecs.cpp source.cpp input_file.cpp pack.cpp))
 fuzz_object = $(patsubst %,$(BUILD)/fuzz/%.o,$(1))
 fuzz_flags := -O1 -g -fsanitize=address,undefined -fno-sanitize-recover=undefined
 fuzz_programs := $(addprefix $(BUILD)/fuzz/,$(FUZZERS) seeds)
@@ -274,8 +332,9 @@ help:
 	@echo 'make test      set up, build, run all tests'
 	@echo 'make setup     install what is missing; make doctor only reports'
 	@echo 'make           build: BACKENDS="cpu gpu" CUDA_ARCHS="90" CUDA_HOME=... as wanted'
-	@echo 'make install   copy the programs to PREFIX=/usr/local (DESTDIR=...); make uninstall; make dist'
+	@echo 'make install   copy the programs to PREFIX=/usr/local (DESTDIR=...); make install-strip, uninstall, dist'
 	@echo 'make check     rules of the tree, formatting; make format mends the latter'
+	@echo 'make alone     compile each source by itself (make UNITY=0 builds so), to find missing includes'
 	@echo 'make tidy      clang-tidy; make sanitize  unit tests under ASan and UBSan'
 	@echo 'make sanitize-threads  the loader under ThreadSanitizer'
 	@echo 'make faults    every program meets every fault, and 64 ranks on this machine'

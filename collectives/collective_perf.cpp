@@ -4,7 +4,6 @@
 #include <nlohmann/json.hpp>
 
 #include "collectives/perf/plan.hpp"
-#include "collectives/perf/relaunch.hpp"
 #include "collectives/perf/sweep.hpp"
 #include "common/identity.hpp"
 #include "common/options.hpp"

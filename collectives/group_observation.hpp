@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "common/backend.hpp"
-#include "common/nodes.hpp"
+#include "common/placement.hpp"
 #include "common/units.hpp"
 
 namespace shakedown::collectives {

@@ -8,11 +8,11 @@
 #include <functional>
 #include <thread>
 
-#include "collectives/links/link_messages.hpp"
+#include "collectives/links/links.hpp"
 #include "collectives/perf/bench.hpp"
 #include "common/error.hpp"
-#include "common/fault.hpp"
 #include "common/options.hpp"
+#include "common/program.hpp"
 
 namespace shakedown::collectives {
 namespace {

@@ -2,11 +2,11 @@
 #include <fmt/format.h>
 
 #include "collectives/injection.hpp"
-#include "collectives/links/link_records.hpp"
-#include "collectives/links/link_tables.hpp"
 #include "collectives/links/measurement.hpp"
+#include "collectives/links/records.hpp"
+#include "collectives/links/tables.hpp"
 #include "common/identity.hpp"
-#include "common/judge/lines.hpp"
+#include "common/judge/conclusion.hpp"
 #include "common/options.hpp"
 #include "common/output_file.hpp"
 #include "common/program.hpp"

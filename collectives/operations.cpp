@@ -1,7 +1,8 @@
+#include "collectives/operations.hpp"
+
 #include <fmt/format.h>
 
-#include "collectives/operation.hpp"
-#include "collectives/pattern.hpp"
+#include "collectives/verifier.hpp"
 #include "common/error.hpp"
 
 namespace shakedown::collectives {

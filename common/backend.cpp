@@ -9,12 +9,12 @@
 #include <cstdlib>
 #include <sstream>
 
-#include "common/cores.hpp"
+#include "common/communicator.hpp"
 #include "common/error.hpp"
+#include "common/host.hpp"
 #include "common/mpi_communicator.hpp"
 #include "common/mpi_session.hpp"
 #include "common/options.hpp"
-#include "common/throttled_communicator.hpp"
 
 namespace shakedown {
 namespace {

@@ -32,7 +32,7 @@ struct Backend {
   std::string remark;  // what was chosen and what the user may want to know of it, for people
   int cores = 1;       // this rank's fair share of those of its host
   std::shared_ptr<Device> device;       // of this rank, in whichever part it works
-  double throttle_gbs = 0;              // of the world, see common/throttled_communicator.hpp
+  double throttle_gbs = 0;              // of the world, see ThrottledCommunicator
   int ctas = 0;                         // of the world, as BackendOptions has them
   const MpiSession* session = nullptr;  // of the ranks that the communicators connect
   MpiAlgorithm mpi_algorithm = MpiAlgorithm::own;  // of communicators over MPI

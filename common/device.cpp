@@ -1,5 +1,7 @@
 #include "common/device.hpp"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <iterator>
 #include <utility>
@@ -50,6 +52,11 @@ void Buffer::swap(Buffer& other) noexcept {
   std::swap(data_, other.data_);
   std::swap(bytes_, other.bytes_);
   std::swap(place_, other.place_);
+}
+
+void throw_device_timeout(double timeout_s, const std::string& cause) {
+  throw TimeoutError(fmt::format("the device did not finish its work within {:g} s (--timeout): {}",
+                                 timeout_s, cause));
 }
 
 }  // namespace shakedown

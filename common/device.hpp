@@ -2,6 +2,8 @@
 // work on a stream runs in order; on the cpu backend it has run when the call returns.
 #pragma once
 
+#include <algorithm>
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
@@ -9,7 +11,11 @@
 #include <memory>
 #include <mutex>
 #include <string>
+#include <thread>
+#include <utility>
+#include <vector>
 
+#include "common/error.hpp"
 #include "common/types.hpp"
 
 namespace shakedown {
@@ -190,6 +196,68 @@ template <class T>
 void upload(Device& device, Stream& stream, void* to, std::span<const T> host) {
   device.copy(to, host.data(), host.size_bytes(), stream);
   stream.synchronize();
+}
+
+// Times between marks on a stream.
+
+class Laps {
+ public:
+  /// For about `count` laps. Events are made here, before what is timed: of a long run those of its
+  /// last laps, which the device has yet to reach.
+  Laps(Device& device, int count) {
+    constexpr int kAhead = 256;
+    for (int i = 0; i <= std::min(count, kAhead); ++i) marks_.push_back(device.make_event());
+  }
+  /// Enqueues: a lap ends, and the next one begins. The first call begins the first.
+  void mark(Stream& stream) {
+    if (marked_ >= marks_.size()) measure(marked_ - marks_.size() + 1);  // its event is used again
+    event(marked_++).record(stream);
+  }
+  /// Waits for the last mark. Milliseconds of each lap.
+  std::vector<double> milliseconds() {
+    event(marked_ - 1).synchronize();
+    while (ms_.size() + 1 < marked_) measure(ms_.size() + 1);
+    return ms_;
+  }
+
+ private:
+  Event& event(std::size_t mark) { return *marks_[mark % marks_.size()]; }
+  /// The lap that ends with this mark, once the device has reached it.
+  void measure(std::size_t mark) {
+    event(mark).synchronize();
+    ms_.push_back(event(mark).milliseconds_since(event(mark - 1)));
+  }
+
+  std::vector<std::unique_ptr<Event>> marks_;
+  std::size_t marked_ = 0;
+  std::vector<double> ms_;
+};
+
+// Waiting for a device without trusting that it will finish.
+
+[[noreturn]] void throw_device_timeout(double timeout_s, const std::string& cause);
+
+/// Polls `done`, and `check` (which throws on an asynchronous error) now and then; sleeps between
+/// polls once it has waited `spin_s`. Throws TimeoutError with the cause past the timeout.
+template <class Done, class Check>
+void wait_until(Done&& done, double timeout_s, double spin_s, Check&& check,
+                const std::string& cause) {
+  using Clock = std::chrono::steady_clock;
+  const auto start = Clock::now();
+  for (long round = 0; !done(); ++round) {
+    if (round % 64 != 0) continue;
+    check();
+    const std::chrono::duration<double> waited = Clock::now() - start;
+    if (waited.count() > timeout_s) throw_device_timeout(timeout_s, cause);
+    if (waited.count() > spin_s) std::this_thread::sleep_for(std::chrono::microseconds(20));
+  }
+}
+
+/// For an event that waits for other ranks.
+template <class Check>
+void wait_until_done(const Event& event, double timeout_s, double spin_s, Check&& check) {
+  wait_until([&] { return event.done(); }, timeout_s, spin_s, std::forward<Check>(check),
+             "another rank has stopped, died or fallen behind");
 }
 
 }  // namespace shakedown

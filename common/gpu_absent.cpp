@@ -1,8 +1,8 @@
 // Stands in for common/gpu where it is not built.
 #include "common/backend.hpp"
+#include "common/communicator.hpp"
 #include "common/error.hpp"
-#include "common/fault.hpp"
-#include "common/peers.hpp"
+#include "common/program.hpp"
 #include "common/sm_clock.hpp"
 
 namespace shakedown::gpu {

@@ -10,12 +10,11 @@
 #include <variant>
 #include <vector>
 
+#include "common/host.hpp"
 #include "common/mpi_session.hpp"
 #include "common/nvml.hpp"
 #include "common/options.hpp"
-#include "common/proc.hpp"
 #include "common/program.hpp"
-#include "common/version.hpp"
 
 namespace shakedown {
 namespace {

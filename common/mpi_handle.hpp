@@ -11,7 +11,7 @@
 
 #include "common/error.hpp"
 #include "common/types.hpp"
-#include "common/watchdog.hpp"
+#include "common/watch.hpp"
 
 namespace shakedown {
 

@@ -2,10 +2,14 @@
 #pragma once
 
 #include <chrono>
+#include <csignal>
 #include <exception>
+#include <functional>
 #include <memory>
 #include <string>
+#include <thread>
 #include <type_traits>
+#include <utility>
 #include <vector>
 
 #include "common/error.hpp"
@@ -111,5 +115,82 @@ std::string launched_rank();
 
 /// The environment variable which shows that a launcher started more than one task, or "".
 std::string launched_with_others();
+
+// An agreement of all ranks on the highest of a small number each, step after step, that no step
+// waits for.
+
+class MpiSession;
+
+class MpiAgreement {
+ public:
+  /// Collective. Ranks may be up to `slack` steps apart anyway.
+  MpiAgreement(const MpiSession& session, int slack);
+  ~MpiAgreement();
+  MpiAgreement(const MpiAgreement&) = delete;
+  MpiAgreement& operator=(const MpiAgreement&) = delete;
+
+  /// Steps from a value to its effect: a non-blocking all-reduce needs log2(ranks) rounds, each of
+  /// which goes on when a rank calls MPI, and hosts may be some steps apart.
+  int lag() const;
+  /// Adds this rank's value of this step. Returns the highest that any rank added lag() steps ago,
+  /// the same on every rank; 0 before.
+  int step(int value);
+  /// Adds a value and returns the highest that has not been returned yet. Waits for all ranks.
+  int settle(int value);
+
+ private:
+  struct Pending;
+  std::unique_ptr<Pending> pending_;
+};
+
+// Signals that request a program to stop: noted, so that it ends at a moment of its choice, or
+// ending it at once, after its last words.
+
+/// A handler of some signals. Those that are ignored (nohup) stay so.
+class SignalHandler {
+ public:
+  SignalHandler(const std::vector<int>& signals, void (*handler)(int));
+  /// The handlers that were installed before.
+  ~SignalHandler();
+  SignalHandler(const SignalHandler&) = delete;
+  SignalHandler& operator=(const SignalHandler&) = delete;
+
+ private:
+  std::vector<std::pair<int, struct sigaction>> before_;
+};
+
+/// Slurm and a job script may both deliver one stop to a rank, as TERM and as USR2: only a signal
+/// that comes this long after the first, or longer, ends the process at once.
+constexpr int kSameStopMs = 1000;
+
+class StopSignals {
+ public:
+  /// From now on TERM, INT, HUP, USR1 and USR2 are noted; one that comes kSameStopMs or more after
+  /// the first ends the process. At most one object at a time.
+  StopSignals();
+
+  /// "SIGTERM", or "" while none has come.
+  std::string received() const;
+
+ private:
+  SignalHandler handler_;
+};
+
+/// Lets a signal end the process after its last words. While a StopSignals lives, signals are noted
+/// instead. At most one object at a time.
+class LastWords {
+ public:
+  /// At INT, HUP, USR1 or USR2 `report` runs in a thread of its own. TERM is one of them only where
+  /// this process is the only rank: a launcher sends TERM to the ranks that are left when one has
+  /// failed. Where `report` does not return within `patience` (a file that blocks), or a second
+  /// signal comes kSameStopMs or more after the first, the process ends without it.
+  explicit LastWords(const std::function<void()>& report,
+                     std::chrono::milliseconds patience = std::chrono::seconds(5));
+  ~LastWords();
+
+ private:
+  std::thread thread_;
+  SignalHandler handler_;
+};
 
 }  // namespace shakedown

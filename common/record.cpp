@@ -6,17 +6,20 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <cerrno>
+#include <cmath>
 #include <cstring>
 #include <ctime>
 #include <fstream>
 #include <nlohmann/json.hpp>
 #include <random>
 #include <string_view>
+#include <utility>
 
 #include "common/error.hpp"
-#include "common/host_name.hpp"
+#include "common/host.hpp"
 #include "common/output_file.hpp"
 
 namespace shakedown {
@@ -130,6 +133,129 @@ std::string json_text(const Json& json, int indent) {
 Json merged(Json fields, const Json& more) {
   fields.update(more);
   return fields;
+}
+
+namespace {
+
+std::string text_of(const Json& value) {
+  if (value.is_null()) return "";
+  if (value.is_number_float() && !std::isfinite(value.get<double>())) return "";
+  if (value.is_string()) return value.get<std::string>();
+  if (!value.is_array()) return json_text(value);
+  std::vector<std::string> items;
+  for (const Json& item : value) items.push_back(text_of(item));
+  return fmt::format("{}", fmt::join(items, " "));
+}
+
+std::string quoted(const std::string& text) {
+  if (text.find_first_of(",\"\r\n") == std::string::npos) return text;
+  std::string cell = "\"";
+  for (char c : text) cell += c == '"' ? "\"\"" : std::string(1, c);
+  return cell + "\"";
+}
+
+}  // namespace
+
+CsvFile::CsvFile(Output output, std::vector<std::string> columns)
+    : output_(std::move(output)), columns_(std::move(columns)) {
+  if (output_.path.empty()) return;
+  check_writable(output_);
+  const auto how = is_written_itself(output_.path) ? std::ios::app : std::ios::trunc;
+  file_.open(output_.path, std::ios::binary | how);
+  write(columns_);
+}
+
+void CsvFile::add(const Json& record) {
+  if (output_.path.empty()) return;
+  std::vector<std::string> cells;
+  for (const std::string& column : columns_) cells.push_back(text_of(record.value(column, Json())));
+  write(cells);
+}
+
+void CsvFile::write(const std::vector<std::string>& cells) {
+  std::vector<std::string> texts;
+  for (const std::string& cell : cells) texts.push_back(quoted(cell));
+  file_ << fmt::format("{}\n", fmt::join(texts, ",")) << std::flush;
+  if (!file_)
+    throw InconclusiveError(fmt::format("{} {}: cannot be written: {}", output_.option,
+                                        output_.path, std::strerror(errno)));
+}
+
+const char* name_of(Scope scope) {
+  switch (scope) {
+    case Scope::operation: return "operation";
+    case Scope::link: return "link";
+    case Scope::rank: return "rank";
+    case Scope::gpu: return "gpu";
+    case Scope::rail: return "rail";
+    case Scope::node: return "node";
+    case Scope::group: return "group";
+    case Scope::strategy: return "strategy";
+    case Scope::job: return "job";
+  }
+  throw InternalError("unknown scope");
+}
+
+const char* name_of(Outcome outcome) {
+  switch (outcome) {
+    case Outcome::pass: return "PASS";
+    case Outcome::warn: return "WARN";
+    case Outcome::unknown: return "UNKNOWN";
+    case Outcome::inconclusive: return "INCONCLUSIVE";
+    case Outcome::fail: return "FAIL";
+  }
+  throw InternalError("unknown outcome");
+}
+
+const char* name_of(Class class_) {
+  switch (class_) {
+    case Class::hardware: return "HARDWARE";
+    case Class::config: return "CONFIG";
+    case Class::software: return "SOFTWARE";
+    case Class::environment: return "ENVIRONMENT";
+    case Class::infrastructure: return "INFRASTRUCTURE";
+  }
+  throw InternalError("unknown class");
+}
+
+Json record_of(const Verdict& verdict) {
+  Json fields{{"scope", name_of(verdict.scope)},
+              {"name", verdict.name},
+              {"verdict", name_of(verdict.outcome)},
+              {"cause", verdict.cause}};
+  if (verdict.class_) fields["class"] = name_of(*verdict.class_);
+  if (!verdict.action.empty()) fields["action"] = verdict.action;
+  if (!verdict.check.empty()) fields["check"] = verdict.check;
+  if (!verdict.metric.empty()) fields["metric"] = verdict.metric;
+  if (!verdict.witness.empty()) fields["witness"] = verdict.witness;
+  if (verdict.looks > 0)
+    fields.update({{"slow_looks", verdict.slow_looks}, {"looks", verdict.looks}});
+  if (!verdict.hosts.empty()) fields["hosts"] = verdict.hosts;
+  return fields;
+}
+
+std::string line_of(const Verdict& verdict) {
+  const bool acts = verdict.outcome != Outcome::pass && !verdict.action.empty();
+  return fmt::format("{} {} {}: {}{}{}", name_of(verdict.outcome), name_of(verdict.scope),
+                     verdict.name, verdict.cause, acts ? "; " : "", acts ? verdict.action : "");
+}
+
+ExitCode exit_code_of(Outcome outcome) {
+  switch (outcome) {
+    case Outcome::pass:
+    case Outcome::warn:
+    case Outcome::unknown: return ExitCode::pass;
+    case Outcome::inconclusive: return ExitCode::inconclusive;
+    case Outcome::fail: return ExitCode::fail;
+  }
+  throw InternalError("unknown outcome");
+}
+
+ExitCode worst(std::span<const Verdict> verdicts) {
+  const auto found =
+      std::max_element(verdicts.begin(), verdicts.end(),
+                       [](const Verdict& a, const Verdict& b) { return a.outcome < b.outcome; });
+  return found == verdicts.end() ? ExitCode::pass : exit_code_of(found->outcome);
 }
 
 }  // namespace shakedown

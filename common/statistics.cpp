@@ -5,7 +5,7 @@
 #include <numeric>
 
 #include "common/error.hpp"
-#include "common/random.hpp"
+#include "common/hash.hpp"
 
 namespace shakedown {
 namespace {

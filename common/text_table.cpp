@@ -3,7 +3,11 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <cmath>
+#include <cstdio>
 #include <cstdlib>
+#include <utility>
 
 namespace shakedown {
 
@@ -54,6 +58,59 @@ std::string wrapped(const std::string& text, int indent, int width_of_line) {
 
 std::string labelled(const std::string& label, const std::string& text) {
   return wrapped(fmt::format("{:<9} {}", label, text), 10) + "\n";
+}
+
+std::string readable_duration(double seconds) {
+  const long s = std::lround(seconds);
+  if (s >= 3600) return fmt::format("{}:{:02}:{:02}", s / 3600, s / 60 % 60, s % 60);
+  return fmt::format("{}:{:02}", s / 60, s % 60);
+}
+
+std::string text_of_progress(const std::string& title, long done, long total,
+                             const std::string& unit, double elapsed_s, Following following) {
+  const double rate = static_cast<double>(done) / elapsed_s;
+  std::string line = fmt::format("{}: {}/{} {}, {:.3g}/s", title, done, total, unit, rate);
+  if (done <= 0 || done > total) return line;
+  const double left = static_cast<double>(total - done) / rate;
+  if (done < total) line += fmt::format(", {} left", readable_duration(left));
+  if (following.rounds > 0) {
+    const double round = following.seconds > 0 ? following.seconds : elapsed_s + left;
+    line += fmt::format(", {} to the end of the run",
+                        readable_duration(left + following.rounds * round));
+  }
+  return line;
+}
+
+Progress::Progress(std::string title, long total, std::string unit, bool shown, Following following,
+                   double earlier_s)
+    : title_(std::move(title)),
+      total_(total),
+      unit_(std::move(unit)),
+      shown_(shown),
+      following_(following),
+      terminal_(on_terminal(STDERR_FILENO)),
+      start_(last_ - std::chrono::duration_cast<Clock::duration>(
+                         std::chrono::duration<double>(earlier_s))) {}
+
+Progress::~Progress() {
+  if (drawn_) std::fputs("\r\033[K", stderr);
+}
+
+void Progress::update(long done, const std::string& remark) {
+  if (!shown_) return;
+  const auto now = Clock::now();
+  const std::chrono::duration<double> since_last = now - last_;
+  const double elapsed = std::chrono::duration<double>(now - start_).count();
+  if (since_last.count() < (terminal_ ? 0.5 : std::clamp(elapsed / 6, 10.0, 60.0))) return;
+  last_ = now;
+  std::string line = text_of_progress(title_, done, total_, unit_, elapsed, following_);
+  if (!remark.empty()) line += ", " + remark;
+  if (terminal_)
+    fmt::print(stderr, "\r{}\033[K", line);
+  else
+    fmt::print(stderr, "{}\n", line);
+  std::fflush(stderr);
+  drawn_ = terminal_;
 }
 
 }  // namespace shakedown

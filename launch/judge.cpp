@@ -2,7 +2,7 @@
 // needs neither MPI nor a GPU.
 #include <cstdio>
 
-#include "common/judge/rejudge.hpp"
+#include "common/judge/court.hpp"
 
 int main(int argc, char** argv) {
   using namespace shakedown;

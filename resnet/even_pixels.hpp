@@ -5,7 +5,7 @@
 #include <cstdint>
 
 #include "common/host_device.hpp"
-#include "resnet/shapes.hpp"
+#include "resnet/architecture.hpp"
 
 namespace shakedown {
 

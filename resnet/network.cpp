@@ -7,7 +7,7 @@
 #include <utility>
 
 #include "common/error.hpp"
-#include "common/random.hpp"
+#include "common/hash.hpp"
 
 namespace shakedown {
 namespace {

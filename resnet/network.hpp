@@ -10,7 +10,6 @@
 #include "common/device.hpp"
 #include "resnet/architecture.hpp"
 #include "resnet/memory_plan.hpp"
-#include "resnet/precision.hpp"
 #include "resnet/tensor_file.hpp"
 #include "resnet/units.hpp"
 #include "resnet/weights.hpp"

@@ -6,8 +6,8 @@
 #include <map>
 
 #include "common/error.hpp"
+#include "common/hash.hpp"
 #include "common/kernels.hpp"
-#include "common/random.hpp"
 #include "resnet/network.hpp"
 
 namespace shakedown {

@@ -8,7 +8,7 @@
 #include <functional>
 #include <nlohmann/json.hpp>
 
-#include "common/host_name.hpp"
+#include "common/host.hpp"
 #include "common/record.hpp"
 
 namespace shakedown {

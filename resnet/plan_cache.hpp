@@ -5,7 +5,10 @@
 
 #include <map>
 #include <optional>
+#include <span>
 #include <string>
+
+#include "common/statistics.hpp"
 
 namespace shakedown {
 
@@ -29,5 +32,16 @@ class PlanCache {
   std::map<std::string, std::string> plans_;
   bool new_ = false;
 };
+
+// Whether one fused kernel or several is the better choice, from timings of both.
+
+/// A fused kernel moves fewer bytes, which saves energy: of a step at the power limit that is time,
+/// which a timing at full clocks does not show. So it may take this much longer.
+inline constexpr double kFusedMargin = 1.04;
+
+/// Compares the medians of two interleaved samples.
+inline bool prefers_fused(std::span<const double> fused_ms, std::span<const double> unfused_ms) {
+  return median_of(fused_ms) <= kFusedMargin * median_of(unfused_ms);
+}
 
 }  // namespace shakedown

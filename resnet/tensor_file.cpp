@@ -11,7 +11,7 @@
 #include <set>
 
 #include "common/error.hpp"
-#include "common/half.hpp"
+#include "common/numbers.hpp"
 
 namespace shakedown {
 namespace {

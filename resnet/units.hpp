@@ -18,9 +18,6 @@
 #include "common/host_device.hpp"
 #include "resnet/architecture.hpp"
 #include "resnet/memory_plan.hpp"
-#include "resnet/precision.hpp"
-#include "resnet/roofs.hpp"
-#include "resnet/shapes.hpp"
 #include "resnet/weights.hpp"
 #include "resnet/work_log.hpp"
 

@@ -1,5 +1,4 @@
-// A log of the kernels and library calls that a network enqueues, with the time of each: events
-// between the calls, read when the work is done. It costs nothing between stop() and start().
+// The phases of a training step, for timelines and logs.
 #pragma once
 
 #include <cstddef>
@@ -7,9 +6,25 @@
 #include <vector>
 
 #include "common/device.hpp"
-#include "resnet/phase.hpp"
 
 namespace shakedown {
+
+/// `exchange`: gradients or weights move between ranks, or the compute stream waits for them.
+enum class Phase { input, forward, backward, exchange, update };
+
+constexpr const char* name_of(Phase phase) {
+  switch (phase) {
+    case Phase::input: return "input";
+    case Phase::forward: return "forward";
+    case Phase::backward: return "backward";
+    case Phase::exchange: return "exchange";
+    case Phase::update: return "update";
+  }
+  return "";
+}
+
+// A log of the kernels and library calls that a network enqueues, with the time of each: events
+// between the calls, read when the work is done. It costs nothing between stop() and start().
 
 /// A kernel, or a call of a library.
 struct Work {
@@ -66,6 +81,16 @@ class WorkLog {
   std::vector<std::unique_ptr<Event>> events_;
   std::size_t used_ = 0;
   std::size_t last_ = 0;  // event after which the next work begins
+};
+
+// The rates that a device reaches with random data, measured on the spot: what calls and layers are
+// compared with. Activations with many zeros draw less power: a call may exceed the matrix rate.
+
+struct Roofs {
+  double copy_gbs = 0;         // 10^9 bytes/s, read and written, of a copy within device memory
+  std::size_t copy_bytes = 0;  // that were copied
+  double matrix_tflops = 0;    // 10^12/s of a square matrix product in the network's precision
+  int matrix_size = 0;
 };
 
 }  // namespace shakedown

@@ -8,6 +8,8 @@
 #include <cstdio>
 #include <fstream>
 #include <iostream>
+#include <map>
+#include <string>
 #include <vector>
 
 #include "common/mpi_communicator.hpp"
@@ -17,7 +19,57 @@
 
 namespace shakedown::test {
 namespace {
+
+#if CATCH_VERSION_MAJOR >= 3
+using ListenerBase = Catch::EventListenerBase;
+#else
+using ListenerBase = Catch::TestEventListenerBase;
+#endif
+
 MpiSession* current_session = nullptr;
+
+/// The cases that ran on this rank.
+struct Count {
+  std::string name, skipped_now;  // of the case that runs; why it is skipped
+  int passed = 0;
+  std::map<std::string, int> skipped;  // by reason
+} count;
+
+class Counter : public ListenerBase {
+ public:
+  using ListenerBase::ListenerBase;
+  void testCaseStarting(const Catch::TestCaseInfo& info) override {
+    count.name = info.name;
+    count.skipped_now.clear();
+  }
+  void testCaseEnded(const Catch::TestCaseStats& stats) override {
+    if (!stats.totals.assertions.allOk()) return;
+    if (count.skipped_now.empty())
+      ++count.passed;
+    else
+      ++count.skipped[count.skipped_now];
+  }
+};
+CATCH_REGISTER_LISTENER(Counter)
+
+/// As tests/python and tests/faults/run print theirs: tests/run adds them up.
+void print_count() {
+  int all = 0;
+  std::string reasons;
+  for (const auto& [why, cases] : count.skipped) {
+    all += cases;
+    reasons += (reasons.empty() ? " (" : "; ") + std::to_string(cases) + " " + why;
+  }
+  std::printf("cases: %d passed, %d skipped%s%s\n", count.passed, all, reasons.c_str(),
+              reasons.empty() ? "" : ")");
+}
+
+}  // namespace
+
+void skip_case(const std::string& why) {
+  if (count.skipped_now.empty() && current_session->is_root())
+    std::printf("skipped, %s: %s\n", why.c_str(), count.name.c_str());
+  count.skipped_now = why;
 }
 
 MpiSession& session() { return *current_session; }
@@ -99,5 +151,6 @@ int main(int argc, char** argv) {
     session.barrier();
   }
   if (session.rank() > 0) std::remove(report.c_str());
+  if (session.is_root()) test::print_count();
   return *std::max_element(codes.begin(), codes.end()) == 0 ? 0 : 1;
 }

@@ -10,8 +10,8 @@
 #include "common/backend.hpp"
 #include "common/device.hpp"
 #include "common/error.hpp"
+#include "common/hash.hpp"
 #include "common/kernels.hpp"
-#include "common/random.hpp"
 
 namespace shakedown {
 

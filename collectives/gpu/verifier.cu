@@ -2,7 +2,6 @@
 
 #include <algorithm>
 
-#include "common/gpu/check.hpp"
 #include "common/gpu/native.hpp"
 
 namespace shakedown::collectives::gpu {

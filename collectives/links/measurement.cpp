@@ -5,7 +5,7 @@
 #include <algorithm>
 
 #include "common/mpi_session.hpp"
-#include "common/progress.hpp"
+#include "common/text_table.hpp"
 
 namespace shakedown::collectives {
 namespace {

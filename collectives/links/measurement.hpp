@@ -4,10 +4,9 @@
 #include <memory>
 #include <vector>
 
-#include "collectives/links/link_observations.hpp"
-#include "collectives/links/link_records.hpp"
 #include "collectives/links/links.hpp"
 #include "collectives/links/peer_copies.hpp"
+#include "collectives/links/records.hpp"
 #include "collectives/links/splits.hpp"
 #include "common/judging.hpp"
 

@@ -7,13 +7,11 @@
 #include <string>
 #include <vector>
 
-#include "collectives/links/link_figure.hpp"
-#include "collectives/links/link_messages.hpp"
-#include "collectives/links/round_robin.hpp"
-#include "common/nodes.hpp"
-#include "common/paths.hpp"
-#include "common/peers.hpp"
-#include "common/verdict.hpp"
+#include "collectives/links/links.hpp"
+#include "common/communicator.hpp"
+#include "common/placement.hpp"
+#include "common/record.hpp"
+#include "common/units.hpp"
 
 namespace shakedown {
 class MpiSession;

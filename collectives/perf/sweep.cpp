@@ -1,23 +1,29 @@
 #include "collectives/perf/sweep.hpp"
 
 #include <fmt/format.h>
+#include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <filesystem>
 #include <iterator>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <sstream>
+#include <string>
 #include <utility>
+#include <vector>
 
-#include "collectives/perf/bars.hpp"
-#include "collectives/perf/collective_record.hpp"
-#include "collectives/perf/nccl_tests_json.hpp"
-#include "collectives/perf/perf_table.hpp"
-#include "collectives/perf/plan_limits.hpp"
-#include "common/csv.hpp"
-#include "common/judge/lines.hpp"
+#include "collectives/perf/output.hpp"
+#include "collectives/perf/plan.hpp"
+#include "common/judge/conclusion.hpp"
+#include "common/mpi_session.hpp"
 #include "common/program.hpp"
+#include "common/record.hpp"
 
 namespace shakedown::collectives {
 namespace {
@@ -242,6 +248,93 @@ ExitCode sweep(const PerfOptions& options, Plan plan, Backend& backend, const Mp
   say(session, footer(options, tally.totals()));
   json.finish(tally.totals());
   return exit_code_of(std::max(rows.outcome(), tally.outcome()));
+}
+
+void relaunch_for_gpus(const PerfOptions& options, int argc, char** argv) {
+  if (options.gpus <= 1 || std::getenv("OMPI_COMM_WORLD_SIZE") != nullptr ||
+      !launched_with_others().empty())
+    return;
+  const std::string ranks = std::to_string(options.gpus);
+  const std::filesystem::path folder =
+      std::filesystem::read_symlink("/proc/self/exe").parent_path();
+  // bin/all_reduce_perf is a link: its name selects the operation.
+  const std::string program = folder / options.program;
+  const std::string launcher = folder.parent_path() / "launch/mpi";
+  std::vector<const char*> line{launcher.c_str(), "-n", ranks.c_str(), program.c_str()};
+  line.insert(line.end(), argv + 1, argv + argc);
+  line.insert(line.end(), {"--ngpus", "1", nullptr});  // the last one counts
+  execv(launcher.c_str(), const_cast<char* const*>(line.data()));
+  std::fprintf(stderr,
+               "error: --ngpus %d: %s: %s; in place of a copy of the program use a link to it (ln "
+               "-s), or start it "
+               "by mpirun -n %d\n",
+               options.gpus, launcher.c_str(), std::strerror(errno), options.gpus);
+  std::exit(2);
+}
+
+namespace {
+
+/// nccl-tests fails below this share of NCCL_TESTS_MIN_BW.
+constexpr double kShareOfMean = 0.9;
+
+}  // namespace
+
+void Tally::count_busbw(double gbs) {
+  busbw_sum_gbs_ += gbs;
+  ++measured_;
+}
+
+Totals Tally::totals() const {
+  const double mean = measured_ > 0 ? busbw_sum_gbs_ / static_cast<double>(measured_) : 0;
+  if (!bar_) return {wrong_rows_, mean, ""};
+  return {wrong_rows_, mean, mean >= kShareOfMean * *bar_ ? "OK" : "FAILED"};
+}
+
+Outcome Tally::outcome() const {
+  return wrong_rows_ > 0 || totals().judgement == "FAILED" ? Outcome::fail : Outcome::pass;
+}
+
+Bars::Bars(const BarOptions& options, const MpiSession& session, const std::string& program)
+    : options_(options), judging_({}, session, program) {
+  if (options.min_busbw_gbs > 0) judging_.bar("collective/*/busbw", options.min_busbw_gbs, {});
+  if (options.max_latency_us > 0) judging_.bar("collective/*/latency", {}, options.max_latency_us);
+}
+
+void Bars::start(const std::vector<Trial>& rows) {
+  smallest_.reset();
+  for (const Trial& row : rows) {
+    if (row.counts.call > 0 && !smallest_) smallest_ = row.requested_bytes;
+    largest_ = row.requested_bytes;
+  }
+}
+
+void Bars::judge(const Trial& row, const Figures& figures, const judge::Observation& observation) {
+  const auto add = [&](const char* figure, const char* unit, double value) {
+    judge::Observation shown = observation;
+    shown.metric = fmt::format("collective/{}/{}", row.operation->name, figure);
+    shown.unit = unit;
+    shown.samples = {value};
+    judging_.add(shown, unrecorded_);
+  };
+  if (options_.min_busbw_gbs > 0 && row.requested_bytes == largest_)
+    add("busbw", "GB/s", figures.busbw_gbs);
+  if (options_.max_latency_us > 0 && row.requested_bytes == smallest_)
+    add("latency", "us", figures.time_us);
+}
+
+std::optional<Verdict> idle_bars(const BarOptions& options, const Operation& operation,
+                                 bool moves_data, int ranks) {
+  std::string bars;
+  if (options.min_busbw_gbs > 0) bars += fmt::format(" --min-busbw {:g}", options.min_busbw_gbs);
+  if (options.max_latency_us > 0)
+    bars += fmt::format(" --max-latency {:g}", options.max_latency_us);
+  if (bars.empty() || (moves_data && ranks > 1)) return std::nullopt;
+  Verdict verdict{Scope::operation, operation.name, Outcome::inconclusive, bars.substr(1) + ": ",
+                  Class::config};
+  verdict.check = "bar";
+  verdict.cause += ranks > 1 ? "no row moves data to be judged" : "one rank exchanges nothing";
+  verdict.action = ranks > 1 ? "raise --max-bytes" : "start at least 2 ranks";
+  return verdict;
 }
 
 }  // namespace shakedown::collectives

@@ -13,7 +13,7 @@
 #include "common/cpu/kernels.hpp"
 #include "common/device.hpp"
 #include "common/error.hpp"
-#include "common/host_memory.hpp"
+#include "common/host.hpp"
 
 namespace shakedown::cpu {
 namespace {

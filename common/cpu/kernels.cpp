@@ -7,9 +7,8 @@
 #include <cstdint>
 #include <thread>
 
-#include "common/bit_hash.hpp"
-#include "common/cpu/elementwise.hpp"
 #include "common/error.hpp"
+#include "common/hash.hpp"
 
 namespace shakedown::cpu {
 namespace {

@@ -16,12 +16,11 @@
 #endif
 
 #include "common/backend.hpp"
-#include "common/detached.hpp"
+#include "common/device.hpp"
 #include "common/error.hpp"
-#include "common/gpu/check.hpp"
 #include "common/gpu/kernels.hpp"
 #include "common/gpu/native.hpp"
-#include "common/wait.hpp"
+#include "common/watch.hpp"
 
 namespace shakedown::gpu {
 namespace {

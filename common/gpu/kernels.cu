@@ -1,9 +1,8 @@
 #include "common/gpu/kernels.hpp"
 
-#include "common/bit_hash.hpp"
-#include "common/gpu/check.hpp"
 #include "common/gpu/elementwise.cuh"
 #include "common/gpu/native.hpp"
+#include "common/hash.hpp"
 
 namespace shakedown::gpu {
 namespace {

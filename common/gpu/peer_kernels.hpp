@@ -4,7 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "common/peers.hpp"
+#include "common/communicator.hpp"
 
 namespace shakedown {
 class Stream;

@@ -1,7 +1,7 @@
 // Peers by CUDA's interprocess memory: each rank opens the handles of the others' allocations.
 // (NCCL 2.28's device API has such pointers and barriers too, but its barriers spin without an end,
 // so that one stopped rank hangs the other GPUs; and it needs windows of NCCL's own memory.)
-#include "common/peers.hpp"
+#include "common/communicator.hpp"
 
 #include <fmt/format.h>
 
@@ -13,12 +13,10 @@
 #include <limits>
 #include <string>
 
-#include "common/communicator.hpp"
 #include "common/error.hpp"
-#include "common/gpu/check.hpp"
 #include "common/gpu/native.hpp"
 #include "common/gpu/peer_kernels.hpp"
-#include "common/host_name.hpp"
+#include "common/host.hpp"
 #include "common/kernels.hpp"
 
 namespace shakedown::gpu {

@@ -1,8 +1,7 @@
 // Kernels about SMs themselves: their stamps (common/sm_clock.hpp), and blocks that hold some of
-// them (common/fault.hpp).
-#include "common/fault.hpp"
-#include "common/gpu/check.hpp"
+// them (common/program.hpp).
 #include "common/gpu/native.hpp"
+#include "common/program.hpp"
 #include "common/sm_clock.hpp"
 
 namespace shakedown::gpu {

@@ -1,7 +1,9 @@
 // The judge as programs use it: its options, and the data that they name.
 #pragma once
 
+#include <map>
 #include <string>
+#include <vector>
 
 #include "common/judge/judge.hpp"
 #include "common/options.hpp"
@@ -32,5 +34,24 @@ class Court {
   Limits limits_;
   std::string limits_file_;
 };
+
+// bin/judge's work: records are read and judged again.
+
+struct RejudgeOptions {
+  JudgeOptions court;
+  std::vector<std::string> paths, rates;
+  std::string stage, record, reference;
+  bool strict = false;
+};
+void declare_options(OptionSet& options, RejudgeOptions& values);
+
+/// Prints and records the judgement, and writes the reference. Returns the job's exit code.
+ExitCode rejudge(const RejudgeOptions& options);
+
+// The files of results/reference that the programs carry: the Makefile writes embedded.cpp in
+// BUILD.
+
+/// Name ("limits.json") and text of each.
+std::map<std::string, std::string> embedded_files();
 
 }  // namespace shakedown::judge

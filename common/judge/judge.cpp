@@ -9,9 +9,7 @@
 #include <set>
 
 #include "common/judge/conclusion.hpp"
-#include "common/judge/explain.hpp"
 #include "common/judge/series.hpp"
-#include "common/judge/statistics.hpp"
 #include "common/judge/witnesses.hpp"
 #include "common/statistics.hpp"
 

@@ -5,7 +5,6 @@
 #include <string>
 #include <vector>
 
-#include "common/judge/boards.hpp"
 #include "common/judge/limits.hpp"
 #include "common/judge/observation.hpp"
 #include "common/judge/references.hpp"

@@ -10,7 +10,6 @@
 
 #include "common/nvml.hpp"
 #include "common/record.hpp"
-#include "common/verdict.hpp"
 
 namespace shakedown::judge {
 

@@ -8,9 +8,9 @@
 #include <filesystem>
 
 #include "common/error.hpp"
-#include "common/judge/boards.hpp"
-#include "common/judge/embedded.hpp"
+#include "common/judge/court.hpp"
 #include "common/judge/evidence.hpp"
+#include "common/judge/limits.hpp"
 #include "common/judge/strict_json.hpp"
 
 namespace shakedown::judge {

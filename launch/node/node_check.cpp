@@ -1,12 +1,12 @@
 // bin/node_check: the environment of every node of a job, its GPUs' health, and how nodes differ.
 #include <cstdio>
 
-#include "common/host_name.hpp"
+#include "common/host.hpp"
 #include "common/identity.hpp"
 #include "common/mpi_session.hpp"
 #include "common/options.hpp"
 #include "common/program.hpp"
-#include "common/verdict.hpp"
+#include "common/record.hpp"
 #include "launch/node/health/check/check.hpp"
 #include "launch/node/health/check/findings_table.hpp"
 #include "launch/node/health/check/own_process.hpp"

@@ -4,7 +4,7 @@
 #include "common/options.hpp"
 #include "common/program.hpp"
 #include "launch/node/soak/capsule.hpp"
-#include "launch/node/soak/replay.hpp"
+#include "launch/node/soak/evidence.hpp"
 #include "launch/node/soak/soak_run.hpp"
 
 namespace shakedown::node {

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from . import fashion_mnist, gpus, mpi, places
 from .command import Command, Option, parse
-from .steps import Steps
+from .experiments import Steps
 
 COMMAND = Command(
     "[--source DIR] [train options that override the ones below]",
@@ -16,7 +16,7 @@ COMMAND = Command(
       GPUs: all 60,000 images at 64x64, fp16, one rank per GPU; ResNet-50 at 256
             per rank compared.
       CPU:  6,000 of them at 32x32, on two ranks; ResNet-18 compared; about
-            four minutes on two cores.
+            two minutes on two cores.
     """,
     [Option(("--source",), "DIR",
             "folder of the four Fashion-MNIST .gz files (default: that of Debian's package "
@@ -38,11 +38,11 @@ def settings(gpu_count):
                 ["--model", "resnet50", "--precision", "fp16", "--batch-size", "256",
                  "--lr", "0.01", "--iterations", "50"])
     return ({"train": 6000, "val": 2000},
-            ["--image-size", "32", "--batch-size", "32", "--lr", "0.025", "--epochs", "12",
+            ["--image-size", "32", "--batch-size", "32", "--lr", "0.025", "--epochs", "4",
              "--workers", "2"],
             ["--backend", "cpu", "--model", "resnet18", "--image-size", "32", "--classes", "10",
              "--batch-size", "32", "--lr", "0.01", "--iterations", "5", "--warmup", "2",
-             "--epoch-images", "60000"])
+             "--repeats", "2", "--epoch-images", "60000"])
 
 
 def make_images(source, part, environ):
@@ -75,21 +75,16 @@ def main(arguments):
         os.rmdir(results)
         raise
 
-    def program(*words):
-        return lambda log: mpi.job(mpi.request({}, words, environ), environ, log=log)
-    steps = Steps(results)
+    steps = Steps(results, environ)
     saved = f"{results}/resnet18.safetensors"
-    trained = steps.step("train", program(
+    trained = steps.step("train", [
         "train", "--model", "resnet18", "--train-dir", f"{data}/train", "--val-dir", f"{data}/val",
         "--augment", "shift", "--schedule", "cosine", "--lr-warmup-epochs", "1",
-        "--strategy", "ddp", *options, "--record", f"{results}/train.jsonl", "--save", saved,
-        *arguments))
+        "--strategy", "ddp", *options, "--save", saved, *arguments])
     if trained == 2:
         return 2
-    print(flush=True)
-    steps.step("compare", program("compare", *compared, "--record", f"{results}/compare.jsonl"))
-    print(flush=True)
-    steps.report([results], environ)
+    steps.step("compare", ["compare", *compared])
+    steps.report([results])
 
     weights = ", resnet18.safetensors (weights)" if os.path.exists(saved) else ""
     print(f"results: {results}: train.jsonl, compare.jsonl (records){weights}")

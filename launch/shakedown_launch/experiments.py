@@ -1,14 +1,14 @@
-"""launch/experiments: the three classic experiments on real images, and their report."""
+"""launch/experiments: the three classic experiments on real images, and their report; and the steps
+that launch/bench has in common with it."""
 
 import glob
-import json
 import os
 import shutil
 import sys
 
 from . import mpi, places
-from .command import Command, Option, UsageError, parse, positive
-from .steps import Steps, finish
+from .command import Command, Option, UsageError, parse, positive, say
+from .job import RUNNING, Job, Stopped
 
 COMMAND = Command(
     "--data-dir DIR [options] [other options of bin/train]",
@@ -31,7 +31,7 @@ COMMAND = Command(
     """
     An option of bin/train that a strategy does not use is ignored for it.
 
-    A few steps of each strategy first estimate the total time. Ends with 0 when all trained, else
+    What a strategy refuses is refused before the first trains. Ends with 0 when all trained, else
     with the exit code of the first that did not; what was measured is reported in any case. A
     signal stops it at once (5).
     """)
@@ -78,51 +78,52 @@ def output_folder(path, environ):
     return path
 
 
-def duration(seconds):
-    return f"{seconds / 60:.1f} min" if seconds >= 60 else f"{seconds:.1f} s"
+def finish(job):
+    """The exit code of a job that is run to its end; one that was stopped ends the command."""
+    job.start()
+    job.wait()
+    if RUNNING.stopped or job.result.code == 5:
+        raise Stopped
+    return job.result.code
 
 
-def estimate(steps, images, epochs):
-    """Lines on how long `epochs` of `images` images take, by a `step` line of each strategy."""
-    total = 0
-    for step in steps:
-        seconds = images * epochs / step["images_per_s"]
-        total += seconds
-        yield (f"  {step['strategy']:<28} {step['images_per_s']:10.1f} images/s, "
-               f"{duration(seconds):>12}")
-    yield (f"{images} images, {epochs} epoch{'s' if epochs > 1 else ''} each: "
-           f"about {duration(total)}, and validation")
+class Steps:
+    """Jobs one after the other, then their report. `code` is that of the first that did not end with 0."""
 
+    def __init__(self, folder, environ, ranks=()):
+        self._folder, self._environ, self._ranks = folder, environ, dict(ranks)
+        self.code = 0
 
-def count_files(folder):
-    count, seen = 0, set()
-    for path, folders, files in os.walk(folder, followlinks=True):
-        status = os.stat(path)
-        if (status.st_dev, status.st_ino) in seen:  # a link to a folder above
-            folders.clear()
-            continue
-        seen.add((status.st_dev, status.st_ino))
-        count += len(files)
-    return count
+    def job(self, words, **where):
+        return mpi.job(mpi.request(self._ranks, words, self._environ), self._environ, **where)
 
-
-def measure_a_few_steps(train, names, output):
-    """The `step` record of each strategy; SystemExit with the first exit code that is not 0."""
-    record, log = f"{output}/estimate.jsonl", f"{output}/estimate.log"
-    for name in names:
-        job = train(["--strategy", name, "--iterations", "10", "--warmup", "2",
-                     "--certificate", "off", "--record", record], log=log, shown=False)
-        code = finish(job)
+    def step(self, name, words):
+        """What the job prints is kept in NAME.log, its record in NAME.jsonl."""
+        print(flush=True)
+        log = f"{self._folder}/{name}.log"
+        code = finish(self.job([*words, "--record", f"{self._folder}/{name}.jsonl"], log=log))
         if code:
-            with open(log, errors="replace") as file:
-                sys.stderr.write(file.read())
+            say(f"{name} ended with {code}: {log}")
+        self.code = self.code or code
+        return code
+
+    def report(self, what):
+        print(flush=True)
+        code = finish(Job([places.report_program(self._environ), *what, "--output", f"{self._folder}/report"],
+                          self._environ))
+        self.code = self.code or code
+
+
+def check_each(steps, commands, output):
+    """Before the first trains for hours: SystemExit with the exit code of what refuses its options."""
+    log = f"{output}/describe.log"
+    for words in commands:
+        code = finish(steps.job([*words, "--describe"], log=log, shown=False))
+        if code:
+            sys.stderr.write(places.text_of(log))
             shutil.rmtree(output)
             raise SystemExit(code)
-    with open(record) as file:
-        steps = [line for line in map(json.loads, file) if line["kind"] == "step"]
-    for path in glob.glob(f"{glob.escape(output)}/estimate.*"):
-        os.unlink(path)
-    return steps
+    os.unlink(log)
 
 
 def main(arguments):
@@ -133,25 +134,16 @@ def main(arguments):
     epochs = 1 if "--quick" in values else positive(values, "--epochs", 3, "epochs")
     names = values.get("--strategies", "ddp,all-reduce,parameter-server").split(",")
     ranks = {"-n": values["-n"]} if "-n" in values else {}
-    command = ["train", "--train-dir", images, "--ignore-idle", *options]
-    mpi.request(ranks, command, environ)
+    train = {name: ["train", "--train-dir", images, "--ignore-idle", *options, "--strategy", name] for name in names}
+    mpi.request(ranks, train[names[0]], environ)
     mpi.check_open_mpi(environ)
     output = output_folder(values.get("--output"), environ)
-
-    def train(more, **where):
-        return mpi.job(mpi.request(ranks, [*command, *more], environ), environ, **where)
-
-    print("a few steps of each strategy, to estimate the total time:", flush=True)
-    steps = measure_a_few_steps(train, names, output)
-    print(*estimate(steps, count_files(images), epochs), sep="\n", flush=True)
-    run = Steps(output)
-    for name in names:
-        print(flush=True)
-        more = [*validation, "--strategy", name, "--epochs", str(epochs)]
-        run.step(name, lambda log: train([*more, "--record", f"{output}/{name}.jsonl"], log=log))
-    print(flush=True)
-    records = sorted(glob.glob(f"{glob.escape(output)}/*.jsonl"))
-    if records:
-        run.report(records, environ)
+    steps = Steps(output, environ, ranks)
+    check_each(steps, train.values(), output)
+    for name, words in train.items():
+        steps.step(name, [*words, *validation, "--epochs", str(epochs)])
+    made = sorted(glob.glob(f"{glob.escape(output)}/*.jsonl"))
+    if made:
+        steps.report(made)
     print(f"results: {output}", flush=True)
-    return run.code
+    return steps.code

@@ -1,10 +1,8 @@
 """launch/fashion_mnist: makes an image folder of Fashion-MNIST, or of generated images."""
 
-import functools
 import gzip
 import hashlib
 import json
-import math
 import random
 import shutil
 import struct
@@ -126,46 +124,27 @@ def write_split(folder, images, labels, chosen):
 # ---- generated images ----------------------------------------------------------------------------
 
 def generated_split(count, seed):
-    """Images and labels that a network can learn, the same for the same seed. An image has its
-    class's blurred spots, shifted, the spots of another class more faintly, and noise."""
-    generator = random.Random(seed)
-    strong, faint = ([spots(label, brightest) for label in range(len(CLASSES))]
-                     for brightest in (100, 60))
+    """Images and labels that a network can learn, the same for the same seed in every Python (whose random()
+    alone is): an image has its class's pattern, shifted, and noise."""
+    generator, size = random.Random(seed), SIDE * SIDE
     noise = generator.randbytes(1 << 20).translate(bytes(value * 95 // 255 for value in range(256)))
-    size, images, labels = SIDE * SIDE, [], bytes(index % len(CLASSES) for index in range(count))
-
-    def pick(items):  # random() is the same in every Python, choice() is not
-        return items[int(generator.random() * len(items))]
-
+    drawn, images, labels = [shifted(label) for label in range(len(CLASSES))], [], bytes(
+        index % len(CLASSES) for index in range(count))
     for label in labels:
         at = int(generator.random() * (len(noise) - size))
-        # A sum of big numbers adds all pixels at once: none exceeds 100 + 60 + 95.
-        pixels = pick(strong[label]) + pick(pick(faint)) + \
-            int.from_bytes(noise[at:at + size], "big")
+        # A sum of big numbers adds all pixels at once: none exceeds 160 + 95.
+        pixels = drawn[label][int(generator.random() * len(drawn[label]))] + int.from_bytes(noise[at:at + size], "big")
         images.append(pixels.to_bytes(size, "big"))
     return b"".join(images), labels
 
 
-def spots(label, brightest):
-    """A class's image, shifted by up to three pixels, each as one number of SIDE x SIDE bytes."""
-    return [int.from_bytes(bytes(int(brightest * value) for value in shape), "big")
-            for shape in shapes(label)]
-
-
-@functools.lru_cache(maxsize=None)
-def shapes(label):
-    """A class's image, shifted by up to three pixels, each as SIDE x SIDE brightnesses up to 1."""
+def shifted(label):
+    """A class's 7 x 7 cells, shifted by up to three pixels, each as one number of SIDE x SIDE bytes."""
     places = random.Random(label)  # the same in all splits
-    shifts = range(-3, 4)
-
-    def squares():
-        """Of the distances from a random center, by shift."""
-        center = 5 + 18 * places.random()
-        return {shift: [(at - center - shift) ** 2 for at in range(SIDE)] for shift in shifts}
-    centers = [(squares(), squares()) for _ in range(4)]
-    return [[math.exp(-min(across[dx][x] + down[dy][y] for across, down in centers) / 8)
-             for y in range(SIDE) for x in range(SIDE)]
-            for dx in shifts for dy in shifts]
+    cells = [160 * (places.random() < 0.5) for _ in range(49)]
+    return [int.from_bytes(bytes(cells[(y + dy) % SIDE // 4 * 7 + (x + dx) % SIDE // 4]
+                                 for y in range(SIDE) for x in range(SIDE)), "big")
+            for dx in range(-3, 4) for dy in range(-3, 4)]
 
 
 # ---- the folder ----------------------------------------------------------------------------------

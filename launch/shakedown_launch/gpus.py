@@ -1,14 +1,12 @@
 """The GPUs that programs started here would use. As a program it prints their number."""
 
-import contextlib
+import concurrent.futures
 import glob
 import os
 import re
-import subprocess
 import sys
-import time
 
-from .places import TREE, InconclusiveError
+from .places import TREE, InconclusiveError, ask, text_of
 
 VISIBLE = "CUDA_VISIBLE_DEVICES"
 ENTRY = r"[0-9]+|(GPU|MIG)-[^,]+"  # of --gpus
@@ -19,35 +17,15 @@ def built(environ):
     """Whether the programs have the gpu backend (not built yet: perhaps)."""
     backends = environ.get("BACKENDS") or ""
     if not backends:
-        try:
-            with open(os.path.join(TREE, "build", "machine.mk")) as file:
-                backends = file.read().partition("BACKENDS := ")[2].partition("\n")[0]
-        except OSError:
-            pass
+        made = text_of(os.path.join(TREE, "build", "machine.mk"))
+        backends = made.partition("BACKENDS := ")[2].partition("\n")[0]
     return not backends or "gpu" in backends.split()
-
-
-def output(process, limit_s):
-    """What it prints; None where it does not end in time: it may hang in the kernel, and is not waited
-    for."""
-    try:
-        return process.communicate(timeout=limit_s)[0]
-    except subprocess.TimeoutExpired:
-        process.kill()
-    with contextlib.suppress(subprocess.TimeoutExpired):
-        process.communicate(timeout=0.2)
-    return None
 
 
 def asked(words, limit_s, program="nvidia-smi"):
     """What the program prints; None where it fails: nvidia-smi prints its errors in the same place."""
-    try:
-        process = subprocess.Popen([program, *words], stdout=subprocess.PIPE,
-                                   stderr=subprocess.DEVNULL, stdin=subprocess.DEVNULL)
-    except OSError:
-        return None
-    text = output(process, limit_s)
-    return text.decode(errors="replace") if text is not None and process.returncode == 0 else None
+    said = ask([program, *words], limit_s)
+    return said.output if said.code == 0 else None
 
 
 def listed(limit_s=20):
@@ -109,17 +87,14 @@ for call, arguments in [("cuInit", (0,)), ("cuDeviceGet", (ctypes.byref(device),
 def refused(uuids, environ, limit_s=4):
     """{UUID: CUDA's error} of the GPUs that CUDA cannot open. None are those by which others may just
     use the GPU: memory that is in use, a GPU that one process has for itself."""
-    end = time.monotonic() + limit_s
-    started = [(uuid, subprocess.Popen(
-        [sys.executable, "-I", "-c", OPEN], env={**environ, VISIBLE: uuid}, text=True,
-        stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, stdin=subprocess.DEVNULL))
-        for uuid in uuids]
-    found = {}
-    for uuid, process in started:
-        text = output(process, max(0.1, end - time.monotonic())) or ""
-        error = re.fullmatch(r"(cu\w+: CUDA_ERROR\w* \(\d+\))\n", text)
-        if error and not re.search("OUT_OF_MEMORY|DEVICE_UNAVAILABLE", text):
-            found[uuid] = error[1]
+    def opened(uuid):
+        return ask([sys.executable, "-I", "-c", OPEN], limit_s, {**environ, VISIBLE: uuid}).output
+    found, uuids = {}, list(uuids)
+    with concurrent.futures.ThreadPoolExecutor(max(1, len(uuids))) as pool:
+        for uuid, text in zip(uuids, pool.map(opened, uuids)):
+            error = re.fullmatch(r"(cu\w+: CUDA_ERROR\w* \(\d+\))\n", text)
+            if error and not re.search("OUT_OF_MEMORY|DEVICE_UNAVAILABLE", text):
+                found[uuid] = error[1]
     return found
 
 

@@ -2,7 +2,7 @@
 
 import re
 
-from .command import UsageError
+from .places import UsageError
 
 WORD = r"(\w[\w.-]*)(?::[0-9]+)?"  # a name, and perhaps slots: "h1:4"
 LONGEST_NAME = 56  # characters of a host's name, above which Open MPI 4 overruns a buffer

@@ -27,7 +27,8 @@ from .messages import NoMessages
 
 # code: by Shakedown's rules (README); status: of the command itself, -N after signal N; stopped: by
 # stop() or a signal; killed: past its grace, or by a second signal; dead: (rank, host, "signal 9
-# (Killed)") of each rank known to have died; lost: hosts; said: the messages about it
+# (Killed)") of each rank known to have died; lost:
+# (host, what happened); said: the messages about it
 Result = collections.namedtuple("Result", "code status stopped killed dead lost said")
 
 STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
@@ -35,7 +36,7 @@ PASSED_ON_SIGNALS = (signal.SIGUSR1, signal.SIGUSR2)
 PROGRESS = rb"\r[^\r\n]*\x1b\[K"  # a line that is written over: not for a log
 # Seconds: from TERM to KILL, from that to no end at all, of silence on pipes that others hold open
 KILL_AFTER, GIVE_UP_AFTER, OUTPUT_AFTER = 2, 5, 1
-SAME_STOP = 1  # seconds in which a further signal is the same stop, as for a rank (stop_signals.hpp)
+SAME_STOP = 1  # seconds in which a further signal is the same stop, as for a rank (mpi_session.hpp)
 
 
 class Stopped(BaseException):

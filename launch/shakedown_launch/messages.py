@@ -53,7 +53,7 @@ class Messages:
         self._shared = Blocks(self._judge, self._judge_line, paired=False)
         self._show = show
         self.dead = []  # (rank, host, "signal 9 (Killed)")
-        self.lost = []  # hosts, as far as they are known
+        self.lost = []  # (host; "" where it is not known, what happened to it)
         self.said = []
         self.rank_ended = False  # with an exit code of its own, which mpirun returns
         self._waiting = set()  # ranks
@@ -102,12 +102,11 @@ class Messages:
             self.dead.append(died.groups())
             self._report(f"rank {died[1]} on {died[2]} died of {died[3]}")
         elif lost:
-            self._lose([f"host {lost[1]}"], "was lost: it or its network link failed")
+            self._lose([lost[1]], "was lost: it or its network link failed")
         elif re.search(UNREACHED, block):
             node = re.search(UNREACHED_NODE, block)
-            hosts = [node[1]] if node else self._refused
-            self._lose([f"host {host}" for host in hosts] or [self._other_hosts()],
-                       "could not be reached")
+            hosts = [node[1]] if node else list(self._refused)
+            self._lose(hosts or self._hosts[:len(self._hosts) == 1] or [""], "could not be reached")
         elif re.search(NOT_THERE, block):
             path, node, rank = re.search(NOT_THERE, block).groups()
             self._not_run = True
@@ -140,22 +139,22 @@ class Messages:
             return True
         return bool(re.search(IDLE, line))
 
-    def _lose(self, whom, what):
-        for who in whom if not self.lost else ():
-            why = self._refused.get(who.removeprefix("host "))
-            self._report(f"{who} {what}" + (f": {why}" if why else ""))
-        self.lost += whom
+    def _lose(self, hosts, what):
+        """Reports the first. `hosts`: [""] where it is not known which."""
+        report = not self.lost
+        for host in hosts:
+            why = self._refused.get(host)
+            text = f"{f'host {host}' if host else self._other_hosts()} {what}" + (f": {why}" if why else "")
+            self.lost.append((host, text))
+            if report:
+                self._report(text)
 
     def _report(self, text):
         self.said.append(text)
         self._say(text)
 
     def _other_hosts(self):
-        if not self._hosts:
-            return "a node of the allocation"
-        if len(self._hosts) == 1:
-            return f"host {self._hosts[0]}"
-        return f"one of the hosts {' '.join(self._hosts)}"
+        return f"one of the hosts {' '.join(self._hosts)}" if self._hosts else "a node of the allocation"
 
     def judge(self, status):
         """(exit code, message) of an mpirun that ended with `status`; -N: it died of

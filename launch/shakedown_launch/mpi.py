@@ -6,7 +6,6 @@ import os
 import re
 import signal
 import stat
-import subprocess
 
 from . import gpus, hosts, messages, places, ranks, slurm
 from .command import Command, InconclusiveError, Option, UsageError, parse, positive, say
@@ -74,13 +73,7 @@ def request(values, words, environ):
 
 def check_open_mpi(environ, names=()):
     """`names`: of the hosts of the job, where they are not this one alone."""
-    try:
-        version = subprocess.run(["mpirun", "--version"], env=environ, stdin=subprocess.DEVNULL,
-                                 stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
-                                 timeout=60).stdout
-    except (OSError, subprocess.TimeoutExpired):
-        version = b""
-    version = version.decode(errors="replace").partition("\n")[0]
+    version = places.ask(["mpirun", "--version"], 60, environ).output.partition("\n")[0]
     if "Open MPI" not in version:
         remedy = "make setup, or " if places.in_source_tree() else ""
         raise UsageError(f"Open MPI's mpirun is required (found: {version or 'none'}); "
@@ -137,10 +130,7 @@ def time_outs(environ):
     files = ["~/.openmpi/mca-params.conf", "/etc/openmpi/openmpi-mca-params.conf"]
     mpirun = places.which("mpirun", environ)
     files += [os.path.join(os.path.dirname(mpirun), "../etc/openmpi-mca-params.conf")] if mpirun else []
-    text = ""
-    for path in map(os.path.expanduser, files):
-        with contextlib.suppress(OSError), open(path, errors="replace") as file:
-            text += file.read()
+    text = "".join(map(places.text_of, files))
     if "OMPI_MCA_plm_rsh_agent" in environ or re.search(r"^\s*plm_rsh_a", text, re.M):
         return KEEPALIVE
     return {**KEEPALIVE, "OMPI_MCA_plm_rsh_args": SSH_ARGUMENTS}

@@ -1,7 +1,11 @@
-"""Where programs lie and where results go. Works from a source tree, from a read-only prefix, and
-through links."""
+"""Where programs lie, what one prints, and where results go. Works from a source tree, from a read-only
+prefix, and through links."""
 
+import collections
+import contextlib
 import os
+import signal
+import subprocess
 import sys
 import time
 
@@ -62,6 +66,37 @@ def which(word, environ):
     folders = [""] if "/" in word else environ.get("PATH", os.defpath).split(os.pathsep)
     paths = (os.path.join(folder, word) for folder in folders)
     return next((path for path in paths if is_executable(path)), None)
+
+
+Said = collections.namedtuple("Said", "code output error", defaults=(None, "", ""))
+
+
+def ask(words, limit_s=10, environ=None):
+    """Said of a program that is run to its end. Its code is None where it cannot be started, or does not end
+    in time: it may hang in the kernel, and is not waited for."""
+    try:
+        process = subprocess.Popen(words, env=environ, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+                                   stderr=subprocess.PIPE, start_new_session=True)  # a Ctrl-C is not its own
+    except OSError as error:
+        return Said(error=error.strerror)
+    try:
+        said = process.communicate(timeout=limit_s)
+    except subprocess.TimeoutExpired:
+        with contextlib.suppress(OSError):
+            os.killpg(process.pid, signal.SIGKILL)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.communicate(timeout=0.2)
+        return Said(error=f"did not end within {limit_s:.0f} s")
+    return Said(process.returncode, *(each.decode(errors="replace") for each in said))
+
+
+def text_of(path):
+    """"" of a file that cannot be read."""
+    try:
+        with open(os.path.expanduser(path), errors="replace") as file:
+            return file.read()
+    except OSError:
+        return ""
 
 
 def report_program(environ):

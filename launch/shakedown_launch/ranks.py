@@ -24,7 +24,7 @@ PASSED_ON = (r"(NCCL|CUDA|CUDNN|CUBLAS|NVIDIA|OMP|GOMP|KMP|DNNL|ONEDNN|"
              r"UCX|UCC|FI|OFI|RDMAV|IBV|MLX4|MLX5|PSM2|PSM3|HCOLL|SHARP|NVSHMEM|GDRCOPY|PMIX_MCA|"
              r"MALLOC|SHAKEDOWN)_|LD_LIBRARY_PATH$")
 
-HOSTS = "SHAKEDOWN_HOSTS"  # how many are to answer: the programs count (common/nodes.cpp)
+HOSTS = "SHAKEDOWN_HOSTS"  # how many are to answer: the programs count (common/placement.cpp)
 
 
 class Host:

@@ -3,9 +3,9 @@ steps must not inherit of them."""
 
 import collections
 import re
-import subprocess
 
-from .command import UsageError
+from .hosts import matched
+from .places import UsageError, ask
 
 # Options of the job that srun applies to each step. mpirun starts its daemons in a step of one task
 # per node: by --gpus-per-task the ranks of the other nodes would see one GPU, by --gpus=16 the step
@@ -99,17 +99,12 @@ def numbers_in(text):
             yield str(value).zfill(len(first))
 
 
-def seconds_left(environ, timeout=10):
+def seconds_left(environ, ask=ask):
     """Until the job's time limit; None outside of a job, without a limit, and where Slurm does not say."""
     if not environ.get("SLURM_JOB_ID"):
         return None
-    try:
-        said = subprocess.run(
-            ["squeue", "--noheader", "--format=%L", "--jobs", environ["SLURM_JOB_ID"]],
-            stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
-            timeout=timeout, env=environ).stdout.decode(errors="replace").strip()
-    except (OSError, subprocess.TimeoutExpired):
-        return None
+    said = ask(["squeue", "--noheader", "--format=%L", "--jobs", environ["SLURM_JOB_ID"]],
+               environ=environ).output.strip()
     if not re.fullmatch(r"(\d+-)?(\d+:){1,2}\d+", said):  # also UNLIMITED, INVALID
         return None
     days, _, clock = said.rpartition("-")
@@ -138,33 +133,41 @@ def for_mpirun(environ):
     return kept
 
 
+# Of a tree only the leaves: switches of higher levels list the same nodes again.
+LEAF = re.compile(r"^(?:SwitchName=(?P<leaf>\S+) Level=0|BlockName=(?P<block>\S+))\s.*?"
+                  r"\bNodes=(?P<nodes>\S+)", re.M)
+
+
+def domains(nodes, environ, ask=ask):
+    """{node: its leaf switch or NVLink block}; None outside Slurm and where it does not know all nodes."""
+    if "SLURM_JOB_ID" not in environ:
+        return None
+    found = {}
+    for leaf in LEAF.finditer(ask(["scontrol", "show", "topology"]).output):
+        try:
+            found.update(dict.fromkeys(hosts(leaf["nodes"]), leaf["leaf"] or leaf["block"]))
+        except UsageError:  # a list of another form
+            return None
+    known = matched(nodes, found)
+    return {node: found[known[node]] for node in nodes} if len(known) == len(nodes) else None
+
+
 # ---- why a job did not start, or was lost ----------------------------------------------------------
 
-ANSWER_S = 5  # of Slurm's controller
 RUNS = ("RUNNING", "COMPLETING", "CONFIGURING")
 
 
-def asked(*words):
-    """(output, error) of a command of Slurm; ("", "") where it does not answer."""
-    try:
-        ended = subprocess.run(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-                               stdin=subprocess.DEVNULL, timeout=ANSWER_S)
-        return ended.stdout.decode(errors="replace"), ended.stderr.decode(errors="replace")
-    except (OSError, subprocess.TimeoutExpired):
-        return "", ""
-
-
-def trouble(environ, ask=asked):
+def trouble(environ, ask=ask):
     """What Slurm knows that is wrong with the job's nodes, and else with the job: mpirun does not show
     what its srun says. "" where that is nothing."""
     nodes = environ.get("SLURM_JOB_NODELIST") or environ.get("SLURM_NODELIST") or ""
-    states, _ = ask("sinfo", "--noheader", "--Node", f"--nodes={nodes}", "--format=%N %t")
+    states = ask(["sinfo", "--noheader", "--Node", f"--nodes={nodes}", "--format=%N %t"], 5).output
     down = dict.fromkeys(f"node {name} is {state}" for name, state in
                          re.findall(r"^(\S+) (\S+)$", states, re.M)
                          if re.match("down|fail|unk", state) or state.endswith("*"))
     if nodes and down:
         return f"Slurm: {', '.join(down)}"
     job = environ.get("SLURM_JOB_ID", "")
-    state, error = ask("squeue", "--noheader", "--states=all", f"--jobs={job}", "--format=%T")
-    over = "Invalid job id" in error or state.strip() and state.split()[0] not in RUNS
+    said = ask(["squeue", "--noheader", "--states=all", f"--jobs={job}", "--format=%T"], 5)
+    over = "Invalid job id" in said.error or said.output.strip() and said.output.split()[0] not in RUNS
     return f"Slurm: job {job} (SLURM_JOB_ID) is over: unset it, or start another" if over else ""

@@ -6,7 +6,7 @@ import os
 import re
 import time
 
-from . import gpus, mpi, places, ranks, shared_memory, variants_table
+from . import gpus, mpi, places, ranks, records, variants_table
 from .command import Command, Option, UsageError, parse, positive
 from .job import RUNNING, Stopped
 
@@ -37,7 +37,7 @@ COMMAND = Command(
     "[options] PROGRAM [ARGS...]",
     """Runs PROGRAM once for each transport variant, since NCCL and Open MPI read their switches
     once per process, and prints one table: what each variant costs, and which error has which cause
-    and remedy. First it reports whether this host's shared memory is fit.""",
+    and remedy. First it reports what node_check finds wrong with this host's shared memory and limits.""",
     [Option(("--variants",), "a,b,c",
             "variants to run, in this order (default: NCCL's where GPUs are used, else MPI's); "
             'the others are compared with the one named "default"'),
@@ -78,7 +78,7 @@ def settings_of(variant):
 
 def notes(variants, environ, files=CONFIGURATION_FILES):
     """What is set already, and is not in effect in a variant; the default variant runs with it."""
-    texts = [(path, shared_memory.text_of(os.path.expanduser(path))) for path in files]
+    texts = [(path, places.text_of(path)) for path in files]
     for variant in variants:
         for key, value in settings_of(variant).items():
             if key in environ:
@@ -87,6 +87,22 @@ def notes(variants, environ, files=CONFIGURATION_FILES):
             for path, text in texts:
                 if re.search(rf"(?m)^{key}=", text):
                     yield f"note: {path} sets {key}; {variant.name} runs with {key}={value} instead"
+
+
+CHECKS = ("shared-memory", "limits", "host-memory")  # of node_check: what messages within a host need
+
+
+def fitness(folder, environ):
+    """Lines on this host's shared memory and limits. Reported, not enforced: a run shows more."""
+    record = os.path.join(folder, "node_check.jsonl")
+    program = places.own_program("node_check", environ) or "node_check"
+    said = places.ask([program, "--passive", "--record", record], 20, environ)
+    found = [line for line in records.read(record) if line.get("check") in CHECKS]
+    for line in found:
+        yield f"{line['verdict']} {line['check']}: {line['cause']}{line.get('action') and ' -> ' + line['action'] or ''}"
+    if not found:
+        yield "shared memory and limits of this host: " + (
+            "no finding (node_check)" if said.code in (0, 1) else f"not known: node_check {said.error or said.code}")
 
 
 def environment(variant, folder, environ):
@@ -145,9 +161,8 @@ def main(arguments):
     mpi.line(what, seen)  # refuses what cannot be placed
     chosen = choose(values.get("--variants"), words, seen)
 
-    print(*shared_memory.diagnosis(), *notes(chosen, environ), sep="\n")
     folder = places.new_folder("variants", environ)
-    print(flush=True)
+    print(*fitness(folder, environ), *notes(chosen, environ), "", sep="\n", flush=True)
     run_all(chosen, what, folder, environ, timeout)
     with open(os.path.join(folder, "table.txt"), "w", encoding="utf-8",
               errors="replace") as file:

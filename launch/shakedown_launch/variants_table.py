@@ -1,13 +1,13 @@
 """The table of a launch/variants run, from the records in its folder; after it, what went wrong."""
 
-import json
 import pathlib
 import re
 import statistics
 from typing import NamedTuple
 
-from . import causes
+from . import causes, records
 from .command import UsageError
+from .words import size
 
 RESULTS = {0: "ok", 1: "fail", 2: "usage error", 3: "inconclusive", 4: "internal error",
            5: "stopped"}
@@ -30,7 +30,8 @@ class Figure(NamedTuple):
 class Variant:
     def __init__(self, folder, row):
         self.name, self.settings, self.without, code = row.split("\t")
-        self.lines = list(read_lines(folder / f"{self.name}.jsonl"))
+        read = records.read(folder / f"{self.name}.jsonl")
+        self.lines = [line for line in read if line["kind"] != records.UNREADABLE]  # of a run that was killed, too
         self.figures = dict(measured(self.lines))
         logs = [folder / f"{self.name}.log", *sorted(folder.glob(f"{self.name}.nccl.*"))]
         self.said = [line for log in logs for line in log.read_text(errors="replace").splitlines()]
@@ -43,7 +44,7 @@ class Variant:
             self.code, self.result = 0, "not available"
 
     def run(self):
-        return next((line for line in self.lines if line.get("kind") == "run"), {})
+        return next((line for line in self.lines if line["kind"] == "run"), {})
 
     def applies(self):
         """Whether the transport reads this variant's variables."""
@@ -51,44 +52,25 @@ class Variant:
         return not self.settings or self.settings.startswith(prefix)
 
 
-def read_lines(path):
-    for text in path.read_text().splitlines() if path.exists() else []:
-        try:
-            yield json.loads(text)
-        except ValueError:  # the line at which a run was killed
-            return
-
-
-def size(count):
-    for unit in ["B", "KiB", "MiB"]:
-        if count < 1024:
-            return f"{count:g} {unit}"
-        count /= 1024
-    return f"{count:g} GiB"
+WHAT = {"collective": "{operation} {dtype}", "step": "{model} {strategy}, batch {batch_size}",
+        "link": "links, one direction"}
 
 
 def measured(lines):
     """((what, unit), Figure) of a record; the median of what was measured repeatedly."""
     groups = {}
     for line in lines:
-        if line.get("kind") == "collective":
-            groups.setdefault(f"{line['operation']} {line['dtype']}", []).append(line)
-        elif line.get("kind") == "step":
-            what = f"{line['model']} {line['strategy']}, batch {line['batch_size']}"
-            groups.setdefault(what, []).append(line)
-        elif line.get("kind") == "link" and not line["direction"].startswith("bi"):
-            groups.setdefault("links, one direction", []).append(line)
-    for what, group in groups.items():
-        kind = group[0]["kind"]
+        if line["kind"] in WHAT and not line.get("direction", "").startswith("bi"):
+            groups.setdefault((line["kind"], WHAT[line["kind"]].format_map(line)), []).append(line)
+    for (kind, what), group in groups.items():
         if kind == "collective":
             yield from measured_collective(what, group)
-        elif kind == "step":
-            low, high = median(group, "images_per_s_low"), median(group, "images_per_s_high")
-            yield (what, "images/s"), Figure(
-                median(group, "images_per_s"), True, (low, high) if low and high else (),
-                doubt="" if low and high else " (too few steps for an interval)")
-        else:
-            yield (what, "GB/s"), Figure(median(group, "bandwidth_gbs"), True, doubt=" (no interval)")
+            continue
+        key, unit, doubt = ("images_per_s", "images/s", " (too few steps for an interval)") \
+            if kind == "step" else ("bandwidth_gbs", "GB/s", " (no interval)")
+        ends = tuple(filter(None, (median(group, f"{key}_low"), median(group, f"{key}_high"))))
+        ends = ends if len(ends) == 2 else ()
+        yield (what, unit), Figure(median(group, key), True, ends, doubt="" if ends else doubt)
 
 
 def measured_collective(what, lines):

@@ -1,4 +1,4 @@
-# make install, uninstall, dist. What is installed is what was built: no program is compiled or looked
+# make install, install-strip, uninstall, dist. What is installed is what was built: no program is compiled or looked
 # for here, so that root may install what a user built. Python's modules are byte-compiled, as their
 # users may not write there.
 #   bin/                   shakedown, shakedown-COMMAND (the only names in PATH)
@@ -11,7 +11,7 @@ datadir ?= $(PREFIX)/share
 mandir ?= $(datadir)/man
 completionsdir ?= $(datadir)/bash-completion/completions
 
-ifneq ($(filter install uninstall,$(MAKECMDGOALS)),)
+ifneq ($(filter install install-strip uninstall,$(MAKECMDGOALS)),)
 $(foreach folder,DESTDIR PREFIX bindir libexecdir datadir mandir completionsdir,$(if $(filter-out 1,$(words x$($(folder)))),\
   $(error $(folder)=$($(folder)): must be one path without spaces)))
 $(foreach folder,PREFIX bindir libexecdir datadir mandir completionsdir,$(if $(filter-out /%,$($(folder))),\
@@ -25,7 +25,7 @@ share = $(DESTDIR)$(datadir)/shakedown
 module = $(share)/modulefiles/shakedown/$(VERSION)
 fill = sed -e 's|@HOME@|$(libexecdir)/shakedown|g; s|@BIN@|$(bindir)|g; s|@MAN@|$(mandir)|g; s|@VERSION@|$(VERSION)|g'
 
-.PHONY: install uninstall dist
+.PHONY: install install-strip uninstall dist
 define remove
 rm -rf $(home) $(share)
 rm -f $(foreach name,shakedown $(commands:%=shakedown-%),$(DESTDIR)$(bindir)/$(name) \
@@ -39,11 +39,11 @@ install:
 	@$(remove)
 	@install -d $(home)/bin $(home)/build $(home)/training $(share)/modulefiles/shakedown \
 	  $(DESTDIR)$(bindir) $(DESTDIR)$(mandir)/man1 $(DESTDIR)$(completionsdir)
-	@install $(programs) $(home)/bin
+	@install $(stripped) $(programs) $(home)/bin
 	@for name in $(notdir $(NCCL_TESTS)); do ln -s collective_perf $(home)/bin/$$name; done
 	@install -m 644 $(BUILD)/machine.mk $(home)/build
 	@install -m 644 VERSION $(home)
-	@tar -c --exclude=__pycache__ --exclude=launch/site --exclude=launch/setup --exclude=launch/node --exclude=launch/judge.cpp launch training/recipes | tar -xC $(home) --no-same-owner
+	@tar -c --exclude=__pycache__ --exclude=launch/site --exclude=launch/setup --exclude=launch/node --exclude='*.[ch]pp' launch training/recipes | tar -xC $(home) --no-same-owner
 	@sed -i 's|$${SHAKEDOWN:-$$SLURM_SUBMIT_DIR}|$${SHAKEDOWN:-$(libexecdir)/shakedown}|' $(home)/launch/slurm/*.sbatch
 	@install training/convert_weights.py $(home)/training
 	@tar -cC results --exclude=__pycache__ report reporting schema.json $(notdir $(wildcard results/reference)) | \
@@ -57,6 +57,10 @@ install:
 	@python3 -m compileall -q -s '$(DESTDIR)' -p / $(home)/launch $(share)/reporting
 	@chmod -R u+w,go-w,a+rX $(home) $(share)
 	@echo 'installed: $(DESTDIR)$(bindir)/shakedown; module use $(datadir)/shakedown/modulefiles'
+
+# Without debug information.
+install-strip: stripped := -s
+install-strip: install
 
 uninstall:
 	@$(remove)

@@ -2,7 +2,7 @@
 #include <limits>
 
 #include "common/error.hpp"
-#include "resnet/cpu/context.hpp"
+#include "resnet/cpu/onednn.hpp"
 
 namespace shakedown::cpu {
 namespace {

@@ -2,7 +2,7 @@
 #include <array>
 
 #include "common/error.hpp"
-#include "resnet/cpu/normed_convolution.hpp"
+#include "resnet/cpu/conv_norm.hpp"
 
 namespace shakedown::cpu {
 namespace {

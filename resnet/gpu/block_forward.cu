@@ -1,9 +1,9 @@
 // The end of a block, where its last convolution is 1x1 of stride 1 and the vectors of the norm
-// after it are known before it runs (gram_kernels.hpp): the convolution, the norm, the shortcut,
+// after it are known before it runs (unit_kernels.hpp): the convolution, the norm, the shortcut,
 // the ReLU and its mask in one kernel, so that the product never goes to memory. Tensor cores
 // compute it while the shortcut is loaded.
 #include "resnet/gpu/fragment_places.hpp"
-#include "resnet/gpu/tensor_cores.cuh"
+#include "resnet/gpu/mma.cuh"
 
 namespace shakedown::gpu {
 namespace {

@@ -2,7 +2,7 @@
 // that convolution's data gradient, the gradient from the shortcut, the ReLU's mask and the sums
 // for the norm's gradients in one kernel, so that the product never goes to memory. Tensor cores
 // compute it while the epilogue's tensors are loaded.
-#include "resnet/gpu/tensor_cores.cuh"
+#include "resnet/gpu/mma.cuh"
 
 namespace shakedown::gpu {
 namespace {

@@ -9,8 +9,7 @@
 #include <vector>
 
 #include "common/error.hpp"
-#include "resnet/precision.hpp"
-#include "resnet/shapes.hpp"
+#include "resnet/architecture.hpp"
 
 namespace shakedown::gpu {
 

@@ -7,7 +7,7 @@
 namespace shakedown::gpu {
 
 /// Tensor cores compute 32 columns of a product in the order 8 g + 2 t + e for column 8 t + 2 g +
-/// e: the eight columns of a thread are adjacent then (tensor_cores.cuh).
+/// e: the eight columns of a thread are adjacent then (mma.cuh).
 SHAKEDOWN_HOST_DEVICE constexpr unsigned placed_column(unsigned column) {
   return column / 32 * 32 + column % 8 / 2 * 8 + column % 32 / 8 * 2 + column % 2;
 }

@@ -1,10 +1,9 @@
-// A block's last convolution and the norm after it through the Gram matrix (gram_kernels.hpp).
+// A block's last convolution and the norm after it through the Gram matrix (unit_kernels.hpp).
 #pragma once
 
 #include <optional>
 
 #include "resnet/gpu/convolution.hpp"
-#include "resnet/gpu/cublas_products.hpp"
 
 namespace shakedown::gpu {
 

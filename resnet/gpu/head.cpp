@@ -1,4 +1,4 @@
-#include "resnet/gpu/context.hpp"
+#include "resnet/gpu/handles.hpp"
 
 namespace shakedown::gpu {
 namespace {

@@ -1,6 +1,6 @@
 // The stem's convolution on tensor cores, with max-pooling and the norm's sums.
-#include "resnet/gpu/norm_statistics.cuh"
-#include "resnet/gpu/stem_tensor_cores.cuh"
+#include "resnet/gpu/mma.cuh"
+#include "resnet/gpu/norm_kernels.cuh"
 
 namespace shakedown::gpu {
 namespace {

@@ -1,6 +1,6 @@
 // The gradient of the stem's weights on tensor cores, from that of what was pooled.
-#include "resnet/gpu/norm_statistics.cuh"
-#include "resnet/gpu/stem_tensor_cores.cuh"
+#include "resnet/gpu/mma.cuh"
+#include "resnet/gpu/norm_kernels.cuh"
 
 namespace shakedown::gpu {
 namespace {

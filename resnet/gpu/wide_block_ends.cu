@@ -1,10 +1,10 @@
-// The ends of blocks on wgmma (wide_block_ends.hpp). Compiled for sm_90a alone. A block of threads
+// The ends of blocks on wgmma (unit_kernels.hpp). Compiled for sm_90a alone. A block of threads
 // has the weights of 256 columns and multiplies tiles of rows, 64 columns by each of four
 // warpgroups, while the next tile of the tensor that is added is on its way. Two of them multiply
 // while the other two store.
-#include "resnet/gpu/wide_block_ends.hpp"
+#include "resnet/gpu/unit_kernels.hpp"
 
-#include "resnet/gpu/warpgroup_tiles.cuh"
+#include "resnet/gpu/wgmma.cuh"
 
 namespace shakedown::gpu {
 namespace {

@@ -1,5 +1,6 @@
 """docs/measured.md: the committed records as one table for each question. Each folder of records
-has a provenance.json: the questions, the command of each file, and what its records do not say."""
+has a provenance.json: the questions, the command of each file, what its records do not say, and
+other files, of which no question has a table."""
 
 import json
 import pathlib
@@ -14,8 +15,9 @@ HEAD = """# Measured results
 
 Generated from the committed records by `results/report --measured results >docs/measured.md`; do
 not edit. Each question has a table of figures and a table of the files that it is made from, with
-machine, command and revision. Absolute figures drift on shared machines: compare them with the peer
-that was measured interleaved with them. `results/report FILE` shows everything in a record.
+machine, command and revision; files without a question come last in each part. Absolute figures
+drift on shared machines: compare them with the peer that was measured interleaved with them.
+`results/report FILE` shows everything in a record.
 """
 
 
@@ -24,7 +26,16 @@ def page(folder):
     found = sorted(pathlib.Path(folder).rglob("provenance.json"), reverse=True)
     if not found:
         raise UsageError(f"--measured {folder}: no provenance.json in this folder")
-    return "\n".join([HEAD, *(section(path, folder) for path in found)])
+    sections = [section(path, folder) for path in found]
+    return "\n".join([HEAD, extent(found), *sections])
+
+
+def extent(found):
+    """How many runs there are, and on how many hosts: a figure of one host says nothing of a network."""
+    runs = read_runs(sorted(file for path in found for file in path.parent.rglob("*.jsonl")))
+    hosts = max(len(run.hosts) for run in runs)
+    largest = f"the largest is on {hosts} hosts" if hosts > 1 else "none is on more than one host"
+    return f"Of the {len(runs)} runs, {largest}.\n"
 
 
 def section(path, root):
@@ -38,6 +49,9 @@ def section(path, root):
                   "\n".join(folded(f"- {note}", "  ") for note in question.get("notes", [])),
                   markdown(["file", "machine", "command", "revision", "note"],
                            [source.row for source in sources])]
+    if "other" in known:
+        parts += ["### Files without a question",
+                  "\n".join(folded(f"- {note}", "  ") for note in known["other"])]
     return "\n\n".join(part for part in parts if part) + "\n"
 
 

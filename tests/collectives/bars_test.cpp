@@ -1,8 +1,8 @@
-#include "collectives/perf/bars.hpp"
+#include "collectives/perf/sweep.hpp"
 
 #include <nlohmann/json.hpp>
 
-#include "collectives/perf/collective_record.hpp"
+#include "collectives/perf/output.hpp"
 #include "tests/catch.hpp"
 #include "tests/support.hpp"
 

@@ -2,9 +2,8 @@
 #include <array>
 #include <set>
 
-#include "collectives/links/link_messages.hpp"
-#include "collectives/links/link_tables.hpp"
-#include "collectives/links/round_robin.hpp"
+#include "collectives/links/links.hpp"
+#include "collectives/links/tables.hpp"
 #include "tests/catch.hpp"
 #include "tests/support.hpp"
 

@@ -1,12 +1,12 @@
 // The data that collectives are proved with: exact whatever the order, and never the same twice.
-#include "collectives/pattern.hpp"
+#include "collectives/verifier.hpp"
 
 #include <cmath>
 #include <numeric>
 #include <set>
 #include <vector>
 
-#include "common/half.hpp"
+#include "common/numbers.hpp"
 #include "tests/catch.hpp"
 
 namespace shakedown::collectives {

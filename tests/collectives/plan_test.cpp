@@ -1,15 +1,15 @@
 // Plans and refusals by the options of collective_perf, of nccl-tests' names and of link_matrix.
 #include "collectives/perf/plan.hpp"
-#include "collectives/perf/type_names.hpp"
+#include "collectives/perf/options.hpp"
 
 #include <cmath>
 #include <cstdlib>
 #include <set>
 
-#include "collectives/links/link_options.hpp"
+#include "collectives/links/options.hpp"
 #include "common/error.hpp"
-#include "common/nodes.hpp"
 #include "common/options.hpp"
+#include "common/placement.hpp"
 #include "tests/catch.hpp"
 
 namespace shakedown::collectives {

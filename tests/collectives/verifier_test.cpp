@@ -1,7 +1,7 @@
 // The verifier of every backend: what it fills it finds right, and one turned bit it finds wrong.
 #include "collectives/verifier.hpp"
 
-#include "common/fault.hpp"
+#include "common/program.hpp"
 #include "tests/catch.hpp"
 #include "tests/support.hpp"
 

@@ -1,9 +1,9 @@
-#include "collectives/perf/waiting.hpp"
+#include "collectives/perf/bench.hpp"
 
 #include <set>
 
-#include "collectives/operation.hpp"
-#include "collectives/pattern.hpp"
+#include "collectives/operations.hpp"
+#include "collectives/verifier.hpp"
 #include "tests/catch.hpp"
 
 namespace shakedown::collectives {

@@ -1,5 +1,5 @@
 // The hash of memory, on every backend.
-#include "common/bit_hash.hpp"
+#include "common/hash.hpp"
 
 #include <bit>
 

@@ -1,4 +1,4 @@
-#include "common/judge/boards.hpp"
+#include "common/judge/limits.hpp"
 
 #include <cmath>
 

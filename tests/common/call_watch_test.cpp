@@ -1,4 +1,4 @@
-#include "common/call_watch.hpp"
+#include "common/watch.hpp"
 
 #include <atomic>
 #include <cmath>

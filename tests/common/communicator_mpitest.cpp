@@ -2,7 +2,6 @@
 #include "common/communicator.hpp"
 
 #include "common/mpi_session.hpp"
-#include "common/throttled_communicator.hpp"
 #include "tests/common/communicator_rig.hpp"
 
 namespace shakedown {

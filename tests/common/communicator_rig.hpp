@@ -6,7 +6,7 @@
 #include <functional>
 
 #include "common/communicator.hpp"
-#include "common/half.hpp"
+#include "common/numbers.hpp"
 #include "tests/catch.hpp"
 #include "tests/support.hpp"
 

@@ -1,4 +1,4 @@
-#include "common/csv.hpp"
+#include "common/record.hpp"
 
 #include <cmath>
 #include <cstdio>

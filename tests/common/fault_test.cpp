@@ -1,4 +1,4 @@
-#include "common/fault.hpp"
+#include "common/program.hpp"
 
 #include "common/error.hpp"
 #include "tests/catch.hpp"

@@ -1,5 +1,5 @@
 // How much memory there is by made-up files of /proc and /sys.
-#include "common/host_memory.hpp"
+#include "common/host.hpp"
 
 #include <filesystem>
 #include <fstream>

@@ -1,5 +1,5 @@
 // Reductions on the host against what numbers of each type must give.
-#include "common/host_reduction.hpp"
+#include "common/mpi_exchange.hpp"
 
 #include <algorithm>
 #include <array>
@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "common/error.hpp"
-#include "common/half.hpp"
+#include "common/numbers.hpp"
 #include "tests/catch.hpp"
 
 namespace shakedown {

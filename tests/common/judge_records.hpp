@@ -17,7 +17,6 @@
 
 #include "common/judge/judge.hpp"
 #include "common/judge/series.hpp"
-#include "common/judge/statistics.hpp"
 
 namespace shakedown::judge {
 

@@ -7,8 +7,8 @@
 #include <thread>
 
 #include "common/backend.hpp"
-#include "common/half.hpp"
 #include "common/mpi_session.hpp"
+#include "common/numbers.hpp"
 #include "tests/catch.hpp"
 #include "tests/support.hpp"
 
@@ -175,7 +175,7 @@ TEST_CASE("a link is busy for what is needed, each way on its own", "[kernels]")
 }
 
 TEST_CASE("the host does not wait for ever for a device", "[kernels]") {
-  if (!test::has(BackendKind::gpu)) return;
+  if (!test::has(BackendKind::gpu)) SKIP("no GPU");
   const auto device = gpu::make_device(test::session().local_rank(), 0.05);
   const auto stream = device->make_stream();
   const auto end = device->make_event();

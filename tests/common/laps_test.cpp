@@ -1,5 +1,5 @@
 // Times between marks, on a device whose clock the test turns.
-#include "common/laps.hpp"
+#include "common/device.hpp"
 
 #include "common/error.hpp"
 #include "tests/catch.hpp"

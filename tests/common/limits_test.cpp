@@ -3,7 +3,7 @@
 #include <cmath>
 
 #include "common/error.hpp"
-#include "common/judge/statistics.hpp"
+#include "common/judge/series.hpp"
 #include "tests/catch.hpp"
 
 namespace shakedown::judge {

@@ -1,4 +1,4 @@
-#include "common/nodes.hpp"
+#include "common/placement.hpp"
 
 #include <cstdlib>
 

@@ -1,6 +1,6 @@
 // What is read of a GPU: by a library made for the test, which may lack a function or refuse a
 // call, and by the machine's own.
-#include "common/gpu_sampler.hpp"
+#include "common/nvml.hpp"
 
 #include <atomic>
 #include <chrono>

@@ -1,5 +1,5 @@
 // What joins two GPUs, of what NVML reports of each.
-#include "common/paths.hpp"
+#include "common/units.hpp"
 
 #include <cstring>
 #include <map>

@@ -1,5 +1,5 @@
 // Peers in processes of their own: on a GPU each, or sharing one, which takes turns between them.
-#include "common/peers.hpp"
+#include "common/communicator.hpp"
 
 #include "common/mpi_communicator.hpp"
 #include "common/mpi_session.hpp"
@@ -21,7 +21,7 @@ std::unique_ptr<Device> device_of_rank() {
 }  // namespace
 
 TEST_CASE("peers of several processes read one another's memory", "[peers]") {
-  if (!test::has(BackendKind::gpu)) return;
+  if (!test::has(BackendKind::gpu)) SKIP("no GPU");
   const MpiSession& session = test::session();
   const auto device = device_of_rank();
   const auto host = make_mpi_communicator(session, *device);
@@ -50,7 +50,8 @@ TEST_CASE("peers of several processes read one another's memory", "[peers]") {
 }
 
 TEST_CASE("a rank that stops is named, and no GPU hangs", "[peers]") {
-  if (!test::has(BackendKind::gpu) || test::session().world_size() == 1) return;
+  if (!test::has(BackendKind::gpu)) SKIP("no GPU");
+  if (test::session().world_size() == 1) return;
   const auto device = device_of_rank();
   const auto host = make_mpi_communicator(test::session(), *device);
   const auto stream = device->make_stream();

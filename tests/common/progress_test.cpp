@@ -1,5 +1,5 @@
 // The progress line: rate, and what is left of this work and of the run.
-#include "common/progress.hpp"
+#include "common/text_table.hpp"
 
 #include "tests/catch.hpp"
 

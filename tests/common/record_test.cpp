@@ -14,12 +14,12 @@
 #include <nlohmann/json.hpp>
 #include <thread>
 
-#include "common/half.hpp"
 #include "common/identity.hpp"
+#include "common/mpi_session.hpp"
+#include "common/numbers.hpp"
 #include "common/nvml.hpp"
 #include "common/program.hpp"
-#include "common/progress.hpp"
-#include "common/stop_signals.hpp"
+#include "common/text_table.hpp"
 #include "tests/catch.hpp"
 #include "tests/support.hpp"
 

@@ -9,7 +9,7 @@
 #include "common/mpi_session.hpp"
 #include "tests/catch.hpp"
 #include "tests/support.hpp"
-#include "training/measure/clock.hpp"
+#include "training/measure/breakdown.hpp"
 
 namespace shakedown {
 namespace {

@@ -1,4 +1,4 @@
-#include "common/stop_signals.hpp"
+#include "common/mpi_session.hpp"
 
 #include <sys/wait.h>
 #include <unistd.h>

@@ -1,6 +1,6 @@
 // Throttled operations: as right as those they stand before, and no faster than the rate. Nothing
 // is said of how much slower: the machine may be busy.
-#include "common/throttled_communicator.hpp"
+#include "common/communicator.hpp"
 
 #include <chrono>
 #include <functional>

@@ -1,4 +1,4 @@
-#include "common/verdict.hpp"
+#include "common/record.hpp"
 
 #include <nlohmann/json.hpp>
 #include <vector>

@@ -1,5 +1,5 @@
 // --version, and hosts whose versions differ.
-#include "common/version.hpp"
+#include "common/program.hpp"
 
 #include "tests/catch.hpp"
 

@@ -1,4 +1,4 @@
-#include "common/xxh64.hpp"
+#include "common/hash.hpp"
 
 #include <string>
 #include <vector>

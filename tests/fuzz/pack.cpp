@@ -3,10 +3,9 @@
 #include <vector>
 
 #include "common/error.hpp"
-#include "common/xxh64.hpp"
+#include "common/hash.hpp"
 #include "tests/fuzz/memory_file.hpp"
-#include "training/data/pack_format.hpp"
-#include "training/data/pack_source.hpp"
+#include "training/data/pack.hpp"
 
 namespace shakedown::training {
 namespace {

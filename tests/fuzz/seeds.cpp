@@ -7,8 +7,8 @@
 
 #include "resnet/tensor_file.hpp"
 #include "tests/support/jpeg.hpp"
-#include "training/data/image_source.hpp"
-#include "training/data/write_pack.hpp"
+#include "training/data/pack.hpp"
+#include "training/data/source.hpp"
 
 namespace shakedown::training {
 namespace {
@@ -74,8 +74,7 @@ void write_seeds(const fs::path& root) {
 
   fs::create_directories(root / "tensor_file");
   write_safetensors({"--save", root / "tensor_file/two"},
-                    {{"a", {2, 3}, std::vector<float>(6)}, {"n", {}, {}, {7}}},
-                    {{"key", "value"}});
+                    {{"a", {2, 3}, std::vector<float>(6)}, {"n", {}, {}, {7}}}, {{"key", "value"}});
 }
 
 }  // namespace

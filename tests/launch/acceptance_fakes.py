@@ -12,7 +12,7 @@ sys.path.insert(0, str(TREE / "launch"))
 from shakedown_launch.acceptance import stages  # noqa: E402
 from shakedown_launch.acceptance.campaign import campaign, progress  # noqa: E402
 from shakedown_launch.acceptance.judge import judge, program  # noqa: E402
-from shakedown_launch.acceptance.model import FAIL, INCONCLUSIVE, PASS, Node, Run, worst  # noqa: E402
+from shakedown_launch.acceptance.model import FAIL, INCONCLUSIVE, PASS, Facts, Node, Run, worst  # noqa: E402
 
 
 def run_of(stage, nodes, code=0, record="", **more):
@@ -36,7 +36,7 @@ class FakeFleet:
     def run(self, tasks, tick):
         self.tasks += tasks
         return [run_of(task.stage, task.nodes, self._codes(task), round=task.round,
-                       lost=tuple(f"host {name}" for name in self._lost(task)))
+                       lost=tuple((name, f"host {name} was lost") for name in self._lost(task)))
                 for task in tasks]
 
 
@@ -54,9 +54,9 @@ class FakeJudge:
     def outcome(self, run):
         return {0: PASS, 1: FAIL}.get(run.code, INCONCLUSIVE)
 
-    def outcomes(self, runs, so_far):
+    def round(self, runs, so_far, rounds):
         assert set(runs) <= set(so_far)
-        return [self.outcome(run) for run in runs]
+        return [self.outcome(run) for run in runs], rounds
 
 
 class FakeProgram(program.Program):
@@ -80,10 +80,12 @@ class FakeProgram(program.Program):
 
 
 def concluded(nodes, runs, found, isolations=(), **more):
-    """The NodeVerdicts, of what is no rate."""
+    """The NodeVerdicts, of what is no rate. `found`: all that was, the isolations' too."""
     with tempfile.TemporaryDirectory() as folder:
-        return judge.Judge(folder, FakeProgram(folder)).conclude(
-            list(map(Node, nodes)), runs, found, dict(isolations), **more)[0]
+        made = judge.Judge(folder, FakeProgram(folder))
+        made.findings = made.records = lambda run: []
+        made.all_findings = lambda facts: []
+        return made.conclude(Facts(list(map(Node, nodes)), runs, tuple(found), dict(isolations), **more))[0]
 
 
 def conduct(made, tier=stages.QUICK, backend="auto", judge=None, environ=None, **more):

@@ -18,7 +18,8 @@ from types import SimpleNamespace
 TREE = pathlib.Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(TREE / "launch"), str(TREE / "tests/launch")]
 import acceptance_samples as samples  # noqa: E402
-from shakedown_launch import compare_nodes, gpus, job, mpi, places, variants  # noqa: E402
+from shakedown_launch import (  # noqa: E402
+    bench, command, compare_nodes, experiments, fashion_mnist, gpus, job, mpi, places, variants)
 from shakedown_launch.acceptance import main, options, stages  # noqa: E402
 from shakedown_launch.acceptance.campaign import campaign, fleet  # noqa: E402
 from shakedown_launch.acceptance.model import FAIL, WARN, Finding  # noqa: E402
@@ -43,10 +44,10 @@ class Stages(unittest.TestCase):
         self.assertEqual(stages.seconds(stages.named("soak"), full), 90 * 60 + 10)
         self.assertIn("90", stages.words(stages.named("soak"), full, 8))
 
-    def test_the_guide_s_table(self):
+    def test_the_table_of_accepting_md(self):
         """Each stage with its tiers, as here."""
-        guide = (TREE / "docs/guide.md").read_text()
-        rows = dict(re.findall(r"^\| `(\w+)` \| .* \| ([^|]+) \|$", guide.partition("## Accepting nodes")[2]
+        page = (TREE / "docs/accepting.md").read_text()
+        rows = dict(re.findall(r"^\| `(\w+)` \| .* \| ([^|]+) \|$", page.partition("## Stages")[2]
                                .partition("\n- ")[0], re.M))
         self.assertEqual(list(rows), names(stages.STAGES))
         for stage in stages.STAGES:
@@ -110,6 +111,11 @@ class Options(unittest.TestCase):
             notes = " ".join(each.COMMAND.notes.split())
             for code in ("2: wrong usage", "3: ", "4: internal error"):
                 self.assertIn(code, notes, each.__name__)
+
+    def test_help_fits_a_screen(self):
+        for each in (mpi, variants, compare_nodes, options, bench, experiments, fashion_mnist):
+            _, *lines = command.help_text(each.COMMAND).splitlines()
+            self.assertTrue(len(lines) <= 48 and max(map(len, lines)) <= 80, each.__name__)
 
     def test_accepted_checks(self):
         for words, checks in [([], ()), (["--accept", "governor"], ("governor",)),

@@ -1,17 +1,17 @@
-"""acceptance/campaign: which jobs run on which nodes, and who is left out."""
+"""acceptance/campaign: which jobs run on which nodes, who is left out, and how many jobs run at the same time."""
 
 import dataclasses
+import os
 import pathlib
 import sys
+import tempfile
 import unittest
 import unittest.mock
-from types import SimpleNamespace
 
 TREE = pathlib.Path(__file__).resolve().parents[2]
-sys.path.insert(0, str(TREE / "launch"))
-sys.path.insert(0, str(TREE / "tests/launch"))
+sys.path[:0] = [str(TREE / each) for each in ("launch", "tests/programs", "tests/simulation", "tests/launch")]
 from acceptance_fakes import FakeFleet, FakeJudge, concluded, conduct  # noqa: E402
-from shakedown_launch import gpus, job, slurm  # noqa: E402
+from shakedown_launch import gpus, job, places, slurm  # noqa: E402
 from shakedown_launch.acceptance import stages  # noqa: E402
 from shakedown_launch.acceptance.campaign import campaign, fleet, progress  # noqa: E402
 from shakedown_launch.acceptance.evidence import inventory  # noqa: E402
@@ -62,7 +62,7 @@ class Campaign(unittest.TestCase):
         """As much as another one, whose variables name GPUs that are not there."""
         one = conduct(FakeFleet(["a", "b"]), backend="gpu")
         one.ranks = {"a": 2, "b": 0}
-        self.assertIn("links", one.rates())
+        self.assertIn("links", one.facts().rates)
         expected = one.expected()
         self.assertEqual(expected["b"], expected["a"])
         self.assertIn("node_check", expected["b"])
@@ -80,7 +80,7 @@ class Campaign(unittest.TestCase):
         for task in made.tasks:
             per_node = 1 if task.stage == stages.INVENTORY else 8
             self.assertEqual(task.ranks, per_node * len(task.nodes), task.stage)
-        self.assertEqual((one.ranks, one.rates()), ({"a": 8, "b": 8}, [
+        self.assertEqual((one.ranks, one.facts().rates), ({"a": 8, "b": 8}, [
             "products", "memory", "host_link", "links", "collectives", "training"]))
 
     def test_backend_gpu_without_a_gpu_is_inconclusive_and_says_so(self):
@@ -217,7 +217,8 @@ class Campaign(unittest.TestCase):
         made = FakeFleet([f"n{i}" for i in range(8)], lambda task: int(
             task.stage == stages.LADDER and all(side & set(task.nodes) for side in sides)))
         domains = {name: f"leaf{side}" for side, names_ in enumerate(sides) for name in names_}
-        one = conduct(made, domains=domains)
+        with unittest.mock.patch.object(campaign.slurm, "domains", return_value=domains):
+            one = conduct(made)
         found = isolation.findings(one.isolations[stages.LADDER], stages.LADDER)
         self.assertEqual([each.class_ for each in found], [INFRASTRUCTURE])
         self.assertEqual({each.outcome for each in concluded(made.nodes, one.runs, found, one.isolations)}, {PASS})
@@ -264,7 +265,7 @@ class TimeLimit(unittest.TestCase):
     def test_too_short_is_said_before_the_stages_start(self):
         for left, tier, said in [(3, stages.QUICK, True), (None, stages.QUICK, False), (3600, stages.QUICK, False)]:
             _, written, _, _ = self.conduct(left, tier)
-            self.assertEqual("the job has 3 s left: what does not run by then is INCONCLUSIVE; request "
+            self.assertEqual("the job has 3.0 s left: what does not run by then is INCONCLUSIVE; request "
                              "--time=00:05:00\n" in written, said, written)
         self.assertFalse(self.conduct(3, stages.PROLOG)[-1].called)  # hooks call no command of Slurm
 
@@ -282,11 +283,9 @@ class TimeLimit(unittest.TestCase):
     def test_what_slurm_answers(self):
         for answer, seconds in [("50", None), ("0:50", 50), ("2:34", 154), ("1:00:00", 3600), ("1-02:00:01", 93601),
                                 ("UNLIMITED", None), ("INVALID", None), ("", None)]:
-            with unittest.mock.patch.object(slurm.subprocess, "run",
-                                            return_value=SimpleNamespace(stdout=answer.encode())):
-                self.assertEqual(slurm.seconds_left({"SLURM_JOB_ID": "7"}), seconds, answer)
-        with unittest.mock.patch.object(slurm.subprocess, "run", side_effect=FileNotFoundError):
-            self.assertIsNone(slurm.seconds_left({"SLURM_JOB_ID": "7"}))
+            self.assertEqual(slurm.seconds_left({"SLURM_JOB_ID": "7"}, lambda words, environ: places.Said(0, answer)),
+                             seconds, answer)
+        self.assertIsNone(slurm.seconds_left({"SLURM_JOB_ID": "7"}, lambda words, environ: places.Said()))
         self.assertIsNone(slurm.seconds_left({}))
 
 
@@ -345,11 +344,112 @@ class Progress(unittest.TestCase):
             shown.begin("train", "2 nodes")
             shown.tick()
             shown.end()
-            self.assertEqual(logged, ["inventory on n1", "2/3 train on 2 nodes, about 3:40 min left"])
+            self.assertEqual(logged, ["inventory on n1", "2/3 train on 2 nodes, about 3 min 40 s left"])
             text = "".join(written)
-            self.assertIn("2/3 train on 2 nodes, about 3:40 min left", text)
+            self.assertIn("2/3 train on 2 nodes, about 3 min 40 s left", text)
             self.assertEqual("\x1b[K" in text, terminal)
             self.assertEqual(text.count("\n"), 0 if terminal else 2)
+
+AT_ONCE = 64  # whatever this machine has
+
+
+class FakeJob:
+    """Ends at the given time of the fake clock; `dies`: as mpirun would report it."""
+
+    def __init__(self, clock, ends, code):
+        self.clock, self.ends, self.code, self.result, self.stopped = clock, ends, code, None, False
+
+    def start(self):
+        self.started = self.clock.now
+
+    def stop(self):
+        self.stopped = True
+        self.result = job.Result(5, -15, True, False, [], [], ["stopped"])
+
+    def advance(self):
+        if self.result is None and self.clock.now >= self.started + self.ends:
+            self.result = job.Result(self.code, self.code, False, False, [], [], [])
+
+
+class Clock:
+    def __init__(self):
+        self.now, self.jobs, self.most = 0.0, [], 0
+        self.stopped = False
+
+    def monotonic(self):
+        return self.now
+
+    def serve(self, limit):
+        self.most = max(self.most, sum(each.result is None for each in self.jobs))
+        self.now += 1
+        for each in self.jobs:
+            each.advance()
+
+
+class Fleet(unittest.TestCase):
+    def run_tasks(self, count, ends=lambda i: 2, code=lambda i: 0, limit=10, before=None, **more):
+        clock = Clock()
+
+        def make(what, *_, **__):
+            number = len(clock.jobs)
+            clock.jobs.append(FakeJob(clock, ends(number), code(number)))
+            return clock.jobs[-1]
+        hosts = [f"n{i}" for i in range(count)]
+        with tempfile.TemporaryDirectory() as folder, \
+                unittest.mock.patch.object(fleet, "RUNNING", clock), \
+                unittest.mock.patch.object(fleet, "AT_ONCE", AT_ONCE), \
+                unittest.mock.patch.object(fleet.time, "monotonic", clock.monotonic), \
+                unittest.mock.patch.object(fleet.mpi, "job", make):
+            made = fleet.Fleet(hosts, folder, {"PATH": os.environ["PATH"]}, **more)
+            tasks = [fleet.Task("soak", (host,), 2, ("true",), limit) for host in hosts]
+            return made.run(tasks, lambda: before and before(clock)), clock
+
+    def test_many_at_a_time_in_their_order(self):
+        runs, clock = self.run_tasks(150, ends=lambda i: 1 + i % 7, code=lambda i: i % 4)
+        self.assertEqual([run.nodes for run in runs], [(f"n{i}",) for i in range(150)])
+        self.assertEqual([run.code for run in runs], [i % 4 for i in range(150)])
+        self.assertEqual(clock.most, AT_ONCE)
+
+    def test_one_that_hangs_ends_alone(self):
+        runs, clock = self.run_tasks(3, ends=lambda i: 1000 if i == 1 else 4)
+        self.assertEqual([run.code for run in runs], [0, 3, 0])
+        self.assertEqual([each.stopped for each in clock.jobs], [False, True, False])
+        self.assertIn("did not end within 10 s", runs[1].note)
+        self.assertLess(clock.now, 20)
+
+    def test_after_a_signal_nothing_is_started(self):
+        def at(clock):
+            clock.stopped = clock.now >= 3
+        runs, _ = self.run_tasks(200, before=at)
+        self.assertLess(len(runs), 200)
+        self.assertGreaterEqual(len(runs), AT_ONCE)
+
+    def test_a_deadline_ends_all(self):
+        runs, clock = self.run_tasks(100, ends=lambda i: 50, limit=60, deadline=5)
+        self.assertEqual({run.code for run in runs}, {3})
+        self.assertEqual(len(runs), AT_ONCE)
+        self.assertLess(clock.now, 10)
+
+    def test_the_last_error_of_a_rank_is_noted(self):
+        """Of a job without a result of its own."""
+        error = "rank 0 on n1: MPI_Barrier did not finish within 120 s; no answer from rank 1 on n1"
+        with tempfile.TemporaryDirectory() as folder:
+            log = pathlib.Path(folder, "soak.log")
+            log.write_text(f"cpu\nerror: rank 1 on n1: an earlier one\nerror: {error}\nno error: rank\n")
+            for code, dead, note in [(3, [], f"said; {error}"), (1, [], "said"), (3, [(1, "n1", "x")], "said")]:
+                result = job.Result(code, code, False, False, dead, [], ["said"])
+                task = fleet.Task("soak", ("n1",), 2, (), 10)
+                running = fleet.Running(task, unittest.mock.Mock(result=result), 10)
+                self.assertEqual(running.run(str(log)).note, note)
+            self.assertEqual(fleet.last_error(f"{folder}/none"), [])
+
+    def test_files_of_a_job(self):
+        for task, place in [(fleet.Task("soak", ("n1",), 1, (), 1), "soak/n1"),
+                            (fleet.Task("all_reduce", ("n1", "n2"), 2, (), 1, 3, 7),
+                             "all_reduce/round-3-group-7"),
+                            (fleet.Task("all_reduce", ("n1",), 2, (), 1, 2, 1),
+                             "all_reduce/round-2-group-1")]:
+            self.assertEqual(fleet.place_of(task), place)
 
 
 if __name__ == "__main__":

@@ -43,7 +43,7 @@ class Classification(unittest.TestCase):
             messages = Messages(shown.append, shown.append, ("n8", "n9"))
             messages.read_shared(f"{line}\n".encode())
             messages.read_own(block("ORTE was unable to reliably start one or more daemons.").encode())
-            self.assertEqual((shown, messages.lost, messages.judge(1)[0]), ([said], ["host n9"], 3))
+            self.assertEqual((shown, messages.lost, messages.judge(1)[0]), ([said], [("n9", said)], 3))
 
     def test_what_slurm_knows_of_a_job_that_did_not_start_or_was_lost(self):
         """Its own words take the place of Open MPI's guess, "a lack of common network interfaces"."""

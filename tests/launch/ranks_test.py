@@ -1,16 +1,46 @@
-"""launch/mpi without ranks: options, how many ranks, binding, GPUs, Slurm."""
+"""Ranks: how many, on which hosts, by which mpirun line; Slurm's allocation, names of hosts, GPUs."""
 
 import contextlib
 import io
 import os
 import pathlib
 import subprocess
+import sys
 import tempfile
 import unittest
 import unittest.mock
 
-from ranks_fakes import TREE, FakeHost, line, option
-from shakedown_launch import command, gpus, mpi, places, ranks, slurm
+TREE = pathlib.Path(__file__).resolve().parents[2]
+sys.path[:0] = [str(TREE / each) for each in ("launch", "tests/programs", "tests/simulation", "tests/launch")]
+from shakedown_launch import command, gpus, hosts, mpi, places, ranks, slurm  # noqa: E402
+from shakedown_launch.places import Said  # noqa: E402
+
+
+class FakeHost(ranks.Host):
+    def __init__(self, listed=(), numa_nodes=2, may_read=True, is_root=False):
+        self.name, self.is_root, self.cores = "here.site", is_root, 8
+        self._listed, self._numa_nodes, self._may_read = list(listed), numa_nodes, may_read
+
+    def gpus(self):
+        return self._listed
+
+    def numa_nodes(self):
+        return self._numa_nodes
+
+    def may_read_processes(self):
+        return self._may_read
+
+
+def line(*words, host=None, **environ):
+    """The mpirun line, as words."""
+    environ = {"PATH": os.environ["PATH"], "BACKENDS": "cpu gpu", **environ}
+    values, rest = command.parse(mpi.COMMAND, list(map(str, words)))
+    what = mpi.request(values, rest, environ)
+    return mpi.line(what, mpi.environment(what, environ), host or FakeHost())
+
+
+def option(words, name):
+    return words[words.index(name) + 1]
 
 
 class Ranks(unittest.TestCase):
@@ -293,7 +323,8 @@ class Slurm(unittest.TestCase):
                 (idle, ("RUNNING\n", ""), ""), (idle, ("", ""), ""), ("", ("", ""), ""),
                 (idle, ("", "slurm_load_jobs error: Invalid job id specified\n"), "Slurm: job 77 (SLURM_JOB_ID) is over"),
                 (idle, ("NODE_FAIL\n", ""), "Slurm: job 77 (SLURM_JOB_ID) is over")]:
-            found = slurm.trouble(environ, lambda *words: (states, "") if words[0] == "sinfo" else job)
+            found = slurm.trouble(environ, lambda words, limit: places.Said(0, *(
+                    (states, "") if words[0] == "sinfo" else job)))
             self.assertEqual(found.partition(":")[2].partition(": unset")[0], said.partition(":")[2])
 
     def test_some_nodes_of_the_allocation(self):
@@ -352,6 +383,150 @@ class Options(unittest.TestCase):
         for each in (*mpi.COMMAND.options, command.HELP):
             for name in each.names:
                 self.assertIn(name, text)
+
+
+class Hosts(unittest.TestCase):
+    def test_hosts(self):
+        words = line("--hosts", "h1,h2", "--gpus", "0,1,2,3", "true", NCCL_DEBUG="INFO")
+        self.assertEqual((option(words, "-n"), option(words, "--host")), ("8", "h1:4,h2:4"))
+        for name in ["NCCL_DEBUG", "CUDA_VISIBLE_DEVICES=0,1,2,3"]:
+            self.assertIn(name, words)
+        words = line("--hosts", "h1,h2", "true", CUDA_VISIBLE_DEVICES="2,3",
+                     NVIDIA_TF32_OVERRIDE="0",
+                     NVIDIA_VISIBLE_DEVICES="all", FI_PROVIDER="cxi", UCX_TLS="rc")
+        self.assertEqual(option(words, "-n"), "4")
+        self.assertTrue({"NVIDIA_TF32_OVERRIDE", "FI_PROVIDER", "UCX_TLS"} <= set(words))
+        self.assertNotIn("VISIBLE_DEVICES", " ".join(words))  # each host's own
+        self.assertFalse({"PATH", "BACKENDS"} & set(words))
+        self.assertNotIn("-x", line("true", NCCL_DEBUG="INFO"))
+
+    def test_variables_that_travel_to_other_hosts(self):
+        names = ["OFI_NCCL_PROTOCOL", "RDMAV_FORK_SAFE", "HCOLL_MAIN_IB", "NVSHMEM_IB_ENABLE",
+                 "SHARP_COLL_LOG_LEVEL", "PMIX_MCA_gds", "UCC_TLS", "FI_PROVIDER", "NCCL_DEBUG"]
+        words = line("--hosts", "h1,h2", "-n", 2, "true", **dict.fromkeys(names, "1"), SSH_KEY="secret")
+        self.assertEqual([word for before, word in zip(words, words[1:]) if before == "-x"],
+                         [*sorted(names), "SHAKEDOWN_HOSTS=2"])
+
+    def test_names_that_differ_in_their_domain_are_two_hosts(self):
+        for named, kept in [("w.1.foo,w.2.foo", True), ("h1,h2", False), ("10.0.0.1,10.0.0.2", False),
+                            ("h1,h2.site", True)]:
+            words = line("--hosts", named, "-n", 2, "true")
+            self.assertEqual("orte_keep_fqdn_hostnames" in words, kept, named)
+            self.assertIn("SHAKEDOWN_HOSTS=2", words)
+        job = {"SLURM_JOB_ID": "1", "SLURM_JOB_NUM_NODES": "2", "SLURM_JOB_NODELIST": "w[1-2].foo"}
+        self.assertIn("orte_keep_fqdn_hostnames", line("-n", 2, "true", **job))
+
+    def test_how_many_hosts_are_to_answer(self):
+        four = {"SLURM_JOB_ID": "1", "SLURM_JOB_NUM_NODES": "4", "SLURM_JOB_NODELIST": "n[1-4]"}
+        for words, environ, count in [(["--hosts", "h1,h2,h3", "-n", 5], {}, 3), (["-n", 8], four, 4),
+                                      (["-n", 3], four, 3), (["-n", 5], four, 3),
+                                      (["-n", 2], {**four, "SLURM_NTASKS": "2"}, 4)]:
+            self.assertIn(f"SHAKEDOWN_HOSTS={count}", line(*words, "true", **environ), (words, environ))
+        self.assertNotIn("SHAKEDOWN_HOSTS", " ".join(line("-n", 3, "true", SHAKEDOWN_HOSTS="7")))
+
+    def test_a_host_without_a_rank_is_refused(self):
+        for count, named, idle in [(1, "h1,h2", "h2"), (5, "h1,h2,h3,h4", "h4"), (2, "a,b,c,d", "c d")]:
+            with self.assertRaisesRegex(command.UsageError, f"no rank would run on {idle}: use a multiple"):
+                line("--hosts", named, "-n", count, "true")
+
+    def test_words_that_are_no_host(self):
+        for word, named in [("fd00::5", "fd00::5 is an IPv6 address"), ("::1", "::1 is an IPv6 address"),
+                            ("[2001:db8::1]", "IPv6"), ("[fd00::5]:4", "IPv6"), ("fe80::1%eth0", "IPv6"),
+                            ("h1:x", "'h1:x' is not a host"), ("h1:", "'h1:' is not"), (":4", "':4' is not"),
+                            ("h[1-2]", "is not a host")]:
+            with self.assertRaises(command.UsageError, msg=word) as raised:
+                line("--hosts", f"h0,{word}", "true")
+            self.assertIn(named, str(raised.exception))
+        self.assertEqual(option(line("--hosts", "h1:4,h2,h1", "-n", 2, "true"), "--host"), "h1:1,h2:1")
+
+    def test_names_of_one_host(self):
+        for one, other, same in [("vm", "vm", True), ("vm", "vm.example.com", True),
+                                 ("vm.example.com", "vm", True), ("w.1.foo", "w.2.foo", False),
+                                 ("10.0.0.1", "10.0.0.2", False), ("10.0.0.1", "10", False), ("a", "b", False)]:
+            self.assertIs(hosts.same(one, other), same, (one, other))
+        self.assertEqual(hosts.matched(["w.1.foo", "n2", "n3.b", "x", "w"], ["w.1.foo", "w.2.foo", "n2.a", "n3"]),
+                         {"w.1.foo": "w.1.foo", "n2": "n2.a", "n3.b": "n3"})  # w may be two
+
+    def test_a_name_that_is_too_long_for_open_mpi(self):
+        long = "n" * 57
+        with unittest.mock.patch.object(mpi.os, "uname", lambda: unittest.mock.Mock(nodename=f"{long}.a")):
+            with self.assertRaisesRegex(places.InconclusiveError,
+                                        f"host name {long} has 57 characters; Open MPI 4 supports 56"):
+                mpi.check_open_mpi(os.environ)
+        cut = f"n.{'x' * 60}"  # at the first dot, unless another host has a domain as well
+        with unittest.mock.patch.object(mpi.os, "uname", lambda: unittest.mock.Mock(nodename=cut)):
+            mpi.check_open_mpi(os.environ, ["h1", "h2"])
+            with self.assertRaisesRegex(places.InconclusiveError, "has 62 characters"):
+                mpi.check_open_mpi(os.environ, ["h1.a"])
+
+    def test_hostfile(self):
+        with tempfile.NamedTemporaryFile("w") as file:
+            file.write("# two\nh1 slots=8\n\nh2\nh1\n")
+            file.flush()
+            words = line("--hostfile", file.name, "-n", 5, "true")
+        self.assertEqual(option(words, "--host"), "h1:3,h2:3")
+
+    def test_ranks_elsewhere(self):
+        """Where some are, those of a job that was killed may still run there."""
+        def elsewhere(*hosts, **environ):
+            words = ["--hosts", ",".join(hosts)] if hosts else []
+            environ = {"PATH": os.environ["PATH"], **environ}
+            values, rest = command.parse(mpi.COMMAND, ["-n", "2", *words, "true"])
+            with unittest.mock.patch.object(ranks, "Host", FakeHost):
+                return mpi.job(mpi.request(values, rest, environ), environ)._elsewhere
+        one = {"SLURM_JOB_ID": "1", "SLURM_JOB_NODELIST": "n5"}
+        two = {**one, "SLURM_JOB_NUM_NODES": "2", "SLURM_JOB_NODELIST": "n[5-6]"}
+        node = {"SLURMD_NODENAME": "n5"}
+        for hosts, environ, expected in [
+                ([], {}, False), (["here", "localhost:2"], {}, False), (["here.site"], {}, False),
+                (["here.other"], {}, True), (["here", "h2"], {}, True),
+                (["h2"], {}, True), ([], {**one, **node}, False), ([], {**two, **node}, True),
+                ([], one, True), ([], two, True)]:  # on a login node
+            self.assertIs(elsewhere(*hosts, **environ), expected, (hosts, environ))
+
+    def test_no_gpu_to_count_by(self):
+        login_node = {"SLURM_JOB_ID": "1", "SLURM_JOB_NODELIST": "n5"}
+        for words, environ in [(("--hosts", "h1,h2"), {}), (("--hosts", "h1"), {}), ((), login_node)]:
+            with self.assertRaisesRegex(command.UsageError,
+                                        "no GPU visible on this host; specify .* -n"):
+                line(*words, "true", CUDA_VISIBLE_DEVICES="", BACKENDS="gpu", **environ)
+        self.assertEqual(option(line("--hosts", "h1,h2", "true", CUDA_VISIBLE_DEVICES="",
+                                     BACKENDS="cpu"), "-n"), "4")
+
+LEAVES = """SwitchName=leaf0 Level=0 LinkSpeed=1 Nodes=n[000-001]
+SwitchName=leaf1 Level=0 LinkSpeed=1 Nodes=n[002,004]
+SwitchName=spine Level=1 LinkSpeed=1 Nodes=n[000-002,004] Switches=leaf[0-1]
+"""
+BLOCKS = """BlockName=rack1 BlockIndex=0 Nodes=n[000-002] BlockSize=3
+BlockName=rack2 BlockIndex=1 Nodes=n004 BlockSize=3
+"""
+IN_JOB = {"SLURM_JOB_ID": "1"}
+
+
+def domains(nodes, environ, printed):
+    return slurm.domains(nodes, environ, lambda words: Said(0, printed))
+
+
+class Domains(unittest.TestCase):
+    def test_leaves_of_a_tree(self):
+        self.assertEqual(domains(["n000", "n002.site", "n004"], IN_JOB, LEAVES),
+                         {"n000": "leaf0", "n002.site": "leaf1", "n004": "leaf1"})
+
+    def test_blocks(self):
+        self.assertEqual(domains(["n001", "n004"], IN_JOB, BLOCKS),
+                         {"n001": "rack1", "n004": "rack2"})
+
+    def test_names_that_differ_in_their_domain(self):
+        tree = "SwitchName=a Level=0 Nodes=w.1.foo\nSwitchName=b Level=0 Nodes=w.2.foo\n"
+        self.assertEqual(domains(["w.1.foo", "w.2.foo"], IN_JOB, tree),
+                         {"w.1.foo": "a", "w.2.foo": "b"})
+        self.assertIsNone(domains(["w"], IN_JOB, tree))
+        self.assertIsNone(domains(["n1"], IN_JOB, "SwitchName=a Level=0 Nodes=n[000x111]\n"))
+
+    def test_unknown(self):
+        for text in ("", "No topology information available\n", LEAVES):
+            self.assertIsNone(domains(["n000", "n003"], IN_JOB, text))
+        self.assertIsNone(domains(["n000"], {}, LEAVES))
 
 
 if __name__ == "__main__":

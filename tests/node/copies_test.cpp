@@ -1,5 +1,5 @@
 // Verified copies of every backend: sound ones pass, a flipped bit is found on its way.
-#include "launch/node/soak/copies.hpp"
+#include "launch/node/soak/transfer_load.hpp"
 
 #include "launch/node/soak/injected_faults.hpp"
 #include "tests/catch.hpp"

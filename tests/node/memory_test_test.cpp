@@ -6,7 +6,6 @@
 
 #include "common/backend.hpp"
 #include "launch/node/soak/injected_faults.hpp"
-#include "launch/node/soak/memory_findings.hpp"
 #include "tests/catch.hpp"
 #include "tests/support.hpp"
 
@@ -154,7 +153,7 @@ TEST_CASE("a processor that reads wrongly is named", "[memory_test]") {
 }
 
 TEST_CASE("memory is obtained in pieces where it does not come in one", "[memory_test]") {
-  if (!shakedown::cpu::built()) return;  // LimitedDevice has that backend's memory
+  if (!shakedown::cpu::built()) SKIP("no cpu backend");  // LimitedDevice has its memory
   constexpr std::size_t kMiB = std::size_t{1} << 20;
   MemoryTestSettings settings;
   settings.host_bytes = 100 * kMiB;
@@ -167,7 +166,7 @@ TEST_CASE("memory is obtained in pieces where it does not come in one", "[memory
 }
 
 TEST_CASE("less than 95 % of a GPU's memory tested is inconclusive", "[memory_test]") {
-  if (!shakedown::cpu::built()) return;  // LimitedDevice has that backend's memory
+  if (!shakedown::cpu::built()) SKIP("no cpu backend");  // LimitedDevice has its memory
   MemoryTestSettings settings;
   settings.host_bytes = kBytes;
   settings.least_share = 0.95;
@@ -191,7 +190,7 @@ TEST_CASE("less than 95 % of a GPU's memory tested is inconclusive", "[memory_te
 }
 
 TEST_CASE("DCGM#284: memory that cannot be obtained is inconclusive", "[memory_test][closed]") {
-  if (!shakedown::cpu::built()) return;  // host memory is that backend's
+  if (!shakedown::cpu::built()) SKIP("no cpu backend");  // host memory is that backend's
   const auto device = test::open_device(BackendKind::cpu);
   MemoryTestSettings settings;
   settings.host_bytes = std::size_t{1} << 60;

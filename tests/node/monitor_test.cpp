@@ -2,9 +2,8 @@
 #include <algorithm>
 
 #include "common/options.hpp"
-#include "launch/node/monitor/host_sample.hpp"
-#include "launch/node/monitor/monitor_options.hpp"
-#include "launch/node/monitor/monitor_table.hpp"
+#include "launch/node/monitor/monitor.hpp"
+#include "launch/node/monitor/samples.hpp"
 #include "tests/catch.hpp"
 
 namespace shakedown::node {

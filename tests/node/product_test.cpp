@@ -5,9 +5,7 @@
 #include <cmath>
 #include <cstring>
 
-#include "common/half.hpp"
-#include "common/number_format.hpp"
-#include "launch/node/compute/operands.hpp"
+#include "common/numbers.hpp"
 #include "tests/catch.hpp"
 #include "tests/support.hpp"
 

@@ -10,8 +10,7 @@
 #include <sstream>
 
 #include "common/error.hpp"
-#include "launch/node/compute/compute_options.hpp"
-#include "launch/node/compute/other_processes.hpp"
+#include "launch/node/compute/compute_run.hpp"
 #include "launch/node/health/facts/near_device.hpp"
 #include "tests/catch.hpp"
 #include "tests/node/healthy.hpp"

@@ -5,7 +5,6 @@
 #include <algorithm>
 
 #include "launch/node/soak/injected_faults.hpp"
-#include "launch/node/soak/probe_load.hpp"
 #include "tests/catch.hpp"
 #include "tests/support.hpp"
 

@@ -7,9 +7,7 @@
 #include <nlohmann/json.hpp>
 
 #include "launch/node/soak/findings.hpp"
-#include "launch/node/soak/health_findings.hpp"
-#include "launch/node/soak/observations.hpp"
-#include "launch/node/soak/soak_options.hpp"
+#include "launch/node/soak/options.hpp"
 #include "tests/catch.hpp"
 #include "tests/support.hpp"
 

@@ -2,10 +2,9 @@
 #include <cmath>
 #include <vector>
 
+#include "launch/node/soak/evidence.hpp"
+#include "launch/node/soak/findings.hpp"
 #include "launch/node/soak/jury.hpp"
-#include "launch/node/soak/replay.hpp"
-#include "launch/node/soak/second_look.hpp"
-#include "launch/node/soak/statement.hpp"
 #include "tests/catch.hpp"
 
 namespace shakedown::node {

@@ -4,7 +4,7 @@
 #include <map>
 
 #include "common/nvml.hpp"
-#include "launch/node/soak/pace.hpp"
+#include "launch/node/soak/schedule.hpp"
 #include "tests/catch.hpp"
 
 namespace shakedown::node {

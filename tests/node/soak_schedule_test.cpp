@@ -1,13 +1,12 @@
 // A soak's schedule, and the CPU as a juror of its products.
 #include <cmath>
 
-#include "launch/node/compute/operands.hpp"
+#include "launch/node/compute/product.hpp"
 #include "launch/node/soak/evidence.hpp"
-#include "launch/node/soak/host_tile.hpp"
+#include "launch/node/soak/options.hpp"
 #include "launch/node/soak/product_load.hpp"
-#include "launch/node/soak/product_rig.hpp"
 #include "launch/node/soak/schedule.hpp"
-#include "launch/node/soak/soak_options.hpp"
+#include "launch/node/soak/tile_hash.hpp"
 #include "tests/catch.hpp"
 #include "tests/support.hpp"
 

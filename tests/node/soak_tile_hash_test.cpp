@@ -2,9 +2,9 @@
 #include <algorithm>
 #include <cstring>
 
-#include "common/random.hpp"
-#include "launch/node/soak/known_words.hpp"
+#include "common/hash.hpp"
 #include "launch/node/soak/tile_hash.hpp"
+#include "launch/node/soak/transfer_load.hpp"
 #include "tests/catch.hpp"
 #include "tests/support.hpp"
 

@@ -2,7 +2,7 @@
 // placed.
 #include "launch/node/compute/verify.hpp"
 
-#include "common/fault.hpp"
+#include "common/program.hpp"
 #include "launch/node/compute/stream_kernels.hpp"
 #include "tests/catch.hpp"
 #include "tests/support.hpp"

@@ -3,7 +3,6 @@
 import json
 import os
 import pathlib
-import re
 import shutil
 import tempfile
 import unittest
@@ -32,11 +31,8 @@ class Experiments(unittest.TestCase):
     def test_three_trainings_and_their_report(self):
         make_image_folder(self.folder / "data/train", 16)
         make_image_folder(self.folder / "data/val", 6)
-        out = self.experiments(0, f"--data-dir={self.folder / 'data'}", "--epochs=2", "-n", 2,
+        self.experiments(0, f"--data-dir={self.folder / 'data'}", "--epochs=2", "-n", 2,
                                *SMALL)
-        self.assertRegex(out, r"48 images, 2 epochs each: about \d+\.\d (s|min), and validation")
-        self.assertNotIn("0.0 min", out)
-        self.assertLess(out.index("each: about"), re.search(r"^epoch +loss", out, re.M).start())
         best = {}
         for name in ["ddp", "all-reduce", "parameter-server"]:
             start, *epochs, end = read_record(self.output / f"{name}.jsonl")
@@ -53,7 +49,7 @@ class Experiments(unittest.TestCase):
         report = (self.output / "report/performance_report.txt").read_text()
         for word in ["ddp", "all-reduce", "parameter-server"]:
             self.assertIn(word, report)
-        self.assertFalse(list(self.output.glob("estimate*")))
+        self.assertFalse((self.output / "describe.log").exists())
 
     @unittest.skipUnless(CPU, "the cpu backend is wanted")
     def test_one_that_cannot_run_does_not_keep_the_cause(self):
@@ -61,6 +57,7 @@ class Experiments(unittest.TestCase):
         out = self.experiments(2, "--data-dir", self.folder / "data", "-n", 1, "--quick", *SMALL,
                                "--strategies", "ddp,parameter-server")
         self.assertIn("--strategy parameter-server: at least 2 ranks", out)
+        self.assertNotIn("images/s", out)  # none has trained
 
     def test_usage(self):
         def refused(text, *words):
@@ -84,17 +81,6 @@ class Experiments(unittest.TestCase):
         refused("exists already", *data)
         self.assertIn("--data-dir is required", self.experiments(2))
         self.assertIn("--quick", run_bare(EXPERIMENTS, "--help").stdout)
-
-    def test_estimate(self):
-        steps = [{"strategy": "ddp", "images_per_s": 10.0}, {"strategy": "all-reduce", "images_per_s": 0.5}]
-        self.assertEqual(list(experiments.estimate(steps, 60, 1)), [
-            f"  {'ddp':<28}       10.0 images/s,        6.0 s", f"  {'all-reduce':<28}        0.5 images/s,      2.0 min",
-            "60 images, 1 epoch each: about 2.1 min, and validation"])
-        (self.folder / "a/b").mkdir(parents=True)
-        (self.folder / "a/loop").symlink_to(self.folder / "a")
-        (self.folder / "a/b/image").touch()
-        (self.folder / "a/link").symlink_to(self.folder / "a/b/image")
-        self.assertEqual(experiments.count_files(self.folder), 2)
 
 
 if __name__ == "__main__":

@@ -149,6 +149,21 @@ class Install(unittest.TestCase):
         self.assertEqual(make("uninstall", f"PREFIX={prefix}").returncode, 0)
         self.assertEqual(files_below(prefix), {"of somebody else"})
 
+    def test_stripped(self):
+        prefix = self.scratch / "stripped"
+        self.assertEqual(make("install-strip", f"PREFIX={prefix}").returncode, 0)
+        for path in (prefix / "libexec/shakedown/bin").iterdir():
+            self.assertNotIn(b".debug_line", path.read_bytes(), path.name)
+        self.assertEqual(execute(prefix / "bin/shakedown-judge", "--help").returncode, 0)
+
+    def test_programs_have_the_rooms_that_they_call(self):
+        """The linker takes of an archive what a program uses; debug information and device code are compressed."""
+        self.assertIn(b"fsdp", (BIN / "train").read_bytes())
+        for name in ["node_check", "collective_perf", "judge"]:
+            self.assertNotIn(b"fsdp", (BIN / name).read_bytes(), name)
+        sizes = {path.name: path.stat().st_size for path in BIN.iterdir() if not path.is_symlink()}
+        self.assertLess(sum(sizes.values()), 150e6, sizes)
+
     def test_a_path_that_is_relative_is_refused(self):
         for words, named in [(["PREFIX=opt"], "PREFIX=opt"), (["PREFIX=/opt", "bindir=bin"], "bindir=bin")]:
             for target in ("install", "uninstall"):

@@ -13,7 +13,7 @@ from pathlib import Path
 from support import TREE
 
 # What decides where things are found; each test sets its own.
-PLACES = ["BACKENDS", "CUDA_HOME", "CUDA_PATH", "CUDA_ROOT", "CUDA_ARCHS", "CUDNN_HOME",
+PLACES = ["LIGHT", "BACKENDS", "CUDA_HOME", "CUDA_PATH", "CUDA_ROOT", "CUDA_ARCHS", "CUDNN_HOME",
           "CUDNN_ROOT", "NCCL_HOME", "NCCL_ROOT", "NVHPC_ROOT", "DNNL_HOME", "DNNL_ROOT", "DNNLROOT",
           "CUDA_VISIBLE_DEVICES", "SLURM_JOB_ID", "SLURM_NTASKS", "SLURM_JOB_NUM_NODES", "SLURM_GPUS",
           "SLURM_GPUS_ON_NODE", "SLURM_JOB_GPUS", "SLURMD_NODENAME", "MODULEPATH", "LIBRARY_PATH",

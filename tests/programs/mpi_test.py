@@ -81,7 +81,7 @@ class Ranks(Mpi):
         subprocess.run(["mpicc", cls.folder / "probe.c", "-o", cls.probe], check=True)
 
     def test_exit_codes(self):
-        for code in range(6):
+        for code in (0, 1, 5):
             result = self.mpi("-n", 2, self.probe, "return", code)
             self.assertEqual(result.returncode, code, result.stderr)
             self.assertRegex(result.stderr, r"\A(rank [01] of 2, pid \d+\n){2}\Z")
@@ -99,8 +99,7 @@ class Ranks(Mpi):
         self.assertNotIn("Primary job", result.stderr)
 
     def test_a_signal_stops_everything(self):
-        for stop, code in [(signal.SIGTERM, 5), (signal.SIGINT, 5), (signal.SIGQUIT, 5),
-                           (signal.SIGKILL, -signal.SIGKILL)]:  # the last cannot be caught
+        for stop, code in [(signal.SIGTERM, 5), (signal.SIGINT, 5), (signal.SIGKILL, -signal.SIGKILL)]:  # the last cannot be caught
             job = self.start("-n", 2, self.probe, "sleep", 0)
             pids = [job.stderr.readline().split()[-1].decode() for _ in range(2)]
             job.send_signal(stop)

@@ -2,14 +2,15 @@
 """README.md is true: each recipe's commands run as written, and print what stands below them.
 
 On two cores a recipe is run with SMALLER's options, and with a record that it names. What it prints is compared by
-form: words, columns and order must agree, digits may differ, "..." stands for any lines."""
+form: words, columns and order must agree, digits may differ, "..." stands for any lines. The commands of docs/ have options
+that exist."""
 
+import functools
 import re
 import shlex
-import subprocess
 import unittest
 
-from support import GPUS, TREE, Folder, run_bare
+from support import BIN, GPUS, TREE, Folder, run_bare
 
 SMALLER = {"launch/mpi train": ["--model", "tiny", "--image-size", "32", "--batch-size", "8", "--iterations", "30", "--warmup", "2"],
            "launch/mpi collective_perf": ["--max-bytes", "256K", "--repeats", "2"],
@@ -89,13 +90,62 @@ class Readme(Folder):
         for line in output.splitlines():
             self.assertIn(line.split(), [each.split() for each in printed.splitlines()])
 
-    def test_commands_exist(self):
-        """Every option that the README writes is one that the program has."""
-        text = (TREE / "README.md").read_text()
-        for line in re.findall(r"(?m)^(?:launch/mpi )?(?:bin/)?(train|compare|collective_perf|node_check) (.*)$", text):
-            known = subprocess.run([TREE / "bin" / line[0], "--help"], capture_output=True, text=True).stdout
-            for option in re.findall(r"--[a-z-]+", line[1]):
-                self.assertIn(option, known, line)
+
+class Pages(unittest.TestCase):
+    """What pages write of options and of one another."""
+    PAGES = [TREE / "README.md", TREE / "CHANGELOG.md", TREE / "CONTRIBUTING.md", TREE / "tests/README.md",
+             TREE / "results/reference/README.md", *(TREE / "docs").rglob("*.md")]
+    JOBS = {f"launch/slurm/{name}.sbatch": program for name, program in (
+        ("acceptance", "launch/acceptance"), ("collectives", "bin/collective_perf"), ("links", "bin/link_matrix"),
+        ("compare", "bin/compare"), ("soak", "bin/soak"), ("train", "bin/train"))}
+    SCRIPTS = {f"launch/{name}" for name in ("acceptance", "bench", "experiments", "mpi", "variants", "slurm/compare_nodes",
+                                             "slurm/health_check")} | {"results/report"}
+    BINARIES = {path.name: f"bin/{path.name}" for path in BIN.iterdir()}
+
+    def of(self, word):
+        return word if word in self.SCRIPTS else self.JOBS.get(word) or self.BINARIES.get(word.removeprefix("bin/"))
+
+    def options(self, page):
+        """(program, option) of its blocks of code."""
+        for block in re.findall(r"```[a-z]*\n(.*?)```", page, re.S):
+            for line in block.replace("\\\n", " ").splitlines():
+                program = None
+                for word in re.sub(r"\$\([^)]*\)", "", line.split("#")[0]).split():
+                    program = self.of(word) or program
+                    if program and re.match(r"--[a-z]", word):
+                        yield program, re.match(r"--[a-z-]+", word)[0]
+
+    @functools.lru_cache(None)
+    def help(self, program):
+        path = TREE / program if program in self.SCRIPTS else BIN / program.removeprefix("bin/")
+        return run_bare(path, "--help").stdout + (self.help("bin/train") if program == "launch/experiments" else "")
+
+    def test_the_options_of_commands_exist(self):
+        seen = set()
+        for path in self.PAGES:
+            for program, option in set(self.options(path.read_text())):
+                with self.subTest(page=path.name, program=program):
+                    self.assertRegex(self.help(program), rf"(?<![a-z-]){option}(?![a-z-])")
+                seen.add(program)
+        self.assertGreater(len(seen), 12)
+
+    @functools.lru_cache(None)
+    def anchors(self, path):
+        """As GitHub makes them of headings; the second of one name has -1."""
+        found = []
+        for heading in re.findall(r"(?m)^#+ (.*)$", re.sub(r"(?s)```.*?```", "", path.read_text())):
+            name = re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-")
+            found.append(f"{name}-{found.count(name)}" if name in found else name)
+        return found
+
+    def test_links_lead_somewhere(self):
+        for path in self.PAGES:
+            for link in re.findall(r"\]\((?!https?:)([^)\s]+)\)", path.read_text()):
+                file, _, anchor = link.partition("#")
+                target = (path.parent / file).resolve() if file else path
+                with self.subTest(page=path.name, link=link):
+                    self.assertTrue(target.exists())
+                    self.assertTrue(not anchor or anchor in self.anchors(target))
 
 
 if __name__ == "__main__":

@@ -34,6 +34,7 @@ import picture  # noqa: E402
 
 from reporting import text as text_module  # noqa: E402
 
+prefer_one_with_libraries()
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
 
 
@@ -335,5 +336,4 @@ class RealRecords(Report):
 
 
 if __name__ == "__main__":
-    prefer_one_with_libraries()
     unittest.main()

@@ -12,8 +12,9 @@ from unittest import mock
 
 from launch_support import PYTHON, TREE, Machine, keep_answers_of_mpicxx, run, write_script
 
-MAKE_NAMES = ["BACKENDS", "MISSING_BACKEND", "CUDA_HOME", "NVCC", "CUDA_ARCHS", "ARCHS_CHOSEN_FOR",
-              "FOUND_CPPFLAGS", "FOUND_LDFLAGS", "FOUND_LIBS", "CATCH_LIBS"]
+MAKE_NAMES = ["BACKENDS", "MISSING_PACKAGES", "MISSING_BACKEND", "CUDA_HOME", "NVCC", "CUDA_ARCHS", "CHOSEN",
+              "FOUND_CPPFLAGS", "FOUND_CPPFLAGS_cpu", "FOUND_CPPFLAGS_gpu", "FOUND_LDFLAGS", "FOUND_LIBS",
+              "CATCH_LIBS"]
 HIDDEN = {"CUDA_HOME": "/nonexistent", "DNNL_HOME": "/nonexistent"}
 
 
@@ -52,7 +53,8 @@ class MachineMake(Machine):
         values = self.machine_make(CUDA_HOME=home, BACKENDS="gpu")
         self.assertEqual(values["MISSING_BACKEND"], "")
         self.assertEqual(values["NVCC"], f"{home}/bin/nvcc")
-        self.assertEqual(values["FOUND_CPPFLAGS"], f"-isystem {home}/include")
+        self.assertEqual(values["FOUND_CPPFLAGS_gpu"], f"-isystem {home}/include")
+        self.assertNotIn(str(home), values["FOUND_CPPFLAGS"])  # of files that see nothing of CUDA
         self.assertEqual(values["FOUND_LDFLAGS"], f"-L{home}/lib64 -Wl,-rpath,{home}/lib64")
         given = self.machine_make(NVCC=f"ccache {home}/bin/nvcc", BACKENDS="gpu")
         self.assertEqual((given["CUDA_HOME"], given["NVCC"]), (str(home), f"ccache {home}/bin/nvcc"))
@@ -65,7 +67,7 @@ class MachineMake(Machine):
         values = self.machine_make(CUDA_HOME=home, CUDNN_HOME=cudnn, NCCL_ROOT=nccl, BACKENDS="gpu")
         self.assertEqual(values["MISSING_BACKEND"], "")
         for place in [home, cudnn, nccl]:
-            self.assertIn(f"-isystem {place}/include", values["FOUND_CPPFLAGS"])
+            self.assertIn(f"-isystem {place}/include", values["FOUND_CPPFLAGS_gpu"])
             self.assertIn(f"-Wl,-rpath,{place}/lib64", values["FOUND_LDFLAGS"])
 
     def test_wheels_serve_where_cuda_home_is_incomplete(self):
@@ -87,7 +89,7 @@ class MachineMake(Machine):
             self.fake("nvidia-smi", smi)
             write_script(home / "bin/nvcc", f"printf 'compute_%s\\n' {nvcc}\n")
             values = self.machine_make(CUDA_HOME=home, **changes)
-            return values["CUDA_ARCHS"], values["ARCHS_CHOSEN_FOR"]
+            return values["CUDA_ARCHS"], values["CHOSEN"]
         self.assertEqual(archs("printf '9.0\\n8.0\\n9.0\\n'\n"), ("80 90", ""))
         self.assertEqual(archs("printf '9.0\\n'\n"), ("90", ""))
         self.assertEqual(archs("printf '9.0\\n'\n", CUDA_ARCHS="75 86"), ("75 86", ""))
@@ -95,7 +97,36 @@ class MachineMake(Machine):
         none = "echo NVIDIA-SMI has failed; exit 9\n"
         for nvcc, archs_built in [("50 60 70 72 75 80 86 87 89 90", "70 80 90"),
                                   ("75 80 86 87 88 89 90 100 103 110 120 121", "75 80 90 100 120")]:
-            self.assertEqual(archs(none, nvcc), (archs_built, "no GPU is visible"))
+            self.assertEqual(archs(none, nvcc), (archs_built, f'no GPU is visible: building for CUDA_ARCHS="{archs_built}"'))
+        self.assertEqual(archs(none, nvcc, BACKENDS="cpu")[1], "")
+
+    def test_light_builds_what_can_run(self):
+        """For make bench and make test; an explicit BACKENDS is built."""
+        dnnl = self.fake_parts(self.scratch / "dnnl", ["dnnl.hpp dnnl"])
+        both = {"CUDA_HOME": self.fake_cuda(self.scratch / "cuda"), "DNNL_HOME": dnnl}
+        machine = (self.launch / "machine").read_text()
+        self.assertIn("/dev/nvidia", machine)
+        (self.launch / "machine").write_text(machine.replace("/dev/nvidia", f"{self.scratch}/nvidia"))
+        for smi, changes, expected in [
+                ("exit 9\n", {"LIGHT": 1}, "cpu"), ("exit 9\n", {}, "cpu gpu"), ("exit 9\n", {"LIGHT": ""}, "cpu gpu"),
+                ("echo 9.0\n", {"LIGHT": 1}, "cpu gpu"), ("exit 9\n", {"LIGHT": 1, "BACKENDS": "cpu gpu"}, "cpu gpu"),
+                ("exit 9\n", {"LIGHT": 1, "DNNL_HOME": "/nonexistent"}, "gpu")]:
+            with self.subTest(smi=smi, changes=changes):
+                self.fake("nvidia-smi", smi)
+                values = self.machine_make(**{**both, **changes})
+                self.assertEqual(values["BACKENDS"], expected)
+                self.assertEqual("cpu backend alone" in values["CHOSEN"], expected == "cpu")
+                self.assertEqual(str(both["CUDA_HOME"]) in values["FOUND_LDFLAGS"], expected != "cpu")
+
+    def test_packages_that_are_missing_are_named(self):
+        self.assertEqual(self.machine_make(BACKENDS="cpu")["MISSING_PACKAGES"], "")
+        none = self.machine_make(BACKENDS="cpu", MPICXX="/nonexistent/mpicxx")["MISSING_PACKAGES"]
+        self.assertRegex(none, r"^missing: Open MPI \(/nonexistent/mpicxx or mpirun not found[^:]*libopenmpi-dev")
+        self.assertNotIn("fmt", none)
+        few = self.machine_make(BACKENDS="cpu", CPPFLAGS="-nostdinc")["MISSING_PACKAGES"]
+        for text in ["fmt (", "libfmt-dev", "nlohmann-json (", "libjpeg (", "libpng (", "'make setup'", "'make doctor'"]:
+            self.assertIn(text, few)
+        self.assertNotIn("Open MPI", few)
 
     def private_library(self, package="fmt"):
         """A library outside the system's folders, with its .pc file."""
@@ -177,6 +208,38 @@ class MakeVariables(Machine):
             self.assertIn("env mpicxx", line)
             self.assertIn("-O3", line)
             self.assertNotIn("-O2", line)
+
+    def test_make_without_a_package_ends_at_once(self):
+        result = run("make", "-C", TREE, f"BUILD={self.scratch}/build", "BACKENDS=cpu", "MPICXX=/nonexistent/mpicxx")
+        self.assertEqual(result.returncode, 2)
+        self.assertRegex(result.stderr, "missing: Open MPI .*make setup.*make doctor")
+        self.assertNotIn("c++", result.stdout)
+
+    def test_another_backend_recompiles_its_own_files(self):
+        """CUDA's headers are where its folders' files are compiled, and nowhere else."""
+        home = self.fake_cuda(self.scratch / "cuda")
+        build, folder = self.scratch / "build", f"-isystem {home}/include"
+        def commands(backends):
+            result = run("make", "-C", TREE, f"BUILD={build}", f"BIN={self.scratch}/bin", f"BACKENDS={backends}", "-n",
+                         "V=1", "tests", CUDA_HOME=home, CUDA_ARCHS="90")
+            self.assertEqual(result.returncode, 0, result.stderr)
+            stamps = [(build / name).stat().st_mtime_ns for name in ["flags", "cpu_flags"]]
+            compiled = [line.split() for line in result.stdout.splitlines() if " -c " in line]
+            return stamps, {words[words.index("-c") + 1]: words for words in compiled}
+        (stamps, alone), (stamps_both, both) = commands("cpu"), commands("cpu gpu")
+        self.assertEqual(stamps, stamps_both)
+        self.assertEqual({name for name in both if folder in " ".join(both[name])}, {name for name in both if "/gpu/" in name})
+        self.assertEqual({name for name in alone if "/gpu/" in name}, set())
+        for name in alone.keys() & both.keys():
+            self.assertEqual(alone[name], both[name])
+
+    def test_bench_builds_what_it_runs(self):
+        result = run("make", "-C", TREE, f"BUILD={self.scratch}/build", f"BIN={self.scratch}/bin", "BACKENDS=cpu", "-n",
+                     "run-bench")
+        self.assertEqual(result.returncode, 0, result.stderr)
+        self.assertEqual(re.findall(f"-o {self.scratch}/bin/(\\w+)", result.stdout), ["train", "compare"])
+        self.assertNotIn("launch/node", result.stdout)
+        self.assertIn("\nlaunch/bench", result.stdout)
 
     def test_cxx_is_what_mpicxx_calls(self):
         (self.scratch / "show.mk").write_text("include Makefile\nshow:\n\t@echo \"$$OMPI_CXX $(ccbin)\"\n")

@@ -136,7 +136,7 @@ class Usage(Folder):
         self.expect(result, 2 if "built without gpu" in result.stderr else 3, "--backend gpu")
 
 
-@unittest.skipIf(support.GPUS == 0, "no GPU here")
+@unittest.skipIf(support.GPUS == 0, "no GPU")
 class Placement(Folder):
     """How ranks and GPUs may be matched, for real; the decisions are tested without (placement)."""
 

@@ -5,7 +5,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "resnet/shapes.hpp"
+#include "resnet/architecture.hpp"
 
 namespace shakedown::reference {
 

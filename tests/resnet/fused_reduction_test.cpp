@@ -211,7 +211,7 @@ void check_gram(Precision precision, int channels, bool projected, int size) {
 
 TEST_CASE("a reduction over a gradient is the same fused with its convolution",
           "[units][sanitize]") {
-  if (!test::has(BackendKind::gpu)) return;
+  if (!test::has(BackendKind::gpu)) SKIP("no GPU");
   const Precision precision = GENERATE(Precision::fp16, Precision::bf16);
   const int kind = GENERATE(0, 1, 2, 3, 64, 128);
   const int size = GENERATE(1, 5);  // 3 rows, some
@@ -219,14 +219,14 @@ TEST_CASE("a reduction over a gradient is the same fused with its convolution",
 }
 
 TEST_CASE("a fused reduction over more rows than all blocks take at once", "[units]") {
-  if (!test::has(BackendKind::gpu)) return;
+  if (!test::has(BackendKind::gpu)) SKIP("no GPU");
   const Precision precision = GENERATE(Precision::fp16, Precision::bf16);
   const int kind = GENERATE(0, 1, 2, 3, 64, 128);
   check_fused(precision, kind, 61);
 }
 
 TEST_CASE("a norm is the same through the Gram matrix", "[units][sanitize][gram]") {
-  if (!test::has(BackendKind::gpu)) return;
+  if (!test::has(BackendKind::gpu)) SKIP("no GPU");
   const Precision precision = GENERATE(Precision::fp16, Precision::bf16);
   const int channels = GENERATE(64, 128, 256);
   const bool projected = GENERATE(false, true);
@@ -237,14 +237,14 @@ TEST_CASE("a norm is the same through the Gram matrix", "[units][sanitize][gram]
 
 TEST_CASE("a norm through the Gram matrix of more rows than all blocks take at once",
           "[units][gram]") {
-  if (!test::has(BackendKind::gpu)) return;
+  if (!test::has(BackendKind::gpu)) SKIP("no GPU");
   const Precision precision = GENERATE(Precision::fp16, Precision::bf16);
   const int channels = GENERATE(64, 128);
   check_gram(precision, channels, channels == 64, 96);
 }
 
 TEST_CASE("a NaN goes through a fused reduction as through an unfused one", "[units][nan]") {
-  if (!test::has(BackendKind::gpu)) return;
+  if (!test::has(BackendKind::gpu)) SKIP("no GPU");
   const Precision precision = GENERATE(Precision::fp16, Precision::bf16);
   const int kind = GENERATE(0, 1, 2, 3, 64, 128);
   const Poison poison = GENERATE(Poison::input, Poison::gradient);
@@ -264,7 +264,7 @@ TEST_CASE("a NaN goes through a fused reduction as through an unfused one", "[un
 }
 
 TEST_CASE("timing candidates for fusion leaves no trace in the results", "[units][sanitize]") {
-  if (!test::has(BackendKind::gpu)) return;
+  if (!test::has(BackendKind::gpu)) SKIP("no GPU");
   const int kind = GENERATE(0, 1, 2, 3, 64, 128);
   CAPTURE(kind);
   const Chain timed =

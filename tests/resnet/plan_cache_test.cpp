@@ -6,7 +6,6 @@
 #include <fstream>
 #include <iterator>
 
-#include "resnet/verdict.hpp"
 #include "tests/catch.hpp"
 
 namespace shakedown {

@@ -10,7 +10,7 @@
 #include <fstream>
 #include <limits>
 
-#include "common/half.hpp"
+#include "common/numbers.hpp"
 #include "resnet/network.hpp"
 #include "tests/catch.hpp"
 #include "tests/support.hpp"

@@ -127,9 +127,9 @@ class Fleet:
                "bad spine": len(leaves) > 1}
         return FAIL if bad.get(fault.kind) else None
 
-    def isolate(self, with_domains=True, **options):
+    def isolate(self, with_domains=True):
         lost, outcomes = set(), None
-        search = ladder.isolate(self.nodes, self.domains if with_domains else None, lost=lost, **options)
+        search = ladder.isolate(self.nodes, self.domains if with_domains else None, lost=lost)
         dead = {node for fault in self.faults if fault.kind == "dead node" for node in fault.nodes}
         try:
             while True:

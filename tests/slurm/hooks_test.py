@@ -4,7 +4,6 @@ no cluster can be made."""
 
 import re
 import shutil
-import subprocess
 import unittest
 
 from slurm_support import HOOKS, TWO_GPUS, Cluster, skip_where_impossible
@@ -86,7 +85,7 @@ class Hooks(unittest.TestCase):
     def test_a_node_that_others_drained_is_left_to_them(self):
         self.cluster("scontrol", "update", "nodename=n1", "state=drain", f"reason={REASON}")
         before, acted = self.streak("n1")[1], self.log("n1").count("scontrol")
-        self.assertTrue(wait_until(lambda: self.streak("n1")[1] > before + 3))
+        self.assertTrue(wait_until(lambda: self.streak("n1")[1] > before + 2))
         self.assertIn("DRAIN", self.cluster.node("n1", "State"))
         self.cluster("scontrol", "update", "nodename=n1", "state=resume")
         self.assertEqual(self.log("n1").count("scontrol"), acted)
@@ -98,12 +97,6 @@ class Hooks(unittest.TestCase):
                         f"state_folder={self.cluster.folder}/state-other\n")
         return self.cluster("on", "n3", "env", "SLURMD_NODENAME=n3", f"SHAKEDOWN_SITE={site}",
                             HOOKS / "health_check", *options, code=code)
-
-    def test_print_only(self):
-        for option, said in [((), "gpu-count: 0 GPUs, 4 expected"), (
-                ("--print",), "would run: scontrol update nodename=n3 state=drain reason=shakedown:gpu-count")]:
-            self.assertRegex(self.check_on_n3(*option), said)
-        shutil.rmtree(self.cluster.folder / "state-other")
 
     def test_of_many_nodes_only_the_first_are_drained(self):
         for node in ("n1", "n2"):
@@ -177,11 +170,6 @@ class Hooks(unittest.TestCase):
         self.assertIn("INCONCLUSIVE: node_check ended with 3: error: --record /run/shakedown.", said)
         self.assertNotIn("scontrol", said)
         self.assertEqual(self.cluster.node("n2", "Reason").partition(" [")[0], "ADMIN: keep off", said)
-
-    def test_what_hangs_is_not_waited_for(self):
-        script = f"source {HOOKS}/hook.sh; within 2 bash -c 'echo up; trap : TERM; sleep 60 & wait'; echo $? $said"
-        result = subprocess.run(["bash", "-c", script, "hook"], capture_output=True, text=True, timeout=50)
-        self.assertEqual(result.stdout, "124 up\n", result)
 
 
 if __name__ == "__main__":

@@ -7,8 +7,8 @@
 
 #include "common/error.hpp"
 #include "tests/support/jpeg.hpp"
-#include "training/data/image_folder.hpp"
 #include "training/data/loader.hpp"
+#include "training/data/source.hpp"
 
 namespace shakedown::test {
 

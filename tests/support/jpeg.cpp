@@ -9,7 +9,7 @@
 #include <cmath>
 #include <cstdlib>
 
-#include "common/random.hpp"
+#include "common/hash.hpp"
 
 namespace shakedown::test {
 

@@ -6,7 +6,7 @@
 #include <utility>
 #include <vector>
 
-#include "training/step/engine_settings.hpp"
+#include "training/step/model_state.hpp"
 
 namespace shakedown::training {
 

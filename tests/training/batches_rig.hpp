@@ -18,9 +18,9 @@
 #include "tests/support.hpp"
 #include "tests/support/jpeg.hpp"
 #include "training/data/batches.hpp"
+#include "training/data/codecs.hpp"
 #include "training/data/image.hpp"
-#include "training/data/image_folder.hpp"
-#include "training/data/jpeg_header.hpp"
+#include "training/data/source.hpp"
 
 namespace shakedown::training {
 
@@ -274,11 +274,6 @@ void wait_until(Condition&& condition) {
     REQUIRE(std::chrono::steady_clock::now() < limit);
     std::this_thread::yield();
   }
-}
-
-inline bool has_cpu_backend() {
-  const auto kinds = test::backends();
-  return std::find(kinds.begin(), kinds.end(), BackendKind::cpu) != kinds.end();
 }
 
 }  // namespace shakedown::training

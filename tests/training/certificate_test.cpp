@@ -4,7 +4,7 @@
 
 #include "tests/catch.hpp"
 #include "tests/support.hpp"
-#include "training/step/soundness.hpp"
+#include "training/step/model_state.hpp"
 
 namespace shakedown::training {
 namespace {

@@ -8,7 +8,7 @@
 #include "tests/support/lossy_strategy.hpp"
 #include "tests/support/strategies.hpp"
 #include "training/measure/records.hpp"
-#include "training/measure/weights_check.hpp"
+#include "training/measure/throughput.hpp"
 
 namespace shakedown::training {
 

@@ -5,7 +5,6 @@
 #include <cstring>
 #include <filesystem>
 
-#include "common/mpi_agreement.hpp"
 #include "common/mpi_session.hpp"
 #include "tests/catch.hpp"
 #include "tests/support/strategies.hpp"

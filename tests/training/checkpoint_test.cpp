@@ -13,7 +13,6 @@
 #include "tests/support/file_limit.hpp"
 #include "training/checkpoint/checkpoint_file.hpp"
 #include "training/checkpoint/checkpoints.hpp"
-#include "training/checkpoint/resume_check.hpp"
 #include "training/programs/records.hpp"
 #include "training/programs/train_settings.hpp"
 

@@ -1,4 +1,4 @@
-#include "training/programs/configurations.hpp"
+#include "training/programs/comparison.hpp"
 
 #include <fmt/format.h>
 
@@ -10,7 +10,7 @@
 #include "tests/catch.hpp"
 #include "tests/support.hpp"
 #include "training/exchange/strategy.hpp"
-#include "training/programs/settings.hpp"
+#include "training/programs/compare_options.hpp"
 
 namespace shakedown::training {
 namespace {

@@ -17,7 +17,7 @@ long resident_bytes() {
 }  // namespace
 
 TEST_CASE("batches come to the device as the loader made them", "[loader]") {
-  if (!has_cpu_backend()) return;  // reported as not tested
+  if (!test::has(BackendKind::cpu)) SKIP("no cpu backend");
   const Images images(30);
   const LoaderSettings settings = cropping_settings();
   BatchesRig rig(images.source, settings);
@@ -44,7 +44,7 @@ TEST_CASE("batches come to the device as the loader made them", "[loader]") {
 }
 
 TEST_CASE("a buffer is filled only after the compute stream has read it", "[loader]") {
-  if (!has_cpu_backend()) return;  // reported as not tested
+  if (!test::has(BackendKind::cpu)) SKIP("no cpu backend");
   const Images images(30);
   const LoaderSettings settings = cropping_settings();
   const auto expected = by_the_loader(images.source, settings, 0);
@@ -66,7 +66,7 @@ TEST_CASE("a buffer is filled only after the compute stream has read it", "[load
 }
 
 TEST_CASE("a stall is the compute stream's wait for a batch, not its host's", "[loader]") {
-  if (!has_cpu_backend()) return;  // reported as not tested
+  if (!test::has(BackendKind::cpu)) SKIP("no cpu backend");
   const Images images(30);
   BatchesRig rig(images.source, cropping_settings());
   const auto epoch_stall_ms = [&](double step_ms) {
@@ -96,7 +96,7 @@ TEST_CASE("a stall is the compute stream's wait for a batch, not its host's", "[
 }
 
 TEST_CASE("a device that never finishes ends the wait for its buffers", "[loader]") {
-  if (!has_cpu_backend()) return;  // reported as not tested
+  if (!test::has(BackendKind::cpu)) SKIP("no cpu backend");
   const Images images(30);
   test::session().set_timeout(0.1);
   BatchesRig rig(images.source, cropping_settings());
@@ -111,7 +111,7 @@ TEST_CASE("a device that never finishes ends the wait for its buffers", "[loader
 
 #if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
 TEST_CASE("a thousand batches leave no memory behind", "[loader]") {
-  if (!has_cpu_backend()) return;  // reported as not tested
+  if (!test::has(BackendKind::cpu)) SKIP("no cpu backend");
   const Images images(64);
   LoaderSettings settings = cropping_settings();
   settings.device_share = 0.5;

@@ -54,13 +54,13 @@ TEST_CASE("pixels are copied without their fourth bytes", "[loader]") {
 }
 
 TEST_CASE("on the cpu backend the workers scale", "[loader]") {
-  if (!test::has(BackendKind::cpu)) return;
+  if (!test::has(BackendKind::cpu)) SKIP("no cpu backend");
   CHECK(make_device_crops(*test::open_device(BackendKind::cpu), {4, 8}) == nullptr);
   CHECK(device_crops_bytes(BackendKind::cpu, {4, 8}) == 0);
 }
 
 TEST_CASE("a loader's batches are the same where the GPU scales the crops", "[data]") {
-  if (!test::has(BackendKind::gpu)) return;
+  if (!test::has(BackendKind::gpu)) SKIP("no GPU");
   const test::TempFolder folder;
   constexpr Size kSizes[] = {
       {500, 375}, {333, 517}, {1200, 900}, {41, 30}};  // the third: too large

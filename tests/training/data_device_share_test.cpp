@@ -4,7 +4,7 @@
 namespace shakedown::training {
 
 TEST_CASE("who decodes an image depends on seed, epoch and image alone", "[loader]") {
-  if (!has_cpu_backend()) return;  // reported as not tested
+  if (!test::has(BackendKind::cpu)) SKIP("no cpu backend");
   const Images images(60);
   LoaderSettings settings = cropping_settings();
   const auto expected = by_the_loader(images.source, settings, 3);
@@ -28,7 +28,7 @@ TEST_CASE("who decodes an image depends on seed, epoch and image alone", "[loade
 }
 
 TEST_CASE("the share that the device decodes is of the images that were read", "[loader]") {
-  if (!has_cpu_backend()) return;  // reported as not tested
+  if (!test::has(BackendKind::cpu)) SKIP("no cpu backend");
   const Images images(60);
   FakeDecoder decoder;
   BatchesRig rig(images.source, cropping_settings(), &decoder);
@@ -43,7 +43,7 @@ TEST_CASE("the share that the device decodes is of the images that were read", "
 }
 
 TEST_CASE("what the device decoder cannot decode is decoded by the host", "[loader]") {
-  if (!has_cpu_backend()) return;  // reported as not tested
+  if (!test::has(BackendKind::cpu)) SKIP("no cpu backend");
   const Images images(20);
   const Bytes png{0x89, 'P', 'N', 'G'};
   const LoaderSettings settings = cropping_settings();
@@ -82,7 +82,7 @@ TEST_CASE("what the device decoder cannot decode is decoded by the host", "[load
 }
 
 TEST_CASE("crops that the device scales have the host's pixels", "[loader]") {
-  if (!has_cpu_backend()) return;  // reported as not tested
+  if (!test::has(BackendKind::cpu)) SKIP("no cpu backend");
   const Images images(22);
   for (int i = 0; i < 22; i += 4)  // the memory of a batch has no place for all of these
     write_bytes(images.files[static_cast<std::size_t>(i)], encode_jpeg(i, {900, 900}));

@@ -6,7 +6,7 @@
 
 #include "tests/catch.hpp"
 #include "tests/support/image_files.hpp"
-#include "training/data/exif.hpp"
+#include "training/data/image.hpp"
 
 namespace shakedown::training {
 namespace {

@@ -7,7 +7,7 @@
 #include <string>
 
 #include "common/error.hpp"
-#include "common/random.hpp"
+#include "common/hash.hpp"
 #include "tests/catch.hpp"
 #include "tests/support/jpeg.hpp"
 #include "training/data/image.hpp"

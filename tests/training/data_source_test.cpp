@@ -10,16 +10,13 @@
 #include <thread>
 
 #include "common/error.hpp"
-#include "common/xxh64.hpp"
+#include "common/hash.hpp"
 #include "tests/catch.hpp"
 #include "tests/support.hpp"
 #include "tests/support/file_limit.hpp"
 #include "tests/support/image_files.hpp"
-#include "training/data/cached_source.hpp"
-#include "training/data/pack_format.hpp"
-#include "training/data/pack_source.hpp"
-#include "training/data/source_options.hpp"
-#include "training/data/write_pack.hpp"
+#include "training/data/pack.hpp"
+#include "training/data/source.hpp"
 
 namespace shakedown::training {
 namespace {

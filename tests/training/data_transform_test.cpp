@@ -6,7 +6,7 @@
 
 #include "tests/catch.hpp"
 #include "tests/support/jpeg.hpp"
-#include "training/data/transform_options.hpp"
+#include "training/data/transform.hpp"
 
 using namespace shakedown;
 using namespace shakedown::training;

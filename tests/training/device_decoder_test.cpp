@@ -7,8 +7,8 @@
 #include "tests/catch.hpp"
 #include "tests/support.hpp"
 #include "tests/support/jpeg.hpp"
-#include "training/data/backend.hpp"
-#include "training/data/jpeg_header.hpp"
+#include "training/data/codecs.hpp"
+#include "training/data/crops.hpp"
 #include "training/data/resize.hpp"
 
 using namespace shakedown;
@@ -121,7 +121,7 @@ TEST_CASE("no bytes make the header's reader read outside the file", "[jpeg_head
 }
 
 TEST_CASE("without a gpu there is no device decoder, and a reason", "[device_decoder]") {
-  if (!test::has(BackendKind::cpu)) return;
+  if (!test::has(BackendKind::cpu)) SKIP("no cpu backend");
   const auto device = test::open_device(BackendKind::cpu);
   std::string why_not;
   CHECK(make_device_decoder(*device, {1, 8}, why_not) == nullptr);
@@ -130,7 +130,7 @@ TEST_CASE("without a gpu there is no device decoder, and a reason", "[device_dec
 }
 
 TEST_CASE("a device decoder states its memory before it allocates", "[device_decoder]") {
-  if (!test::has(BackendKind::gpu)) return;
+  if (!test::has(BackendKind::gpu)) SKIP("no GPU");
   for (const int images : {1, 256}) {
     Rig rig(images, 224);
     if (rig.decoder == nullptr) return;
@@ -141,7 +141,7 @@ TEST_CASE("a device decoder states its memory before it allocates", "[device_dec
 }
 
 TEST_CASE("the GPU scales regions bit for bit as the host", "[device_decoder][sanitize]") {
-  if (!test::has(BackendKind::gpu)) return;
+  if (!test::has(BackendKind::gpu)) SKIP("no GPU");
   const auto device = test::open_device(BackendKind::gpu);
   const auto stream = device->make_stream();
   const int size = GENERATE(1, 31, 224);
@@ -181,7 +181,7 @@ TEST_CASE("the GPU scales regions bit for bit as the host", "[device_decoder][sa
 }
 
 TEST_CASE("JPEG engines give the host's pixels but for rounding", "[device_decoder]") {
-  if (!test::has(BackendKind::gpu)) return;
+  if (!test::has(BackendKind::gpu)) SKIP("no GPU");
   Rig rig(80);
   if (rig.decoder == nullptr) return;
   struct Case {
@@ -221,7 +221,7 @@ TEST_CASE("JPEG engines give the host's pixels but for rounding", "[device_decod
 }
 
 TEST_CASE("a corrupt JPEG loses no other of its batch", "[device_decoder]") {
-  if (!test::has(BackendKind::gpu)) return;
+  if (!test::has(BackendKind::gpu)) SKIP("no GPU");
   Rig rig(40);
   if (rig.decoder == nullptr) return;
   std::vector<Bytes> files;

@@ -9,7 +9,7 @@
 #include "resnet/tensor_file.hpp"
 #include "tests/catch.hpp"
 #include "tests/support.hpp"
-#include "training/measure/weights_check.hpp"
+#include "training/measure/throughput.hpp"
 
 namespace shakedown::training {
 namespace {

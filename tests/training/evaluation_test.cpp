@@ -1,5 +1,5 @@
 // The logits of all ranks, put in order.
-#include "training/programs/evaluation.hpp"
+#include "training/programs/epochs.hpp"
 
 #include "tests/catch.hpp"
 

@@ -75,7 +75,7 @@ double mean(std::vector<double>::const_iterator begin, std::vector<double>::cons
 }  // namespace
 
 TEST_CASE("timing what a step is made of leaves its weights as they were", "[fast]") {
-  if (!test::has(BackendKind::gpu)) return;
+  if (!test::has(BackendKind::gpu)) SKIP("no GPU");
   const Precision precision = GENERATE(Precision::fp32, Precision::fp16);
   auto settings = settings_of(kSmallBottlenecks, precision, 64);
   const auto weights_of_the_first_step = [&](bool autotune) {
@@ -90,7 +90,7 @@ TEST_CASE("timing what a step is made of leaves its weights as they were", "[fas
 }
 
 TEST_CASE("activations that are rebuilt are those that were not kept, to the last bit", "[fast]") {
-  if (!test::has(BackendKind::gpu)) return;
+  if (!test::has(BackendKind::gpu)) SKIP("no GPU");
   const Precision precision = GENERATE(Precision::fp32, Precision::fp16, Precision::bf16);
   const bool bottleneck = GENERATE(false, true);
   CAPTURE(name_of(precision), bottleneck);
@@ -106,7 +106,7 @@ TEST_CASE("activations that are rebuilt are those that were not kept, to the las
 }
 
 TEST_CASE("timing ways to compute leaves the running statistics as they were", "[fast]") {
-  if (!test::has(BackendKind::gpu)) return;
+  if (!test::has(BackendKind::gpu)) SKIP("no GPU");
   auto settings = settings_of(kSmallBottlenecks, Precision::fp16, 64);
   settings.network.tuning.autotune = true;
   Backend backend = test::open_backend_of(BackendKind::gpu);
@@ -123,7 +123,7 @@ TEST_CASE("timing ways to compute leaves the running statistics as they were", "
 }
 
 TEST_CASE("a deterministic ResNet-50 repeats to the last bit", "[fast]") {
-  if (!test::has(BackendKind::gpu)) return;
+  if (!test::has(BackendKind::gpu)) SKIP("no GPU");
   const Precision precision = GENERATE(Precision::fp16, Precision::bf16, Precision::tf32);
   CAPTURE(name_of(precision));
   auto settings = settings_of(find_architecture("resnet50"), precision, 96);
@@ -133,7 +133,7 @@ TEST_CASE("a deterministic ResNet-50 repeats to the last bit", "[fast]") {
 }
 
 TEST_CASE("deterministic steps repeat, and are then fused again", "[fast]") {
-  if (!test::has(BackendKind::gpu)) return;
+  if (!test::has(BackendKind::gpu)) SKIP("no GPU");
   auto settings = settings_of(kSmallBottlenecks, Precision::fp16, 64);
   settings.network.tuning.fusion = Fusion::statistics;
   Backend backend = test::open_backend_of(BackendKind::gpu);
@@ -162,7 +162,7 @@ TEST_CASE("deterministic steps repeat, and are then fused again", "[fast]") {
 
 // Both begin from the same gradients at the head and differ by roundings to T alone.
 TEST_CASE("a block's gradient is the same where the convolution after it adds to it", "[fast]") {
-  if (!test::has(BackendKind::gpu)) return;
+  if (!test::has(BackendKind::gpu)) SKIP("no GPU");
   const Precision precision = GENERATE(Precision::fp16, Precision::bf16);
   const int batch = GENERATE(32, 5);  // rows that fill tiles, and that do not
   CAPTURE(name_of(precision), batch);
@@ -192,7 +192,7 @@ TEST_CASE("a block's gradient is the same where the convolution after it adds to
 // gradients by tens of percent. So fused and unfused are both compared with float32, and fused must
 // not be further from it.
 TEST_CASE("gradients of the fused float16 step are as good as those of the unfused", "[fast]") {
-  if (!test::has(BackendKind::gpu)) return;
+  if (!test::has(BackendKind::gpu)) SKIP("no GPU");
   auto settings = settings_of(find_architecture("resnet50"), Precision::fp32, 96);
   const Run exact = run(settings, 1, 0.01);
   settings.network.precision = Precision::fp16;
@@ -226,7 +226,7 @@ TEST_CASE("gradients of the fused float16 step are as good as those of the unfus
 }
 
 TEST_CASE("500 steps of the fused float16 step learn as those of the unfused", "[fast]") {
-  if (!test::has(BackendKind::gpu)) return;
+  if (!test::has(BackendKind::gpu)) SKIP("no GPU");
   auto settings = settings_of(kSmallBottlenecks, Precision::fp16, 64);
   settings.network.tuning.fusion = Fusion::none;
   const Run unfused = run(settings, 500, 0.002);

@@ -4,8 +4,8 @@
 #include "common/mpi_session.hpp"
 #include "tests/catch.hpp"
 #include "tests/support.hpp"
+#include "training/measure/breakdown.hpp"
 #include "training/measure/throughput.hpp"
-#include "training/measure/tracing.hpp"
 #include "training/step/engine.hpp"
 
 namespace shakedown::training {
@@ -104,7 +104,8 @@ Outcome outcome_of(const EngineSettings& settings, Backend& backend) {
   out.weights = engine.model.master_weights();
   out.scalars = engine.model.read_scalars();
   for (const Tensor& tensor : engine.model.state())
-    if (tensor.name == "bn1.num_batches_tracked") out.tracked = fmt::format("{}", tensor.integers[0]);
+    if (tensor.name == "bn1.num_batches_tracked")
+      out.tracked = fmt::format("{}", tensor.integers[0]);
   const View statistics = engine.model.network().weights().statistics();
   out.statistics =
       download<float>(engine.device(), engine.stream(), statistics.data, statistics.count);

@@ -1,5 +1,5 @@
 // What limits the input, in words.
-#include "training/data/input_times.hpp"
+#include "training/data/loader.hpp"
 
 #include "tests/catch.hpp"
 

@@ -5,8 +5,8 @@
 #include "tests/catch.hpp"
 #include "tests/support.hpp"
 #include "tests/support/network.hpp"
-#include "training/exchange/shard_tree.hpp"
-#include "training/measure/weights_check.hpp"
+#include "training/exchange/invariant.hpp"
+#include "training/measure/throughput.hpp"
 #include "training/step/engine.hpp"
 
 namespace shakedown::training {

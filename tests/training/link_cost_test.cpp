@@ -5,7 +5,7 @@
 #include <limits>
 
 #include "common/error.hpp"
-#include "common/random.hpp"
+#include "common/hash.hpp"
 #include "tests/catch.hpp"
 
 namespace shakedown::training {

@@ -1,12 +1,10 @@
-#include "training/programs/max_batch.hpp"
+#include "training/programs/describe.hpp"
 
 #include <limits>
 
 #include "tests/catch.hpp"
 #include "tests/support.hpp"
 #include "training/step/engine.hpp"
-#include "training/step/memory_budget.hpp"
-#include "training/step/memory_search.hpp"
 
 namespace shakedown::training {
 namespace {

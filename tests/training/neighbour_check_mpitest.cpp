@@ -1,8 +1,8 @@
 // Ranks that compute one another's batches: what a check leaves, and what it finds.
 #include "training/measure/neighbour_check.hpp"
 
-#include "common/fault.hpp"
 #include "common/mpi_session.hpp"
+#include "common/program.hpp"
 #include "tests/catch.hpp"
 #include "tests/support.hpp"
 #include "training/data/batches.hpp"

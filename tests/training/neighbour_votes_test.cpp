@@ -1,5 +1,5 @@
 // Who is blamed where ranks computed different gradients, and in which words.
-#include "training/measure/neighbour_votes.hpp"
+#include "training/measure/neighbour_check.hpp"
 
 #include "tests/catch.hpp"
 

@@ -6,7 +6,7 @@
 #include <cmath>
 #include <numeric>
 
-#include "common/half.hpp"
+#include "common/numbers.hpp"
 #include "tests/catch.hpp"
 #include "tests/support.hpp"
 
@@ -90,7 +90,7 @@ const auto kTypes = {DataType::float32, DataType::float16, DataType::bfloat16};
 }  // namespace
 
 TEST_CASE("all ranks, each once, are found so: 2 to 4,096", "[certificate]") {
-  if (!test::has(BackendKind::cpu)) return;
+  if (!test::has(BackendKind::cpu)) SKIP("no cpu backend");
   for (const DataType type : kTypes)
     for (const bool divides_first : {false, true}) {
       for (const int ranks : {2, 3, 7, 8, 64, 65, 100, 257}) {
@@ -118,7 +118,7 @@ TEST_CASE("all ranks, each once, are found so: 2 to 4,096", "[certificate]") {
 
 TEST_CASE("one rank that is lost, doubled or swapped, and where, is found among any number",
           "[certificate]") {
-  if (!test::has(BackendKind::cpu)) return;
+  if (!test::has(BackendKind::cpu)) SKIP("no cpu backend");
   for (const DataType type : kTypes)
     for (const int ranks : {2, 8, 64, 256})
       for (const Fault fault : {Fault::lost, Fault::doubled, Fault::swapped})
@@ -141,7 +141,7 @@ TEST_CASE("one rank that is lost, doubled or swapped, and where, is found among 
 
 TEST_CASE("every rank comes to every piece, however small, and nothing to what is no gradient",
           "[certificate]") {
-  if (!test::has(BackendKind::cpu)) return;
+  if (!test::has(BackendKind::cpu)) SKIP("no cpu backend");
   const auto device = test::open_device(BackendKind::cpu);
   const auto stream = device->make_stream();
   const std::vector<Range> gradients{{0, 128}, {128, 138}, {192, 192 + 65 + 64}};
@@ -171,7 +171,7 @@ TEST_CASE("every rank comes to every piece, however small, and nothing to what i
 
 TEST_CASE("one rank's one micro-batch, a piece in another's place, and what is not a number",
           "[certificate]") {
-  if (!test::has(BackendKind::cpu)) return;
+  if (!test::has(BackendKind::cpu)) SKIP("no cpu backend");
   const auto device = test::open_device(BackendKind::cpu);
   const auto stream = device->make_stream();
   constexpr std::size_t kElements = 8 * kFlatAlignment;

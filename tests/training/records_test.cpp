@@ -7,7 +7,7 @@
 #include "common/nvml.hpp"
 #include "common/text_table.hpp"
 #include "tests/catch.hpp"
-#include "training/measure/summary.hpp"
+#include "training/measure/throughput.hpp"
 
 namespace shakedown::training {
 namespace {

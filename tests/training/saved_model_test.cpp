@@ -1,12 +1,12 @@
 // What a weights file says of its network.
-#include "training/programs/saved_model.hpp"
+#include "training/programs/training_data.hpp"
 
 #include <filesystem>
 
 #include "common/error.hpp"
 #include "common/options.hpp"
 #include "tests/catch.hpp"
-#include "training/data/image_source.hpp"
+#include "training/data/source.hpp"
 #include "training/programs/train_options.hpp"
 
 namespace shakedown::training {

@@ -1,8 +1,8 @@
 // Ranges of the flat buffers in other places: shards, packed parts, blocks that take turns.
-#include "training/exchange/shards.hpp"
+#include "training/exchange/buckets.hpp"
 
 #include "common/kernels.hpp"
-#include "resnet/flat_buffer.hpp"
+#include "resnet/weights.hpp"
 #include "tests/catch.hpp"
 #include "tests/support.hpp"
 

@@ -10,7 +10,7 @@
 #include "common/mpi_session.hpp"
 #include "tests/catch.hpp"
 #include "tests/support/strategies.hpp"
-#include "training/measure/weights_check.hpp"
+#include "training/measure/throughput.hpp"
 
 namespace shakedown::training {
 namespace {

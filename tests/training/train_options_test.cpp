@@ -14,7 +14,7 @@
 #include "tests/support.hpp"
 #include "tests/training/parsed_options.hpp"
 #include "training/programs/compare_options.hpp"
-#include "training/programs/pack_run.hpp"
+#include "training/programs/loader_run.hpp"
 #include "training/programs/train_settings.hpp"
 
 namespace shakedown::training {

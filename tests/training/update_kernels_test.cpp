@@ -5,8 +5,8 @@
 
 #include "tests/catch.hpp"
 #include "tests/support.hpp"
-#include "training/exchange/shards.hpp"
-#include "training/step/parameter_norms.hpp"
+#include "training/exchange/buckets.hpp"
+#include "training/step/optimizer.hpp"
 
 namespace shakedown::training {
 namespace {

@@ -1,10 +1,9 @@
-#include "training/exchange/volumes.hpp"
+#include "training/exchange/strategy.hpp"
 
 #include <algorithm>
 #include <string>
 
 #include "tests/catch.hpp"
-#include "training/exchange/strategy.hpp"
 
 namespace shakedown::training {
 namespace {

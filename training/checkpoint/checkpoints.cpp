@@ -7,14 +7,15 @@
 #include <cmath>
 #include <cstdio>
 #include <filesystem>
+#include <map>
 #include <numeric>
 #include <system_error>
 #include <utility>
 
+#include "common/error.hpp"
 #include "common/options.hpp"
 #include "common/program.hpp"
 #include "training/checkpoint/checkpoint_file.hpp"
-#include "training/checkpoint/resume_check.hpp"
 
 namespace shakedown::training {
 
@@ -371,6 +372,87 @@ std::string Checkpoints::summary() const {
       there, settings_.options.dir, readable_bytes(static_cast<double>(bytes)), stall_ms, write_s,
       std::sqrt(2 * stall_ms * 1e-3 * kDay_s), to_stop_s,
       failed == 0 ? "" : fmt::format("; {} could not be written, or not wholly", failed));
+}
+
+namespace {
+
+constexpr std::chrono::seconds kLookEvery{10};  // a network file system is spared
+
+}  // namespace
+
+Requests::Requests(const MpiSession& session, const std::string& dir, double minutes, int slack)
+    : session_(session), dir_(dir), period_(60 * minutes), agreement_(session, slack) {}
+
+int Requests::noticed() {
+  const auto now = Clock::now();
+  if (noticed_ != Clock::time_point{})
+    longest_gap_ = std::max<std::chrono::duration<double>>(longest_gap_, now - noticed_);
+  noticed_ = now;
+  if (stop_.empty() && !signals_.received().empty())
+    stop_ = fmt::format("{} to rank {}", signals_.received(), session_.rank());
+  if (session_.is_root() && now - looked_ >= kLookEvery) {
+    looked_ = now;
+    look_at_files();
+  }
+  if (session_.is_root() && period_.count() > 0 && now - saved_ >= period_) {
+    saved_ = now;
+    save_ = true;
+  }
+  if (!stop_.empty()) {
+    if (stop_noticed_ == Clock::time_point{}) stop_noticed_ = now;
+    return static_cast<int>(Request::stop);
+  }
+  return static_cast<int>(std::exchange(save_, false) ? Request::save : Request::none);
+}
+
+void Requests::look_at_files() {
+  if (take_file("SAVE")) save_ = true;
+  if (take_file("STOP")) stop_ = fmt::format("the file {}/STOP", dir_);
+}
+
+bool Requests::take_file(const char* name) const {
+  std::error_code error;  // what cannot be removed would be obeyed again and again
+  return std::filesystem::remove(std::filesystem::path(dir_) / name, error);
+}
+
+std::string Requests::reason() const {
+  for (const std::string& reason : session_.all_gather(stop_))
+    if (!reason.empty()) return reason;
+  return "";
+}
+
+double Requests::seconds_since_notice() const {
+  if (stop_noticed_ == Clock::time_point{}) return 0;
+  return std::chrono::duration<double>(Clock::now() - stop_noticed_).count();
+}
+
+namespace {
+
+using Texts = std::vector<std::pair<std::string, std::string>>;
+
+/// "NAME VALUE (was OTHER)" of each that both have with another value.
+std::vector<std::string> differences(const Texts& saved, const Texts& now) {
+  const std::map<std::string, std::string> before(saved.begin(), saved.end());
+  std::vector<std::string> different;
+  for (const auto& [name, text] : now) {
+    const auto found = before.find(name);
+    if (found != before.end() && found->second != text)
+      different.push_back(fmt::format("{} {} (was {})", name, text, found->second));
+  }
+  return different;
+}
+
+}  // namespace
+
+std::vector<std::string> check_continues(const RunFacts& saved, const RunFacts& now,
+                                         const std::string& file) {
+  const auto refused = differences(saved.fixed, now.fixed);
+  if (!refused.empty())
+    throw UsageError(
+        fmt::format("--resume {}: another training cannot continue it: {}; --resume none starts "
+                    "from the beginning",
+                    file, fmt::join(refused, ", ")));
+  return differences(saved.options, now.options);
 }
 
 }  // namespace shakedown::training

@@ -1,6 +1,8 @@
-// The checkpoints of one training: where it starts, what it writes and when, when it stops.
+// When to write a checkpoint, and when to stop: signals to any rank, files in the folder, time. All
+// ranks decide alike at the same step.
 #pragma once
 
+#include <chrono>
 #include <cstdint>
 #include <future>
 #include <memory>
@@ -8,14 +10,71 @@
 #include <string>
 #include <vector>
 
+#include "common/mpi_session.hpp"
 #include "training/checkpoint/checkpoint_file.hpp"
 #include "training/checkpoint/folder_lock.hpp"
-#include "training/checkpoint/requests.hpp"
 #include "training/checkpoint/snapshot.hpp"
-#include "training/data/bad_images.hpp"
+#include "training/data/source.hpp"
+
+namespace shakedown::training {
+
+enum class Request { none, save, stop };  // the strongest is the highest
+
+class Requests {
+ public:
+  /// Files named SAVE and STOP in `dir` request what they are named after, and are removed. A
+  /// checkpoint is due every `minutes`; 0: never. Ranks may be `slack` steps apart. Collective.
+  Requests(const MpiSession& session, const std::string& dir, double minutes, int slack);
+
+  /// After an update, or a batch of a validation: what some rank noticed some of them ago; no rank
+  /// waits. Collective.
+  Request after_step() { return static_cast<Request>(agreement_.step(noticed())); }
+  /// The requests that any rank has noticed by now. Collective.
+  Request now() { return static_cast<Request>(agreement_.settle(noticed())); }
+  /// A checkpoint was written for another reason: the next is due `minutes` from now.
+  void saved() { saved_ = Clock::now(); }
+  /// From now on this rank requests to stop.
+  void stop(const std::string& why) {
+    if (stop_.empty()) stop_ = why;
+  }
+
+  /// "SIGUSR2 to rank 1", once stop was agreed. Collective.
+  std::string reason() const;
+  /// Since this rank noticed that it is to stop; 0 before.
+  double seconds_since_notice() const;
+  /// Steps from a notice to its effect.
+  int lag() const { return agreement_.lag(); }
+  /// The longest time in which this rank noticed nothing, as it was between two of these calls.
+  double longest_gap_s() const { return longest_gap_.count(); }
+
+ private:
+  using Clock = std::chrono::steady_clock;
+  int noticed();
+  void look_at_files();
+  bool take_file(const char* name) const;
+
+  const MpiSession& session_;
+  const std::string dir_;
+  const std::chrono::duration<double> period_;
+  StopSignals signals_;
+  MpiAgreement agreement_;
+  Clock::time_point saved_ = Clock::now();
+  Clock::time_point looked_{};
+  Clock::time_point noticed_{};
+  std::chrono::duration<double> longest_gap_{0};
+  Clock::time_point stop_noticed_{};
+  bool save_ = false;
+  std::string stop_;  // why
+};
+
+}  // namespace shakedown::training
 
 namespace shakedown {
+
+// The checkpoints of one training: where it starts, what it writes and when, when it stops.
+
 class OptionSet;
+
 }  // namespace shakedown
 
 namespace shakedown::training {
@@ -112,5 +171,14 @@ class Checkpoints {
   int failures_ = 0;  // since one was written
   bool gave_up_ = false;
 };
+
+// Whether a training may continue from a checkpoint, and what will differ if it does.
+
+/// The order of the images is a function of seed, epoch and position, and an update uses one global
+/// batch of them: with the same facts a training continues on the same images on any number of
+/// ranks. Throws UsageError naming `file` and every fixed fact that differs. Returns the options
+/// that do, as "learning_rate 0.1 (was 0.2)".
+std::vector<std::string> check_continues(const RunFacts& saved, const RunFacts& now,
+                                         const std::string& file);
 
 }  // namespace shakedown::training

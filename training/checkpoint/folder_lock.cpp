@@ -19,7 +19,7 @@
 #include <sstream>
 #include <system_error>
 
-#include "common/host_name.hpp"
+#include "common/host.hpp"
 #include "common/program.hpp"
 #include "common/record.hpp"
 

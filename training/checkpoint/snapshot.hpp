@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "common/mpi_session.hpp"
-#include "training/checkpoint/checkpoint.hpp"
+#include "training/checkpoint/checkpoint_file.hpp"
 #include "training/step/engine.hpp"
 
 namespace shakedown::training {

@@ -4,7 +4,7 @@
 #include <vector>
 
 #include "common/error.hpp"
-#include "common/random.hpp"
+#include "common/hash.hpp"
 
 namespace shakedown::training {
 namespace {

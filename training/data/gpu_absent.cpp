@@ -1,6 +1,6 @@
 // Stands in for training/data/gpu where it is not built.
 #include "common/error.hpp"
-#include "training/data/backend.hpp"
+#include "training/data/crops.hpp"
 
 namespace shakedown::gpu {
 

@@ -1,8 +1,8 @@
 // All-reduce after backward: the whole flat buffer at once, or parameter by parameter. Nothing
 // overlaps: what a training loop with `for p in parameters: all_reduce(p.grad)` does.
-#include "training/exchange/entries.hpp"
-#include "training/exchange/exchanged_gradients.hpp"
-#include "training/exchange/invariant_all_reduce.hpp"
+#include "training/exchange/bucket_stream.hpp"
+#include "training/exchange/invariant.hpp"
+#include "training/exchange/strategy.hpp"
 
 namespace shakedown::training {
 namespace {

@@ -1,10 +1,35 @@
-// Buckets exchanged on a separate stream during backward.
+// The stream that exchanges while another computes: or, without overlap, that one itself.
 #pragma once
 
-#include "training/exchange/exchange_stream.hpp"
+#include <array>
+
+#include "common/kernels.hpp"
+#include "resnet/weights.hpp"
+#include "training/exchange/buckets.hpp"
 #include "training/exchange/strategy.hpp"
 
 namespace shakedown::training {
+
+class ExchangeStream {
+ public:
+  explicit ExchangeStream(const StrategyContext& context)
+      : own_(context.options.no_overlap ? nullptr
+                                        : context.device.make_stream(priority(context.options))),
+        stream_(own_ ? *own_ : context.compute) {}
+
+  Stream& operator*() const { return stream_; }
+  Stream* operator->() const { return &stream_; }
+
+ private:
+  static StreamPriority priority(const StrategyOptions& options) {
+    return options.comm_priority == "normal" ? StreamPriority::normal : StreamPriority::high;
+  }
+
+  std::unique_ptr<Stream> own_;
+  Stream& stream_;
+};
+
+// Buckets exchanged on a separate stream during backward.
 
 class BucketStream {
  public:
@@ -50,6 +75,82 @@ class BucketStream {
   ExchangeStream stream_;
   std::unique_ptr<Event> ready_;
   std::unique_ptr<Event> done_;
+};
+
+// The gradients that ddp and all-reduce exchange: the network's own, or a conversion of them in
+// memory of its own, in another type or as a copy.
+
+class ExchangedGradients {
+ public:
+  /// `copies`: they are exchanged in memory of their own in any case, and copied back.
+  explicit ExchangedGradients(const StrategyContext& context, bool copies = false)
+      : context_(context), copies_(copies) {
+    const DataType computed = context.weights.type();
+    const DataType type = exchanged_type(context.options, computed);
+    if (copies || type != computed)
+      staging_ =
+          FlatBuffer(context.device, context.compute, type, whole_weights(context.table).gradients);
+  }
+
+  /// The gradients exchanged.
+  View at(Range range) const {
+    return staging_.empty() ? context_.weights.gradients(range) : staging_.at(range);
+  }
+
+  /// Enqueues the all-reduce, with the copies and conversions that it takes.
+  void all_reduce(Range range, Stream& stream) const {
+    const View computed = context_.weights.gradients(range);
+    const View exchanged = at(range);
+    if (!staging_.empty()) copy(computed, exchanged, stream);
+    context_.world.all_reduce(exchanged, exchanged, Reduction::avg, stream);
+    if (copies_) copy(exchanged, computed, stream);
+  }
+
+  /// The shares of a rank that updates everything.
+  std::vector<Share> shares() const {
+    const Range all = context_.all();
+    return {{all, copies_ ? context_.weights.gradients(all) : at(all)}};
+  }
+
+ private:
+  void copy(ConstView from, View to, Stream& stream) const {
+    if (from.type == to.type)
+      context_.device.copy(to.data, from.data, from.bytes(), stream);
+    else
+      context_.device.kernels().convert(from, to, stream);
+  }
+
+  StrategyContext context_;
+  bool copies_;
+  FlatBuffer staging_;  // empty: exchanged in place
+};
+
+// Gradients that are not kept: blocks share two buffers in turn, and each block's are reduced to
+// shards while the next block's are computed.
+
+/// A block's weights or gradients are in buffer block % kBuffers: one is used while another moves.
+inline constexpr std::size_t kBuffers = 2;
+
+/// The range of every block, in the order of the blocks.
+std::vector<Range> block_ranges(const ParameterTable& table);
+
+class BlockGradients {
+ public:
+  /// `stream` carries the exchange.
+  BlockGradients(const StrategyContext& context, std::vector<Range> owned, Stream& stream);
+
+  /// Before backward of this block: what its buffer held is exchanged.
+  void before_backward(int block);
+  void gradients_ready(int block);
+  /// The compute stream waits for all; this rank's shards.
+  std::vector<Share> finish();
+
+ private:
+  StrategyContext context_;
+  Stream& stream_;
+  FlatBuffer shards_;
+  std::unique_ptr<Event> ready_;
+  std::array<std::unique_ptr<Event>, kBuffers> reduced_;
 };
 
 }  // namespace shakedown::training

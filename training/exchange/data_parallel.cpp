@@ -1,7 +1,7 @@
 // Rank 0 scatters images, broadcasts weights, gathers gradients and runs the optimiser: what
 // PyTorch's DataParallel does from one process.
-#include "training/exchange/entries.hpp"
 #include "training/exchange/star.hpp"
+#include "training/exchange/strategy.hpp"
 
 namespace shakedown::training {
 namespace {

@@ -1,8 +1,7 @@
 // Buckets in the order in which backward finishes them, all-reduced on a stream of their own while
 // backward continues: PyTorch's DistributedDataParallel.
 #include "training/exchange/bucket_stream.hpp"
-#include "training/exchange/entries.hpp"
-#include "training/exchange/exchanged_gradients.hpp"
+#include "training/exchange/strategy.hpp"
 
 namespace shakedown::training {
 namespace {

@@ -1,9 +1,8 @@
 // As zero2, and no rank keeps more of the weights than its shards: each block's are gathered before
 // it computes, one block ahead, and overwritten after: fully sharded data parallelism, ZeRO stage 3
 // (Rajbhandari et al. 2020).
-#include "training/exchange/block_gradients.hpp"
-#include "training/exchange/entries.hpp"
-#include "training/exchange/exchange_stream.hpp"
+#include "training/exchange/bucket_stream.hpp"
+#include "training/exchange/strategy.hpp"
 
 namespace shakedown::training {
 namespace {

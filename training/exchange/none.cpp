@@ -1,5 +1,5 @@
 // No exchange: every rank trains independently. All other strategies are compared with it.
-#include "training/exchange/entries.hpp"
+#include "training/exchange/strategy.hpp"
 
 namespace shakedown::training {
 namespace {

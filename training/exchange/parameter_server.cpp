@@ -6,8 +6,8 @@
 #include <algorithm>
 
 #include "common/error.hpp"
-#include "training/exchange/entries.hpp"
 #include "training/exchange/star.hpp"
+#include "training/exchange/strategy.hpp"
 
 namespace shakedown::training {
 namespace {

@@ -1,9 +1,9 @@
 // Every rank computes and serves a shard of the weights: gradients are pushed to their shard's
 // rank, which averages and updates, and everyone pulls every shard (BytePS's and ps-lite's layout
 // with a server next to each worker). Sends and receives; zero1 does the same by collectives.
-#include "training/exchange/entries.hpp"
-#include "training/exchange/received_gradients.hpp"
-#include "training/exchange/shards.hpp"
+#include "training/exchange/buckets.hpp"
+#include "training/exchange/star.hpp"
+#include "training/exchange/strategy.hpp"
 
 namespace shakedown::training {
 namespace {

@@ -3,9 +3,9 @@
 // finite, its update stores the new weights in every rank's memory.
 #include <optional>
 
-#include "common/peers.hpp"
+#include "common/communicator.hpp"
 #include "training/exchange/bucket_stream.hpp"
-#include "training/exchange/entries.hpp"
+#include "training/exchange/strategy.hpp"
 
 namespace shakedown::training {
 namespace {

@@ -3,9 +3,11 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <functional>
 
 #include "common/error.hpp"
-#include "training/exchange/shards.hpp"
+#include "common/options.hpp"
+#include "training/exchange/buckets.hpp"
 
 namespace shakedown::training {
 
@@ -102,6 +104,142 @@ void StrategyContext::exchange_vectors() const {
   if (vectors.count == 0) return;
   weights.pack_vectors(compute);
   world.all_reduce(vectors, vectors, Reduction::sum, compute);
+}
+
+const std::vector<StrategyEntry>& strategies() {
+#define ENTRY(name) name##_strategy(),
+  static const std::vector<StrategyEntry> table{SHAKEDOWN_STRATEGIES(ENTRY)};
+#undef ENTRY
+  return table;
+}
+
+const StrategyEntry& find_strategy(const std::string& name) {
+  for (const StrategyEntry& entry : strategies())
+    if (name == entry.name) return entry;
+  std::string known;
+  for (const StrategyEntry& entry : strategies())
+    known += fmt::format("{}{}", known.empty() ? "" : ", ", entry.name);
+  throw UsageError(fmt::format("--strategy {}: must be one of {}", name, known));
+}
+
+namespace {
+
+std::vector<std::string> names_where(auto property) {
+  std::vector<std::string> names;
+  for (const StrategyEntry& entry : strategies())
+    if (std::invoke(property, entry)) names.emplace_back(entry.name);
+  return names;
+}
+
+}  // namespace
+
+void declare_options(OptionSet& options, StrategyOptions& values) {
+  std::string help = "exchange of gradients and weights";
+  for (const StrategyEntry& entry : strategies())
+    help += fmt::format("\n{}: {}", entry.name, entry.summary);
+  options.heading("Gradient exchange");
+  const auto all = names_where([](const StrategyEntry&) { return true; });
+  options.add("--strategy", values.strategy, help).one_of(all);
+  const auto add = [&](const char* name, auto& value, const char* meaning,
+                       const std::vector<std::string>& used_by) -> Option& {
+    return options.add(name, value, meaning).only_where("--strategy", used_by);
+  };
+  const auto bucketed = names_where(&StrategyEntry::bucketed);
+  add("--bucket-cap-mb", values.bucket_cap_mb, "size of a gradient bucket", bucketed)
+      .at_least(0)
+      .metavar("MIB");
+  add("--small-bucket-mb,--first-bucket-mb", values.small_bucket_mb,
+      "size of the small bucket, see --bucket-order", bucketed)
+      .at_least(0)
+      .metavar("MIB");
+  add("--bucket-order", values.bucket_order,
+      "whether the small bucket is the first to become ready (as in PyTorch DDP) or the last",
+      bucketed)
+      .one_of({"small-first", "small-last"})
+      .unlisted({"ddp"});
+  add("--grad-dtype", values.grad_dtype,
+      "type of the exchanged gradients; auto: as computed; fp16 enables loss scaling, as "
+      "--precision fp16 does",
+      names_where(&StrategyEntry::any_type))
+      .one_of({"auto", "fp32", "fp16", "bf16"});
+  add("--bucket-copy", values.bucket_copy,
+      "copy gradients into buckets, as PyTorch DDP without gradient_as_bucket_view", {"ddp"});
+  add("--broadcast-buffers", values.broadcast_buffers,
+      "broadcast rank 0's running statistics before each update, as PyTorch DDP's default",
+      {"ddp"});
+  const auto overlapping = names_where(&StrategyEntry::overlaps);
+  add("--no-overlap", values.no_overlap, "run communication on the compute stream, without overlap",
+      overlapping);
+  add("--comm-priority", values.comm_priority, "CUDA priority of the communication stream",
+      overlapping)
+      .one_of({"high", "normal"})
+      .idle_with({"--no-overlap"});
+  add("--per-tensor", values.per_tensor, "run one all-reduce per parameter tensor", {"all-reduce"});
+  add("--ps-exchange", values.ps_exchange,
+      "parameter server by point-to-point messages (a star) or by collectives",
+      {"parameter-server"})
+      .one_of({"send-receive", "reduce-broadcast"});
+  add("--ps-partition-mb", values.ps_partition_mb,
+      "size of the pieces that are pulled while the next is pushed; 0: everything at once",
+      {"parameter-server"})
+      .at_least(0)
+      .only_where("--ps-exchange", {"send-receive"})
+      .metavar("MIB");
+  add("--staleness", values.staleness, "steps by which a worker may be ahead of the slowest",
+      {"parameter-server-async"})
+      .at_least(0);
+}
+
+StepVolume volume_of(const ParameterTable& table, DataType gradients, DataType weights,
+                     int accumulate) {
+  const auto bytes = [&](int first_block, int last_block) {
+    std::size_t elements = 0;
+    for (int block = first_block; block <= last_block; ++block)
+      elements += table.payload_in(table.block_range(block));
+    return static_cast<double>(elements * size_of(weights));
+  };
+  const int last = table.blocks() - 1;
+  return {static_cast<double>(table.payload_count() * size_of(gradients)), bytes(0, last),
+          bytes(0, 1), bytes(last - 1, last), accumulate};
+}
+
+namespace {
+
+/// Weights are gathered for forward and again for backward. The two blocks that were last are still
+/// there when the network turns round, in each micro-batch and between two.
+double gathered_bytes(const StepVolume& step) {
+  return step.accumulate * (2 * step.weights - step.last_blocks) -
+         (step.accumulate - 1) * step.first_blocks;
+}
+
+/// The share of a volume that the rank sends.
+double share_sent(const Transfer& transfer, int ranks, int rank) {
+  const double pass = static_cast<double>(ranks - 1) / ranks;
+  switch (transfer.pattern) {
+    case Pattern::all_reduce: return 2 * pass;
+    case Pattern::pass:
+    case Pattern::shards: return pass;
+    case Pattern::star:
+      if (transfer.volume == Volume::gradients) return rank == 0 ? 0 : 1;
+      return rank == 0 ? ranks - 1 : 0;
+    case Pattern::chain: return rank + 1 == ranks ? 0 : 1;
+  }
+  throw InternalError("an unknown pattern");
+}
+
+}  // namespace
+
+double sent_in(const std::vector<Transfer>& transfers, const StepVolume& step, int ranks,
+               int rank) {
+  double sent = 0;
+  for (const Transfer& t : transfers) {
+    if (t.volume == Volume::inputs) continue;
+    double bytes = t.volume == Volume::gradients ? step.gradients : step.weights;
+    if (t.each_micro_batch) bytes *= step.accumulate;
+    if (t.pieces == Pieces::gathered_blocks) bytes += gathered_bytes(step);
+    sent += bytes * share_sent(t, ranks, rank);
+  }
+  return sent;
 }
 
 }  // namespace shakedown::training

@@ -1,8 +1,7 @@
-// Strategies exchange gradients and weights. The step drives: it notifies the strategy of what
-// comes next and of what backward has finished; at the end the strategy returns the averaged
-// gradients that this rank holds.
+// The scalars of a training step that live on the device, so that a step needs no host.
 #pragma once
 
+#include <cstdint>
 #include <functional>
 #include <memory>
 #include <string>
@@ -12,15 +11,86 @@
 #include "common/communicator.hpp"
 #include "common/device.hpp"
 #include "common/kernels.hpp"
+#include "common/types.hpp"
 #include "resnet/architecture.hpp"
 #include "resnet/weights.hpp"
 #include "training/exchange/buckets.hpp"
-#include "training/exchange/step_scalars.hpp"
 #include "training/exchange/timeline.hpp"
-#include "training/exchange/volumes.hpp"
+
+namespace shakedown::training {
+
+struct StepScalars {
+  float learning_rate = 0;
+  float loss_scale = 1;
+  std::int32_t finite = 1;         // 0 once a non-finite gradient was seen in this step
+  std::int32_t updates = 0;        // steps applied
+  std::int32_t skipped = 0;        // steps skipped for non-finite gradients
+  std::int32_t since_rescale = 0;  // steps applied since the loss scale last changed
+  float clip = 1;                  // what the gradients of this step are multiplied by
+  float grad_norm = 0;             // Euclidean norm of all gradients, before clipping; if measured
+};
+
+// The exchange of a step as data: from a strategy's transfers follow the bytes that a rank sends,
+// with which measured traffic is compared, and the time that training/predict estimates.
+
+/// Bytes that a rank exchanges in a step, as they travel.
+struct StepVolume {
+  double gradients = 0;
+  double weights = 0;
+  // Bytes of the weights of the network's first two blocks, and of its last two.
+  double first_blocks = 0;
+  double last_blocks = 0;
+  int accumulate = 1;  // micro-batches
+};
+/// The volume of a network whose gradients and weights are exchanged in these types.
+StepVolume volume_of(const ParameterTable& table, DataType gradients, DataType weights,
+                     int accumulate);
+
+enum class Volume { gradients, weights, inputs };
+
+/// Ways in which all ranks exchange a volume. The first two are collectives, counted as their
+/// bandwidth-optimal rings (Patarasuk and Yuan, J. Parallel Distrib. Comput. 69, 2009); the others
+/// are sends and receives, after which the receiver averages gradients itself.
+enum class Pattern {
+  all_reduce,  // two passes
+  pass,        // a reduce-scatter or all-gather
+  shards,      // each rank sends every other rank its shard
+  star,        // gradients and inputs between rank 0 and each other rank
+  chain,       // weights from rank 0 along a chain, which the last rank ends
+};
+/// Units of an exchange, and when they are exchanged. `whole` and `partitions` follow backward; the
+/// others overlap it.
+enum class Pieces {
+  whole,
+  partitions,       // --ps-partition-mb: a piece is pulled while the next is pushed
+  buckets,          // of --bucket-cap-mb
+  blocks,           // of the network
+  gathered_blocks,  // the same, and a block's weights are gathered before its forward and backward
+};
+
+struct Transfer {
+  Volume volume;
+  Pattern pattern;
+  Pieces pieces = Pieces::whole;
+  bool each_micro_batch = false;  // else once per update
+
+  bool overlaps() const { return pieces > Pieces::partitions; }
+  bool by_collective() const { return pattern <= Pattern::pass; }
+};
+
+/// Bytes that `rank` of `ranks` sends. Inputs are not counted.
+double sent_in(const std::vector<Transfer>& transfers, const StepVolume& step, int ranks, int rank);
+
+}  // namespace shakedown::training
 
 namespace shakedown {
+
+// Strategies exchange gradients and weights. The step drives: it notifies the strategy of what
+// comes next and of what backward has finished; at the end the strategy returns the averaged
+// gradients that this rank holds.
+
 class OptionSet;
+
 }  // namespace shakedown
 
 namespace shakedown::training {
@@ -206,5 +276,34 @@ struct StrategyEntry {
 const std::vector<StrategyEntry>& strategies();
 /// Throws UsageError listing the known names.
 const StrategyEntry& find_strategy(const std::string& name);
+
+}  // namespace shakedown::training
+
+// In the order in which programs list them.
+#define SHAKEDOWN_STRATEGIES(STRATEGY) \
+  STRATEGY(none)                       \
+  STRATEGY(all_reduce)                 \
+  STRATEGY(ddp)                        \
+  STRATEGY(parameter_server)           \
+  STRATEGY(parameter_server_sharded)   \
+  STRATEGY(parameter_server_async)     \
+  STRATEGY(data_parallel)              \
+  STRATEGY(zero1)                      \
+  STRATEGY(zero2)                      \
+  STRATEGY(fsdp)                       \
+  STRATEGY(peer)
+
+namespace shakedown::training {
+
+// The strategies: a line each here, and a file each that defines `StrategyEntry NAME_strategy()`.
+
+#define DECLARE_STRATEGY(name) StrategyEntry name##_strategy();
+SHAKEDOWN_STRATEGIES(DECLARE_STRATEGY)
+#undef DECLARE_STRATEGY
+
+template <class T>
+std::unique_ptr<Strategy> make(const StrategyContext& context) {
+  return std::make_unique<T>(context);
+}
 
 }  // namespace shakedown::training

@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "common/device.hpp"
-#include "resnet/phase.hpp"
+#include "resnet/work_log.hpp"
 
 namespace shakedown::training {
 

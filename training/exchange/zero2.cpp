@@ -1,8 +1,7 @@
 // As zero1, and no rank keeps more of the gradients than its shards: each block's are reduced to
 // them as they come, for every micro-batch: ZeRO stage 2 (Rajbhandari et al. 2020).
-#include "training/exchange/block_gradients.hpp"
-#include "training/exchange/entries.hpp"
-#include "training/exchange/exchange_stream.hpp"
+#include "training/exchange/bucket_stream.hpp"
+#include "training/exchange/strategy.hpp"
 
 namespace shakedown::training {
 namespace {

@@ -1,13 +1,36 @@
-// Where the time of a step went, from traces: numbers in, numbers out.
+// Steps traced on every rank, on a common clock.
 #pragma once
 
 #include <optional>
 #include <string>
 #include <vector>
 
-#include "training/measure/tracing.hpp"
+#include "common/mpi_session.hpp"
+#include "training/data/batches.hpp"
+#include "training/exchange/timeline.hpp"
+#include "training/step/engine.hpp"
 
 namespace shakedown::training {
+
+/// The trace of one rank: ms since the first rank's trace began, on rank 0's clock.
+struct RankTrace {
+  bool computes = true;
+  std::vector<TracedStep> steps;
+};
+using Trace = std::vector<RankTrace>;  // of every rank, in rank order
+
+/// The number of steps that a run of `iterations` traces: enough for a median.
+int steps_to_trace(int iterations);
+
+/// Traces this many steps, as graphs where the engine's are, each after a step that is not traced,
+/// so that it starts as consecutive steps do. (The first one, after which graphs are captured, is
+/// left out.) Trains on. Collective; every rank gets all of it.
+Trace trace_steps(Engine& engine, BatchSource& batches, int steps, double learning_rate,
+                  const MpiSession& session);
+/// Traces the exchange alone: no computation, no update.
+Trace trace_exchange(Engine& engine, int steps, const MpiSession& session);
+
+// Where the time of a step went, from traces: numbers in, numbers out.
 
 /// Medians over the traced steps, averaged over the ranks that compute; ms.
 ///   step = compute + exposed communication + interference + input stall + optimizer + residual
@@ -75,5 +98,22 @@ struct BackwardTimes {
   double backward_ms = 0;
 };
 BackwardTimes backward_times(const Trace& trace);
+
+}  // namespace shakedown::training
+
+namespace shakedown {
+
+// The ranks' clocks against one another.
+
+class MpiSession;
+
+}  // namespace shakedown
+
+namespace shakedown::training {
+
+/// Seconds that this rank's std::chrono::steady_clock is ahead of rank 0's. A value that another
+/// rank read out before it sent it lies before the moment it arrives, which bounds the difference
+/// from both sides; the middle of the narrowest bounds of some rounds. Every rank calls it.
+double seconds_ahead_of_root(const MpiSession& session);
 
 }  // namespace shakedown::training

@@ -7,8 +7,8 @@
 #include <cmath>
 
 #include "common/error.hpp"
-#include "training/measure/received.hpp"
-#include "training/step/soundness.hpp"
+#include "training/measure/rank_census.hpp"
+#include "training/step/model_state.hpp"
 
 namespace shakedown::training {
 namespace {

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "common/mpi_session.hpp"
-#include "common/verdict.hpp"
+#include "common/record.hpp"
 #include "training/data/batches.hpp"
 #include "training/measure/rank_census.hpp"
 #include "training/step/engine.hpp"

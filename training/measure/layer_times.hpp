@@ -6,7 +6,6 @@
 #include <vector>
 
 #include "resnet/architecture.hpp"
-#include "resnet/roofs.hpp"
 #include "resnet/work_log.hpp"
 
 namespace shakedown::training {

@@ -10,6 +10,8 @@
 #include "common/mpi_session.hpp"
 #include "common/statistics.hpp"
 #include "training/data/batches.hpp"
+#include "training/measure/breakdown.hpp"
+#include "training/measure/certificate.hpp"
 #include "training/step/engine.hpp"
 
 namespace shakedown::training {
@@ -91,5 +93,58 @@ void check_loss(double first, double last);
 
 /// The same, and when every timed step was skipped: nothing was trained.
 void check_trained(const Throughput& measured);
+
+// Where the time of a configuration's steps goes.
+
+/// The same steps with more and more of them: the exchange alone, after the computation, during it.
+struct Profile {
+  Trace alone;                  // the exchange alone
+  std::optional<Trace> serial;  // as --no-overlap; where the strategy overlaps
+  Trace steps;
+};
+
+/// Runs them; to be restarted after. Every rank calls it.
+Profile profile_steps(Engine& engine, BatchSource& batches, int steps, double learning_rate,
+                      const MpiSession& session);
+
+/// Times of a step's exchanges, one after another, and of its pushes and pulls if it has any.
+struct ExchangeSums {
+  double all_ms = 0;
+  std::optional<double> push_ms;
+  std::optional<double> pull_ms;
+};
+ExchangeSums exchange_sums(const Trace& steps);
+
+/// break_down() with what the other runs add. `none`: steps of the same ranks without an exchange,
+/// or null.
+Breakdown break_down(const Profile& profile, const Trace* none);
+
+/// exchange_times(); none where there are more than are worth looking at.
+std::vector<ExchangeTimes> bucket_times(const Trace& steps);
+
+// The measurements as lines of at most 80 columns for people.
+
+std::string summary_of(const Throughput& measured, const ExchangeSums& exchange);
+std::string summary_of(const Certificate& certificate);
+/// The parts of a step of bin/train.
+std::string summary_of(const Breakdown& breakdown);
+/// A line per exchange, with a heading; empty where there is none.
+std::string table_of(const std::vector<ExchangeTimes>& exchanges);
+
+// Whether the weights are what a training can leave: numbers, and the same on every rank.
+
+/// "conv1.weight on rank 1 on n2": unsound_tensor() of what each rank holds, of the first rank that
+/// has one; "" where all are sound. The same on every rank; every rank calls it.
+std::string unsound_weights(Engine& engine, const MpiSession& session);
+
+/// Throws FailError naming what unsound_weights() finds; `when` is part of the message.
+void check_weights(Engine& engine, const MpiSession& session, const char* when);
+
+/// "rank 1 on n2 differs from rank 0 on n1 (checksums ...)" of the first rank whose weights differ
+/// from rank 0's in any bit; "" where all agree. The same on every rank; every rank calls it.
+std::string differing_ranks(Engine& engine, const MpiSession& session);
+
+/// Throws FailError naming what differing_ranks() finds; `when` is part of the message.
+void check_ranks_agree(Engine& engine, const MpiSession& session, const char* when);
 
 }  // namespace shakedown::training

@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "training/measure/tracing.hpp"
+#include "training/measure/breakdown.hpp"
 
 namespace shakedown::training {
 

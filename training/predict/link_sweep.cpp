@@ -87,7 +87,7 @@ class Sweep {
         world().recv(theirs(from, count), from, *stream_);
     });
   }
-  /// As exchange/received_gradients.cpp does.
+  /// As exchange/star.cpp does.
   void average(std::size_t count) const {
     if (world().rank() > 0) return;
     const Kernels& kernels = backend_.device->kernels();

@@ -3,7 +3,7 @@
 
 #include <vector>
 
-#include "training/measure/tracing.hpp"
+#include "training/measure/breakdown.hpp"
 #include "training/predict/link_sweep.hpp"
 #include "training/predict/overlap.hpp"
 

@@ -4,10 +4,14 @@
 #include <string>
 #include <vector>
 
+#include "common/device.hpp"
+#include "training/programs/step_options.hpp"
 #include "training/programs/train_options.hpp"
 
 namespace shakedown {
+
 class OptionSet;
+
 }  // namespace shakedown
 
 namespace shakedown::training {
@@ -22,7 +26,7 @@ struct CompareOptions {
   std::vector<int> batch_sizes{train.batch_size};
   std::vector<double> bucket_caps_mb{train.strategy.bucket_cap_mb};
   std::vector<int> ranks;             // empty: all of the job
-  std::vector<std::string> settings;  // of training/programs/settings.hpp
+  std::vector<std::string> settings;  // names of settings()
   int repeats = 3;
   bool verbose = false;
   std::string csv;
@@ -36,5 +40,23 @@ void take_saved_model(const OptionSet& set, CompareOptions& options);
 
 /// The images of the epoch whose time is predicted.
 long epoch_images(const CompareOptions& options, const Dataset& data);
+
+// bin/compare --settings: one-switch variants of plain ddp.
+
+struct Setting {
+  const char* name;
+  bool only_gpu;  // the cpu backend has no such switch
+  /// Throws the switch in options of plain ddp; false where it stands so already, or has no such
+  /// position there: then there is nothing to compare.
+  bool (*change)(StepOptions& options);
+  /// Changes the options. Why there is nothing to compare: "only on the gpu backend"; else "".
+  std::string apply(StepOptions& options, BackendKind backend) const;
+};
+
+/// The one list of settings.
+const std::vector<Setting>& settings();
+/// Throws InternalError where there is none.
+const Setting& find_setting(const std::string& name);
+std::vector<std::string> setting_names();
 
 }  // namespace shakedown::training

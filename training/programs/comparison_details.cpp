@@ -5,10 +5,9 @@
 #include <algorithm>
 #include <cmath>
 
-#include "common/progress.hpp"
 #include "common/text_table.hpp"
 #include "training/exchange/strategy.hpp"
-#include "training/measure/summary.hpp"
+#include "training/measure/throughput.hpp"
 #include "training/programs/comparison_table.hpp"
 #include "training/programs/fitted_model.hpp"
 

@@ -6,7 +6,7 @@
 #include <cmath>
 
 #include "common/text_table.hpp"
-#include "training/measure/summary.hpp"
+#include "training/measure/throughput.hpp"
 #include "training/programs/comparison_table.hpp"
 #include "training/programs/fitted_model.hpp"
 

@@ -14,7 +14,7 @@
 namespace shakedown::training {
 namespace {
 
-constexpr const char* kNone = "-";  // not measured
+constexpr const char* kUnmeasured = "-";  // not measured
 
 Spread rate_over_rounds(const std::vector<Round>& rounds) {
   std::vector<double> rates;
@@ -138,7 +138,7 @@ const Breakdown& account_of(const Result& result) {
 }
 
 std::string certificate_of(const Result& result) {
-  if (!result.certificate) return kNone;
+  if (!result.certificate) return kUnmeasured;
   return result.certificate->applies() ? name_of(result.certificate->outcome) : "waived";
 }
 
@@ -178,7 +178,7 @@ std::string table_of(const std::vector<Result>& results) {
         columns,
         {strategy_label(r.result->configuration), fmt::format("{}", r.result->configuration.ranks),
          text_of(r.images_per_s), ms(r.step_ms),
-         r.efficiency_vs_none ? fmt::format("{:.1f}", 100 * *r.efficiency_vs_none) : kNone,
+         r.efficiency_vs_none ? fmt::format("{:.1f}", 100 * *r.efficiency_vs_none) : kUnmeasured,
          ms(r.exposed_ms), ms(r.hidden_ms), readable_bytes(r.memory_bytes),
          certificate_of(*r.result)});
   }

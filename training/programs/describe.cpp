@@ -3,11 +3,18 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
+#include <nlohmann/json.hpp>
 #include <span>
 
+#include "common/device.hpp"
+#include "common/nvml.hpp"
 #include "common/program.hpp"
+#include "common/statistics.hpp"
 #include "common/text_table.hpp"
+#include "training/measure/layer_tables.hpp"
 #include "training/programs/invariant.hpp"
+#include "training/step/engine.hpp"
 
 namespace shakedown::training {
 namespace {
@@ -157,6 +164,185 @@ std::string text_of_start(const Engine& engine) {
         "convolution's input (see --fusion)",
         fused.gradients, fused.reductions, fused.gram);
   return text;
+}
+
+namespace {
+
+// A host's memory is not for this program alone, and one that uses too much is killed without an
+// error.
+constexpr double kShareOfHost = 0.8;
+constexpr int kMostOnHost = 4096;    // images per rank: a step takes long enough
+constexpr int kMostOnGpu = 1 << 20;  // beyond any GPU
+
+int find_largest(int limit, const std::function<EngineSettings(int batch)>& settings_of,
+                 Backend& backend, const MpiSession& session) {
+  const bool gpu = backend.kind == BackendKind::gpu;
+  const int bound = limit > 0 ? limit : gpu ? kMostOnGpu : kMostOnHost;
+  Engine engine(settings_of(std::min(8, bound)), backend);
+  const int sharing = ranks_on_device(backend, session);
+  const int largest = largest_batch(engine, sharing, bound, gpu ? 1 : kShareOfHost);
+  if (largest == 0)
+    throw UsageError(
+        fmt::format("--max-batch: not even one image fits into {} of free memory",
+                    readable_bytes(static_cast<double>(engine.device().memory().free_bytes))));
+  std::string text = fmt::format("largest batch by the plan: {} per rank", largest);
+  if (largest == bound) text += ", the limit: no larger one was tried (--max-batch-limit)";
+  if (!gpu)
+    text += fmt::format("; {} rank{} of this host may use {:.0f} % of its free memory", sharing,
+                        sharing == 1 ? "" : "s", 100 * kShareOfHost);
+  say(session, wrapped(text, 10));
+  return largest;
+}
+
+/// The highest share of a device's memory among the ranks that are known; or kUnknown.
+double highest_share(const std::vector<double>& bytes, const LargestBatch& found) {
+  double highest = kUnknown;
+  for (std::size_t r = 0; r < bytes.size(); ++r)
+    highest = std::fmax(highest, bytes[r] / found.device_memory_bytes[r]);
+  return highest;
+}
+
+}  // namespace
+
+ExitCode stepping_down(int batch, bool alone, const std::function<ExitCode(int batch)>& attempt,
+                       const std::function<void(const std::string&)>& remark) {
+  while (batch > 0) {
+    const int smaller = batch - std::max(1, batch / 32);
+    const auto step_down = [&](const OutOfMemory& error) {
+      remark(fmt::format("--max-batch: {} per rank fit by the plan only ({}); now {}", batch,
+                         error.what(), smaller));
+      batch = smaller;
+    };
+    try {
+      return attempt(batch);
+    } catch (const BatchTooLarge& error) {
+      step_down(error);
+    } catch (const OutOfMemory& error) {
+      if (!alone) throw;  // the other ranks do not know
+      step_down(error);
+    }
+  }
+  throw UsageError("--max-batch: not even one image fits");
+}
+
+ExitCode at_largest_batch(int limit, const std::function<EngineSettings(int batch)>& settings_of,
+                          Backend& backend, const MpiSession& session,
+                          const std::function<ExitCode(int batch)>& run) {
+  return stepping_down(find_largest(limit, settings_of, backend, session),
+                       session.world_size() == 1, run,
+                       [&](const std::string& text) { say(session, wrapped(text, 10)); });
+}
+
+LargestBatch largest_batch_of(const Engine& engine, const MpiSession& session) {
+  return {engine.settings().network.batch_size,
+          session.all_gather(static_cast<double>(engine.device().memory().total_bytes))};
+}
+
+std::string summary_of(const LargestBatch& found, const Throughput& measured) {
+  std::string text =
+      fmt::format("{} per rank: {:.1f} % of a device's {} of memory planned and allocated",
+                  found.batch_size, 100 * highest_share(measured.peak_memory_bytes, found),
+                  readable_bytes(found.device_memory_bytes.front()));
+  if (const double share = highest_share(measured.process_memory_bytes, found);
+      std::isfinite(share))
+    text += fmt::format(", {:.1f} % in use by the process", 100 * share);
+  return labelled("max batch", text);
+}
+
+namespace {
+
+constexpr int kMostLogged = 20;  // steps: enough for a median
+
+/// Trains this many steps after one that starts without another before it; the median step, ms.
+template <class Step>
+double median_step_ms(Engine& engine, int steps, Step&& step) {
+  Laps laps(engine.device(), steps);
+  for (int i = 0; i <= steps; ++i) {
+    step();
+    laps.mark(engine.stream());
+  }
+  engine.finish();
+  return median_of(laps.milliseconds());
+}
+
+StepCalls measure(const Run& run, const LayersSettings& settings) {
+  Engine& engine = run.engine;
+  const MpiSession& session = run.session;
+  EndlessBatches endless(run.batches);
+  const int logged = std::min(settings.iterations, kMostLogged);
+  const long all = settings.warmup + settings.iterations + logged + 3;
+  say(session, fmt::format("layers: {} steps: {} timed whole (--iterations), {} call by call", all,
+                           settings.iterations, logged));
+  Progress progress("layers", all, "steps", session.is_root());
+  long done = 0;
+  const auto step = [&] {
+    engine.step.run([&](int) { endless.load_next(engine.model.network()); },
+                    settings.learning_rate);
+    progress.update(++done);
+  };
+  step();
+  const double loss_first = mean_loss(engine, session);
+  for (int i = 1; i < settings.warmup; ++i) step();
+  engine.finish();
+  session.barrier();
+
+  StepCalls measured;
+  measured.roofs = engine.model.network().measure_roofs();
+  session.barrier();
+  measured.logged_steps = logged;
+  measured.step_ms = median_step_ms(engine, settings.iterations, step);
+  session.barrier();
+  WorkLog& log = engine.model.network().work_log();
+  log.start();
+  step();
+  engine.finish();  // as it watches the other ranks
+  const std::size_t calls = log.stop().size();
+  log.start(logged + 1);
+  measured.logged_step_ms = median_step_ms(engine, logged, step);
+  std::vector<TimedWork> works = log.stop();
+  if (engine.step.computes()) {
+    works.erase(works.begin(), works.begin() + static_cast<std::ptrdiff_t>(calls));
+    measured.calls = median_step(works, logged);
+    measured.calls_ms = median_sum_ms(works, logged);
+  }
+  check_loss(loss_first, mean_loss(engine, session));
+  return measured;
+}
+
+/// The parts of a step that are not in the log of calls.
+std::string rest_of(const Engine& engine) {
+  const std::string& strategy = engine.settings().strategy.strategy;
+  std::string rest = "copying the batch to the device, the step's scalars";
+  if (engine.settings().accumulate > 1) rest += ", sums over micro-batches";
+  if (strategy != "none")
+    rest += fmt::format(", waiting for the exchange ({}, {} rank{})", strategy,
+                        engine.world().size(), engine.world().size() == 1 ? "" : "s");
+  return rest;
+}
+
+}  // namespace
+
+ExitCode run_layers(const Run& run, const LayersSettings& settings) {
+  if (run.engine.step.first_computing() != 0)
+    throw UsageError(fmt::format(
+        "--layers, --kernels: rank 0 reports, but computes nothing with --strategy {}: use "
+        "another, or none",
+        run.identity.strategy));
+  const StepCalls step = measure(run, settings);
+  const ParameterTable& table = run.engine.model.network().table();
+  std::string text = text_of_roofs(step, run.identity.precision);
+  if (settings.layers) {
+    for (const LayerTime& layer : layer_times(step.calls, table, step.roofs))
+      run.write("layer", record_of(layer, step));
+    text += table_of_layers(step, table);
+  }
+  if (settings.kernels) {
+    for (const KernelTime& kernel : kernel_times(step.calls, step.roofs))
+      run.write("kernel", record_of(kernel, step));
+    text += table_of_kernels(step);
+  }
+  say(run.session, text + account_of(step, rest_of(run.engine)));
+  return ExitCode::pass;
 }
 
 }  // namespace shakedown::training

@@ -1,10 +1,14 @@
 // The network, its memory plan and its buckets, for people.
 #pragma once
 
+#include <functional>
 #include <string>
 #include <vector>
 
+#include "common/backend.hpp"
 #include "common/error.hpp"
+#include "training/measure/throughput.hpp"
+#include "training/programs/run.hpp"
 #include "training/step/engine.hpp"
 
 namespace shakedown::training {
@@ -24,5 +28,54 @@ std::string headline(const Engine& engine, const Backend& backend,
 
 /// The fusions found fastest, and the remarks of starting from a file; after Engine::allocate().
 std::string text_of_start(const Engine& engine);
+
+}  // namespace shakedown::training
+
+namespace shakedown {
+
+// bin/train --max-batch: the run at the largest batch that fits into the device's memory.
+
+class MpiSession;
+
+}  // namespace shakedown
+
+namespace shakedown::training {
+
+/// Finds the largest batch per rank that fits on every rank by the plan of settings_of(batch), up
+/// to `limit` (0: the backend's), prints it, and hands it to `run`. Where that lacks memory all the
+/// same, a smaller one follows. Throws UsageError where nothing fits. Collective.
+ExitCode at_largest_batch(int limit, const std::function<EngineSettings(int batch)>& settings_of,
+                          Backend& backend, const MpiSession& session,
+                          const std::function<ExitCode(int batch)>& run);
+
+/// Calls attempt(batch) with the largest batch, and as long as it throws BatchTooLarge (or, where
+/// one rank runs `alone`, OutOfMemory) calls `remark` and continues with one smaller by a 32nd.
+/// Throws UsageError after a batch of one.
+ExitCode stepping_down(int batch, bool alone, const std::function<ExitCode(int batch)>& attempt,
+                       const std::function<void(const std::string&)>& remark);
+
+/// The batch found.
+struct LargestBatch {
+  int batch_size = 0;
+  std::vector<double> device_memory_bytes;  // per rank
+};
+LargestBatch largest_batch_of(const Engine& engine, const MpiSession& session);
+/// As a line for people.
+std::string summary_of(const LargestBatch& found, const Throughput& measured);
+
+// bin/train --layers and --kernels: trains some steps with an event after each call, and prints
+// where their time goes.
+
+struct LayersSettings {
+  int iterations = 100;
+  int warmup = 20;
+  double learning_rate = 0.1;
+  bool layers = false;   // print and record times by layer
+  bool kernels = false;  // by kernel
+};
+
+/// Writes the records and prints what rank 0 measured. Throws UsageError where rank 0 computes
+/// nothing, FailError when the loss is not finite any more. Collective.
+ExitCode run_layers(const Run& run, const LayersSettings& settings);
 
 }  // namespace shakedown::training

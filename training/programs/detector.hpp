@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "common/fault.hpp"
+#include "common/program.hpp"
 #include "training/measure/neighbour_check.hpp"
 #include "training/programs/run.hpp"
 

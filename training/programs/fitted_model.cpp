@@ -4,7 +4,7 @@
 #include <cmath>
 
 #include "common/statistics.hpp"
-#include "resnet/precision.hpp"
+#include "resnet/architecture.hpp"
 
 namespace shakedown::training {
 namespace {

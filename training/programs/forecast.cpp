@@ -9,7 +9,7 @@
 #include "training/predict/advice.hpp"
 #include "training/programs/comparison_table.hpp"
 #include "training/programs/fitted_model.hpp"
-#include "training/step/memory_budget.hpp"
+#include "training/step/engine.hpp"
 
 namespace shakedown::training {
 namespace {

@@ -4,15 +4,19 @@
 
 #include <algorithm>
 #include <chrono>
+#include <filesystem>
 #include <nlohmann/json.hpp>
 #include <numeric>
+#include <thread>
 
+#include "common/output_file.hpp"
 #include "common/program.hpp"
-#include "common/progress.hpp"
 #include "common/text_table.hpp"
+#include "training/data/pack.hpp"
 #include "training/measure/records.hpp"
 #include "training/programs/describe.hpp"
 #include "training/programs/records.hpp"
+#include "training/programs/training_data.hpp"
 
 namespace shakedown::training {
 namespace {
@@ -123,6 +127,36 @@ ExitCode run_loader(const LoaderRunSettings& settings, const Dataset& dataset,
   record.write("loader", merged(merged(what, record_of(data.setup())), record_of(rate, settings)));
   say(session, summary_of(rate));
   say(session, data.bad_images_text());
+  return ExitCode::pass;
+}
+
+ExitCode pack_images(const TrainOptions& options, MpiSession& session) {
+  set_timeout(session, options.backend);
+  if (!session.is_root()) {
+    session.wait_idle();
+    return ExitCode::pass;
+  }
+  std::vector<int> others(static_cast<std::size_t>(session.world_size() - 1));
+  std::iota(others.begin(), others.end(), 1);
+  const Output output{"--pack", options.pack};
+  check_writable(output);
+  std::error_code ignored;
+  if (std::filesystem::is_regular_file(options.pack, ignored) &&
+      std::filesystem::file_size(options.pack, ignored) > 0 && !is_packed_file(options.pack))
+    throw UsageError(
+        fmt::format("--pack {}: this file exists and is no packed file: remove it, or name another",
+                    options.pack));
+  const auto source = open_images(options.data.train_dir, false);
+  say(session, text_of(*source));
+  const int workers =
+      workers_of(options.input, static_cast<int>(std::thread::hardware_concurrency()));
+  Progress progress("packing", static_cast<long>(source->size()), "images", true);
+  const Packed packed = write_pack(*source, output, workers, [&](std::size_t images) {
+    progress.update(static_cast<long>(images));
+    session.progress(others);
+  });
+  say(session, fmt::format("{}: {}", options.pack, text_of(packed)));
+  session.barrier();
   return ExitCode::pass;
 }
 

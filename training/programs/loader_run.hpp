@@ -3,6 +3,7 @@
 
 #include "common/mpi_session.hpp"
 #include "common/record.hpp"
+#include "training/programs/train_options.hpp"
 #include "training/programs/training_data.hpp"
 
 namespace shakedown::training {
@@ -18,5 +19,10 @@ struct LoaderRunSettings {
 /// prints a summary. Collective.
 ExitCode run_loader(const LoaderRunSettings& settings, const Dataset& dataset,
                     const Backend& backend, const MpiSession& session, Record& record);
+
+// bin/train --pack: writes the training folder as one packed file.
+
+/// Rank 0 writes while the others wait.
+ExitCode pack_images(const TrainOptions& options, MpiSession& session);
 
 }  // namespace shakedown::training

@@ -4,8 +4,8 @@
 
 #include "common/record.hpp"
 #include "training/programs/comparison.hpp"
+#include "training/programs/describe.hpp"
 #include "training/programs/epochs.hpp"
-#include "training/programs/max_batch.hpp"
 
 namespace shakedown::training {
 

@@ -1,11 +1,134 @@
 #include "training/programs/run.hpp"
 
+#include <fmt/format.h>
+
+#include <algorithm>
 #include <nlohmann/json.hpp>
+#include <set>
+
+#include "common/options.hpp"
+#include "common/output_file.hpp"
+#include "training/measure/trace_file.hpp"
 
 namespace shakedown::training {
 
 void Run::write(const char* kind, const Json& fields) const {
   record.write(kind, merged(record_of(identity), fields));
+}
+
+namespace {
+
+constexpr int kTracedSteps = 10;  // of a training
+
+}  // namespace
+
+void check_writable(const OutputFiles& files) {
+  for (const Output& output :
+       {Output{"--save", files.save}, {"--trace", files.trace}, {"--logits", files.logits}})
+    if (!output.path.empty()) shakedown::check_writable(output);
+}
+
+std::vector<Tensor> state_to_save(const OutputFiles& files, Engine& engine) {
+  if (files.save.empty()) return {};
+  return engine.model.averages_weights() ? engine.model.average_state() : engine.model.state();
+}
+
+void save(const OutputFiles& files, const std::vector<Tensor>& state, const MpiSession& session) {
+  if (!files.save.empty() && session.is_root())
+    write_safetensors({"--save", files.save}, state, files.metadata);
+}
+
+void write_trace(const OutputFiles& files, const Run& run, const Trace& trace) {
+  if (files.trace.empty() || !run.session.is_root()) return;
+  const std::string label =
+      fmt::format("{} on {} ranks", run.identity.strategy, run.session.world_size());
+  write_trace(files.trace, {{label, run.identity.model, trace}}, run.session.hosts());
+}
+
+void trace_beginning(const OutputFiles& files, const Run& run, double learning_rate) {
+  if (files.trace.empty()) return;
+  write_trace(files, run,
+              trace_steps(run.engine, run.batches, kTracedSteps, learning_rate, run.session));
+  run.engine.model.restart();
+}
+
+namespace {
+
+/// Options that must be the same, where the program has them; others follow below.
+const std::set<std::string> kFixed{"model",     "image_size", "seed",
+                                   "optimizer", "augment",    "scaled_decode",
+                                   "exif",      "grad_dtype", "invariant"};
+/// Options that change nothing of what is computed, or that a fact below stands for.
+const std::set<std::string> kFree{"backend",
+                                  "precision",
+                                  "iterations",
+                                  "warmup",
+                                  "weights",
+                                  "warmup_seconds",
+                                  "global_batch",
+                                  "classes",
+                                  "val_dir",
+                                  "train_dir",
+                                  "data_dir",
+                                  "cache",
+                                  "max_bad_images",
+                                  "recipe",
+                                  "workers",
+                                  "prefetch",
+                                  "record",
+                                  "trace",
+                                  "save",
+                                  "describe",
+                                  "timeout",
+                                  "checkpoint_dir",
+                                  "checkpoint_every_epochs",
+                                  "resume",
+                                  "signal_lead",
+                                  "checkpoint_minutes",
+                                  "decoder",
+                                  "decoder_share",
+                                  "loader_only",
+                                  "history",
+                                  "mllog"};
+
+/// As it is given.
+std::string flag_of(std::string name) {
+  std::replace(name.begin(), name.end(), '_', '-');
+  return "--" + name;
+}
+
+std::string text_of(const OptionValue& option) {
+  return std::visit(
+      [](const auto& value) {
+        const Json json = value;
+        return json.is_string() ? json.get<std::string>() : json_text(json);
+      },
+      option.value);
+}
+
+}  // namespace
+
+RunFacts run_facts(const OptionSet& options, const EngineSettings& settings, int ranks_computing,
+                   const ImageSource& images, const InputSetup& input) {
+  const int batch = settings.network.batch_size * settings.accumulate * ranks_computing;
+  RunFacts facts;
+  facts.fixed = {
+      {"global batch", std::to_string(batch)},
+      {"classes", std::to_string(settings.network.classes)},
+      {"images", fmt::format("{}, listing {:016x}", images.size(), images.listing_checksum())},
+      {"--precision", name_of(settings.network.precision)},
+      {"--ema", settings.ema.ema > 0 ? "on" : "off"},
+      {"--decoder", input.decoder},
+      {"--decoder-share", fmt::format("{:g}", 100 * input.device_share)}};
+  for (const OptionValue& option : options.values()) {
+    if (kFixed.contains(option.name))
+      facts.fixed.emplace_back(flag_of(option.name), text_of(option));
+    else if (option.name == "batch_size")  // or what --global-batch makes of it
+      facts.options.emplace_back(flag_of(option.name), std::to_string(settings.network.batch_size));
+    else if (!kFree.contains(option.name))
+      facts.options.emplace_back(flag_of(option.name), text_of(option));
+  }
+  return facts;
 }
 
 }  // namespace shakedown::training

@@ -2,13 +2,20 @@
 #pragma once
 
 #include <functional>
+#include <string>
+#include <vector>
 
 #include "common/mpi_session.hpp"
 #include "common/record.hpp"
+#include "resnet/tensor_file.hpp"
+#include "training/checkpoint/checkpoint_file.hpp"
 #include "training/data/batches.hpp"
+#include "training/data/loader.hpp"
+#include "training/data/source.hpp"
 #include "training/measure/records.hpp"
-#include "training/programs/detector_options.hpp"
+#include "training/programs/step_options.hpp"
 #include "training/step/engine.hpp"
+#include "training/step/model_state.hpp"
 
 namespace shakedown::training {
 
@@ -25,5 +32,44 @@ struct Run {
   /// Writes a record of this configuration.
   void write(const char* kind, const Json& fields) const;
 };
+
+// The files that a run of bin/train leaves next to its record.
+
+/// Empty paths: none.
+struct OutputFiles {
+  std::string save;    // weights, .safetensors
+  std::string trace;   // of some steps, for Perfetto
+  std::string logits;  // of --evaluate, .safetensors
+  Metadata metadata;   // of the weights
+};
+
+/// Throws UsageError where one cannot be written.
+void check_writable(const OutputFiles& files);
+
+/// The weights as they are, if they are to be saved; else none. Collective.
+std::vector<Tensor> state_to_save(const OutputFiles& files, Engine& engine);
+/// Writes them, on rank 0.
+void save(const OutputFiles& files, const std::vector<Tensor>& state, const MpiSession& session);
+
+/// Writes the trace, on rank 0, if it was requested.
+void write_trace(const OutputFiles& files, const Run& run, const Trace& trace);
+/// Traces the first steps of a training, if requested, and restarts it. Collective.
+void trace_beginning(const OutputFiles& files, const Run& run, double learning_rate);
+
+}  // namespace shakedown::training
+
+namespace shakedown {
+
+// The settings that decide what a run of bin/train computes, for its checkpoints.
+
+class OptionSet;
+
+}  // namespace shakedown
+
+namespace shakedown::training {
+
+/// Of the options and of what follows from them, the files and the number of ranks.
+RunFacts run_facts(const OptionSet& options, const EngineSettings& settings, int ranks_computing,
+                   const ImageSource& images, const InputSetup& input);
 
 }  // namespace shakedown::training

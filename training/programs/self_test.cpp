@@ -6,12 +6,12 @@
 #include <cmath>
 #include <functional>
 
+#include "common/hash.hpp"
 #include "common/program.hpp"
-#include "common/random.hpp"
-#include "training/measure/weights_check.hpp"
-#include "training/programs/evaluation.hpp"
+#include "training/measure/throughput.hpp"
+#include "training/programs/epochs.hpp"
 #include "training/programs/train_options.hpp"
-#include "training/step/memory_budget.hpp"
+#include "training/step/engine.hpp"
 
 namespace shakedown::training {
 namespace {

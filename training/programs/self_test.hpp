@@ -7,7 +7,6 @@
 
 #include "common/backend.hpp"
 #include "common/record.hpp"
-#include "common/verdict.hpp"
 #include "training/measure/certificate.hpp"
 #include "training/step/engine.hpp"
 

@@ -30,3 +30,51 @@ int batch_size_of(const StepOptions& options, int ranks);
 EngineSettings engine_settings(const StepOptions& options, const Backend& backend, int classes);
 
 }  // namespace shakedown::training
+
+namespace shakedown {
+
+// Command-line options of the pipeline from images to batches.
+
+class OptionSet;
+
+}  // namespace shakedown
+
+namespace shakedown::training {
+
+struct InputOptions {
+  std::string workers = "auto";  // or a number
+  int prefetch = 4;
+  std::string decoder = "auto";
+  double decoder_share = 100;  // percent
+};
+
+void declare_options(OptionSet& options, InputOptions& values);
+
+/// Loader threads of a rank that may use this many cores.
+int workers_of(const InputOptions& options, int cores);
+
+}  // namespace shakedown::training
+
+namespace shakedown {
+
+// --check-neighbour and --inject-fault of bin/train.
+
+class OptionSet;
+
+}  // namespace shakedown
+
+namespace shakedown::training {
+
+struct DetectorOptions {
+  int check_neighbour = 0;   // updates from one check to the next; 0: none
+  std::string output = ".";  // folder of capsules
+  std::string fault;         // --inject-fault
+};
+void declare_options(OptionSet& options, DetectorOptions& values);
+
+struct DetectorSettings {
+  DetectorOptions options;
+  const OptionSet* all_options = nullptr;  // for capsules; null: there is no check
+};
+
+}  // namespace shakedown::training

@@ -6,12 +6,11 @@
 
 #include "common/program.hpp"
 #include "common/text_table.hpp"
-#include "training/measure/observations.hpp"
-#include "training/measure/summary.hpp"
-#include "training/measure/weights_check.hpp"
+#include "training/measure/records.hpp"
+#include "training/measure/throughput.hpp"
+#include "training/programs/describe.hpp"
 #include "training/programs/detector.hpp"
 #include "training/programs/invariant.hpp"
-#include "training/programs/max_batch.hpp"
 #include "training/programs/records.hpp"
 
 namespace shakedown::training {

@@ -3,7 +3,7 @@
 
 #include "common/error.hpp"
 #include "training/measure/throughput.hpp"
-#include "training/programs/output_files.hpp"
+#include "training/programs/run.hpp"
 
 namespace shakedown::training {
 

@@ -1,10 +1,10 @@
 // bin/train: trains on an image folder (--epochs) or measures throughput (--iterations).
 #include "common/identity.hpp"
 #include "common/program.hpp"
-#include "training/measure/weights_check.hpp"
+#include "training/measure/throughput.hpp"
 #include "training/programs/describe.hpp"
 #include "training/programs/train_settings.hpp"
-#include "training/step/memory_budget.hpp"
+#include "training/step/engine.hpp"
 
 namespace shakedown::training {
 namespace {

@@ -5,18 +5,18 @@
 
 #include "common/backend.hpp"
 #include "training/checkpoint/checkpoints.hpp"
-#include "training/data/source_options.hpp"
-#include "training/data/transform_options.hpp"
-#include "training/programs/detector_options.hpp"
-#include "training/programs/evaluation.hpp"
+#include "training/data/source.hpp"
+#include "training/data/transform.hpp"
+#include "training/programs/epochs.hpp"
 #include "training/programs/history.hpp"
-#include "training/programs/input_options.hpp"
 #include "training/programs/mllog.hpp"
 #include "training/programs/step_options.hpp"
 #include "training/step/schedule.hpp"
 
 namespace shakedown {
+
 class OptionSet;
+
 }  // namespace shakedown
 
 namespace shakedown::training {

@@ -7,10 +7,10 @@
 
 #include "common/options.hpp"
 #include "common/text_table.hpp"
-#include "resnet/precision.hpp"
+#include "resnet/architecture.hpp"
 #include "training/measure/neighbour_check.hpp"
-#include "training/programs/max_batch.hpp"
-#include "training/programs/run_facts.hpp"
+#include "training/programs/describe.hpp"
+#include "training/programs/run.hpp"
 
 namespace shakedown::training {
 namespace {

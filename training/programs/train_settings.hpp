@@ -6,14 +6,13 @@
 #include <vector>
 
 #include "common/output_file.hpp"
-#include "training/programs/dataset.hpp"
-#include "training/programs/layers_run.hpp"
+#include "training/programs/describe.hpp"
 #include "training/programs/loader_run.hpp"
-#include "training/programs/output_files.hpp"
-#include "training/programs/pack_run.hpp"
+#include "training/programs/run.hpp"
 #include "training/programs/self_test.hpp"
 #include "training/programs/throughput_run.hpp"
 #include "training/programs/train_options.hpp"
+#include "training/programs/training_data.hpp"
 #include "training/programs/training_run.hpp"
 
 namespace shakedown::training {

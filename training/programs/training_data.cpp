@@ -4,13 +4,19 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <filesystem>
+#include <nlohmann/json.hpp>
 
-#include "common/cores.hpp"
 #include "common/error.hpp"
+#include "common/hash.hpp"
+#include "common/host.hpp"
 #include "common/mpi_session.hpp"
-#include "common/random.hpp"
+#include "common/options.hpp"
+#include "common/record.hpp"
 #include "common/text_table.hpp"
-#include "training/data/pack_source.hpp"
+#include "resnet/model_options.hpp"
+#include "training/data/pack.hpp"
+#include "training/data/source.hpp"
 #include "training/exchange/strategy.hpp"
 
 namespace shakedown::training {
@@ -239,6 +245,156 @@ std::function<std::size_t(const NetworkSettings&)> input_bytes(const InputSettin
            (scales ? device_crops_bytes(kind, on_device) : 0) +
            (decodes ? device_decoder_bytes(kind, on_device) : 0);
   };
+}
+
+namespace {
+
+double gib(std::uint64_t bytes) { return static_cast<double>(bytes) * 0x1p-30; }
+
+/// A tenth of the memory is left to others.
+bool memory_is_free() {
+  const MemoryInfo memory = host_memory();
+  return memory.free_bytes > memory.total_bytes / 10;
+}
+
+void report_full(const CachedSource& source) {
+  fmt::print(
+      stderr,
+      "--cache: only {:.1f} GiB of {} are kept, as less than a tenth of the memory is free\n",
+      gib(source.bytes_kept()), source.root());
+}
+
+/// By windows if the whole file fits the memory: else each image would cost a window.
+std::unique_ptr<ImageSource> open_pack(const std::string& path, bool cache) {
+  std::error_code ignored;
+  const auto bytes = std::filesystem::file_size(path, ignored);
+  const std::size_t available = host_memory().free_bytes;
+  const bool fits = bytes <= available;
+  if (cache && !fits)
+    fmt::print(stderr,
+               "--cache: {} has {:.1f} GiB and {:.1f} GiB of memory are available: its images are "
+               "read one by one\n",
+               path, gib(bytes), gib(available));
+  return std::make_unique<PackSource>(path, cache && fits);
+}
+
+std::string checksum_text(const ImageSource* source) {
+  return source == nullptr
+             ? "none"
+             : fmt::format("{} images, listing {:x}", source->size(), source->checksum());
+}
+
+}  // namespace
+
+std::unique_ptr<ImageSource> open_images(const std::string& path, bool cache) {
+  std::error_code ignored;
+  if (std::filesystem::is_regular_file(path, ignored)) return open_pack(path, cache);
+  auto folder = std::make_unique<FolderSource>(scan_image_folder(path));
+  if (!cache) return folder;
+  return std::make_unique<CachedSource>(std::move(folder), memory_is_free, report_full);
+}
+
+Dataset::Dataset(const DatasetSettings& settings, const MpiSession& session)
+    : classes_(settings.classes) {
+  if (!settings.train_dir.empty()) training_ = open_images(settings.train_dir, settings.cache);
+  if (!settings.val_dir.empty()) validation_ = open_images(settings.val_dir, settings.cache);
+  check_ranks_agree(session);
+  if (training_ && validation_) check_same_classes(*training_, *validation_);
+  if (synthetic() && !settings.evaluates) return;
+
+  const ImageSource& images = *classified();
+  classes_ = static_cast<int>(images.classes().size());
+  const std::string& weights = settings.weights;
+  if (!weights.empty())
+    check_classes(saved_model_of(read_safetensors_metadata(weights), weights), weights, images,
+                  settings.evaluates);
+}
+
+void Dataset::check_ranks_agree(const MpiSession& session) const {
+  for (const ImageSource* source : {training_.get(), validation_.get()}) {
+    const auto listings = session.all_gather(checksum_text(source));
+    const auto& hosts = session.hosts();
+    for (std::size_t r = 1; r < listings.size(); ++r)
+      if (listings[r] != listings[0])
+        throw UsageError(
+            fmt::format("{}: rank {} on {} sees other images ({}) than rank 0 on {} ({})",
+                        source == nullptr ? "the data" : source->root(), r, hosts[r], listings[r],
+                        hosts[0], listings[0]));
+  }
+}
+
+std::string Dataset::name() const {
+  return classified() == nullptr ? "synthetic" : classified()->root();
+}
+
+std::string Dataset::summary() const {
+  if (classified() == nullptr)
+    return fmt::format("synthetic, {} class{}", classes_, classes_ == 1 ? "" : "es");
+  if (synthetic()) return text_of(*validation_) + ", to evaluate";
+  std::string text = text_of(*training_);
+  if (validation_)
+    text += fmt::format(", {} to validate{}", validation_->size(), validation_->remark());
+  return text;
+}
+
+Metadata Dataset::metadata(const ModelOptions& model) const {
+  const ImageSource* images = classified();
+  return metadata_of({model.model, model.image_size,
+                      images == nullptr ? std::vector<std::string>() : images->classes()});
+}
+
+namespace {
+
+constexpr const char* kKey = "shakedown";
+
+std::vector<std::string> sorted(std::vector<std::string> names) {
+  std::sort(names.begin(), names.end());
+  return names;
+}
+
+}  // namespace
+
+Metadata metadata_of(const SavedModel& saved) {
+  const Json json{
+      {"model", saved.model}, {"image_size", saved.image_size}, {"classes", saved.classes}};
+  // a folder's name need not be UTF-8
+  return {{kKey, json_text(json)}};
+}
+
+SavedModel saved_model_of(const Metadata& metadata, const std::string& file) {
+  const auto found = metadata.find(kKey);
+  if (found == metadata.end()) return {};
+  try {
+    const Json json = Json::parse(found->second);
+    return {json.at("model"), json.at("image_size"), json.at("classes")};
+  } catch (const Json::exception&) {
+    throw UsageError(fmt::format("{}: its metadata \"{}\" is not understood", file, kKey));
+  }
+}
+
+void take_saved_model(const OptionSet& set, ModelOptions& options) {
+  const std::string& file = options.weights;
+  if (file.empty()) return;
+  const SavedModel saved =
+      named_by("--weights", [&] { return saved_model_of(read_safetensors_metadata(file), file); });
+  if (saved.model.empty()) return;
+  if (set.given("--model") && options.model != saved.model)
+    throw UsageError(
+        fmt::format("--model {}: --weights {} holds a {}", options.model, file, saved.model));
+  options.model = saved.model;
+  if (!set.given("--image-size")) options.image_size = saved.image_size;
+}
+
+void check_classes(const SavedModel& saved, const std::string& file, const ImageSource& images,
+                   bool evaluates) {
+  const auto own = saved_model_of(metadata_of({"", 0, images.classes()}), file).classes;
+  if (saved.classes.empty() || saved.classes == own) return;
+  if (!evaluates && saved.classes.size() != own.size()) return;
+  const std::string different = names_missing(sorted(saved.classes), sorted(own), images.root()) +
+                                names_missing(sorted(own), sorted(saved.classes), file);
+  throw UsageError(fmt::format("--weights {}: trained on other classes than those of {}{}", file,
+                               images.root(),
+                               different.empty() ? "; in another order" : different));
 }
 
 }  // namespace shakedown::training

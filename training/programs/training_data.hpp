@@ -1,4 +1,4 @@
-// The batches of one run: loaders over a dataset's folders, or synthetic ones.
+// The network of a .safetensors file that was written here, from its metadata.
 #pragma once
 
 #include <functional>
@@ -8,13 +8,94 @@
 #include <vector>
 
 #include "common/backend.hpp"
+#include "common/mpi_session.hpp"
+#include "resnet/model_options.hpp"
+#include "resnet/tensor_file.hpp"
 #include "training/data/batches.hpp"
-#include "training/data/transform_options.hpp"
-#include "training/programs/dataset.hpp"
-#include "training/programs/input_options.hpp"
+#include "training/data/source.hpp"
+#include "training/data/transform.hpp"
+#include "training/programs/step_options.hpp"
 #include "training/step/engine.hpp"
 
+namespace shakedown {
+
+class OptionSet;
+struct ModelOptions;
+
+}  // namespace shakedown
+
 namespace shakedown::training {
+
+class ImageSource;
+
+/// Empty if the file does not have it, as one from elsewhere.
+struct SavedModel {
+  std::string model;
+  int image_size = 0;
+  std::vector<std::string> classes;  // in the order of the classifier; none after synthetic data
+};
+
+Metadata metadata_of(const SavedModel& saved);
+/// Throws UsageError naming `file` where the metadata is not understood.
+SavedModel saved_model_of(const Metadata& metadata, const std::string& file);
+
+/// --model and --image-size become those of --weights unless they were given. Throws UsageError
+/// where --model was and the file holds another. Reads the file's header. `set` parsed the options.
+void take_saved_model(const OptionSet& set, ModelOptions& options);
+
+/// Throws UsageError naming the classes in which `images` and the file differ. Images to train on
+/// may have another number of them: then the classifier starts anew.
+void check_classes(const SavedModel& saved, const std::string& file, const ImageSource& images,
+                   bool evaluates);
+
+// Which images there are to train on and to validate, or that the data are synthetic.
+
+struct DatasetSettings {
+  std::string train_dir;  // empty: synthetic
+  std::string val_dir;    // or empty
+  std::string weights;    // of --weights, or empty
+  int classes = 1000;     // of synthetic data
+  bool evaluates = false;
+  bool cache = false;
+};
+
+class Dataset {
+ public:
+  /// Lists the images, once for all that is measured. Throws UsageError when training and
+  /// validation do not fit together, --weights was trained on other classes, or a rank, which it
+  /// names, lists other images than rank 0.
+  Dataset(const DatasetSettings& settings, const MpiSession& session);
+
+  bool synthetic() const { return training_ == nullptr; }
+  /// "synthetic", or the folder, for the record.
+  std::string name() const;
+  /// "6000 images of 10 classes in DIR, 1000 to validate", for people.
+  std::string summary() const;
+  /// The number of classes of the folder, or --classes.
+  int classes() const { return classes_; }
+  /// Unless it is synthetic.
+  const ImageSource& training() const { return *training_; }
+  /// Where --val-dir is given.
+  const ImageSource& validation() const { return *validation_; }
+  /// For --save.
+  Metadata metadata(const ModelOptions& model) const;
+
+ private:
+  void check_ranks_agree(const MpiSession& session) const;
+  /// The images that decide about the classes; null: synthetic data do.
+  const ImageSource* classified() const {
+    return synthetic() ? validation_.get() : training_.get();
+  }
+
+  int classes_;
+  std::unique_ptr<ImageSource> training_;  // or null
+  std::unique_ptr<ImageSource> validation_;
+};
+
+/// The images of a folder or of a packed file; see --cache. Throws UsageError that names it.
+std::unique_ptr<ImageSource> open_images(const std::string& path, bool cache);
+
+// The batches of one run: loaders over a dataset's folders, or synthetic ones.
 
 struct InputSettings {
   InputOptions options;

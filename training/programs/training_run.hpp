@@ -3,7 +3,7 @@
 
 #include "training/programs/history.hpp"
 #include "training/programs/mllog.hpp"
-#include "training/programs/output_files.hpp"
+#include "training/programs/run.hpp"
 #include "training/programs/training_data.hpp"
 
 namespace shakedown::training {

@@ -3,10 +3,10 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 
 #include "common/error.hpp"
 #include "common/mpi_session.hpp"
-#include "training/step/soundness.hpp"
 
 namespace shakedown::training {
 
@@ -305,6 +305,23 @@ std::uint64_t ModelState::checksum() {
 
 StepScalars ModelState::read_scalars() {
   return download<StepScalars>(device(), *stream_, scalars_.data(), 1).front();
+}
+
+std::string unsound_tensor(const ParameterTable& table, std::span<const float> master,
+                           std::span<const float> statistics) {
+  const auto finite = [](std::span<const float> values) {
+    return std::all_of(values.begin(), values.end(), [](float x) { return std::isfinite(x); });
+  };
+  for (const Parameter& p : table.parameters())
+    if (!finite(master.subspan(p.offset, p.stored))) return p.name;
+  if (statistics.empty()) return "";
+  for (const RunningStatistics& s : table.statistics()) {
+    const auto variance = statistics.subspan(s.offset + s.channels, s.channels);
+    if (!finite(statistics.subspan(s.offset, s.channels))) return s.name + ".running_mean";
+    if (!finite(variance) || *std::min_element(variance.begin(), variance.end()) < 0)
+      return s.name + ".running_var";
+  }
+  return "";
 }
 
 }  // namespace shakedown::training

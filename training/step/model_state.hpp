@@ -1,22 +1,44 @@
-// One rank's model: network, optimiser and step scalars in device memory. Only this class knows
-// which of a strategy's weights lie where: master weights, compute weights, vectors.
+// The settings of one rank's engine.
 #pragma once
 
 #include <cstdint>
 #include <functional>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
 #include "common/backend.hpp"
+#include "resnet/architecture.hpp"
 #include "resnet/network.hpp"
+#include "training/data/batches.hpp"
 #include "training/exchange/strategy.hpp"
-#include "training/step/ema.hpp"
-#include "training/step/engine_settings.hpp"
 #include "training/step/optimizer.hpp"
 
 namespace shakedown::training {
+
+struct EngineSettings {
+  NetworkSettings network;
+  OptimizerOptions optimizer;
+  EmaOptions ema;
+  std::string norm_stats = "first";  // whose running statistics are validated and saved: or average
+  StrategyOptions strategy;
+  int accumulate = 1;    // micro-batches per update
+  std::string no_graph;  // why steps must not be CUDA graphs; empty: they are where they can be
+  std::uint64_t seed = 0;
+  std::string weights_file;  // or empty: seeded
+  /// Device memory that the caller will allocate for the input of such a network.
+  std::function<std::size_t(const NetworkSettings&)> input_bytes = batch_bytes;
+  /// Virtual shards of the global batch per rank, a micro-batch each, with --invariant; else 1.
+  int shards() const { return strategy.invariant > 0 ? accumulate : 1; }
+  /// Makes a strategy; tests make one that fails.
+  std::function<std::unique_ptr<Strategy>(const StrategyEntry&, const StrategyContext&)>
+      make_strategy = [](const auto& entry, const auto& context) { return entry.make(context); };
+};
+
+// One rank's model: network, optimiser and step scalars in device memory. Only this class knows
+// which of a strategy's weights lie where: master weights, compute weights, vectors.
 
 /// Loss scale that float16 training starts with; it adapts.
 inline constexpr float kInitialLossScale = 1024;
@@ -140,5 +162,13 @@ class ModelState {
   First first_;  // they take long to draw, or to read
   LoadRemarks load_remarks_;
 };
+
+// Whether weights and running statistics are what a network can compute with.
+
+/// The first tensor, by torchvision's name, with an element that is not finite, or with a negative
+/// running variance; "" where there is none. `master` is in the flat order; empty `statistics` are
+/// not looked at.
+std::string unsound_tensor(const ParameterTable& table, std::span<const float> master,
+                           std::span<const float> statistics);
 
 }  // namespace shakedown::training

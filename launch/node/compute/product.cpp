@@ -6,7 +6,6 @@
 #include <numeric>
 
 #include "common/error.hpp"
-#include "launch/node/compute/operands.hpp"
 
 namespace shakedown::node {
 namespace {
@@ -14,7 +13,7 @@ namespace {
 struct Types {
   const char* name;
   DataType operand, result;
-  std::int64_t exact_k;  // for integers, see operands.hpp
+  std::int64_t exact_k;  // for integers
 };
 
 const Types& types_of(ProductType type) {

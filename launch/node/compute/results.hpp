@@ -1,14 +1,25 @@
-// What the ranks measured, as rank 0 gathers it for the judge; the tables and records of it.
+// Who else uses the GPUs while their rates are measured: such rates are no measure of a GPU.
 #pragma once
 
 #include <string>
 #include <vector>
 
 #include "common/judge/judge.hpp"
-#include "launch/node/compute/other_processes.hpp"
-#include "launch/node/compute/rate_tests.hpp"
+#include "launch/node/compute/rates.hpp"
+#include "launch/node/health/facts/node_report.hpp"
 
 namespace shakedown::node {
+
+/// The GPUs of all nodes with their processes, and which of those are this job's. Collective.
+std::vector<NodeReport> read_processes(const MpiSession& session);
+
+/// What else uses each rank's GPU; empty where nothing is known to. `gpus`: the ranks' UUIDs.
+/// `before`: read before this job opened its GPUs; `now`: while it has them open.
+std::vector<std::string> used_by_others(const std::vector<std::string>& gpus,
+                                        const std::vector<NodeReport>& before,
+                                        const std::vector<NodeReport>& now);
+
+// What the ranks measured, as rank 0 gathers it for the judge; the tables and records of it.
 
 /// Of one rank's series.
 judge::Observation observation_of(const Series& series, const Unit& unit, int look);

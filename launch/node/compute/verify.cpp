@@ -7,7 +7,7 @@
 #include <limits>
 
 #include "common/error.hpp"
-#include "common/random.hpp"
+#include "common/hash.hpp"
 
 namespace shakedown::node {
 namespace {

@@ -6,7 +6,6 @@
 #include <string>
 #include <vector>
 
-#include "launch/node/compute/checksums.hpp"
 #include "launch/node/compute/product.hpp"
 
 namespace shakedown::node {

@@ -1,3 +1,4 @@
+// What bin/gpu_monitor prints and records of all hosts, on rank 0.
 #include "launch/node/monitor/monitor.hpp"
 
 #include <fmt/format.h>
@@ -5,21 +6,65 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cstdio>
+#include <map>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <optional>
+#include <set>
+#include <string>
 #include <thread>
+#include <utility>
+#include <vector>
 
-#include "common/fault.hpp"
 #include "common/identity.hpp"
-#include "common/nodes.hpp"
+#include "common/mpi_session.hpp"
+#include "common/options.hpp"
 #include "common/output_file.hpp"
+#include "common/placement.hpp"
 #include "common/program.hpp"
-#include "common/stop_signals.hpp"
+#include "common/record.hpp"
+#include "common/statistics.hpp"
 #include "launch/node/health/facts/gpu_reader.hpp"
-#include "launch/node/monitor/monitor_output.hpp"
+#include "launch/node/monitor/samples.hpp"
 
 namespace shakedown::node {
+
+class MonitorOutput {
+ public:
+  MonitorOutput(const MonitorOptions& options, Record& record);
+
+  /// One reading of every host that has made one.
+  void add(std::vector<HostSample> samples);
+  /// Whether no host of the last reading has a GPU.
+  bool sees_nothing() const;
+  /// The monitor's own cost, as fields of a record: those that are known.
+  Json cost() const;
+  /// The summary, the monitor's own cost, and verdicts on what could not be read.
+  ExitCode finish();
+
+ private:
+  using Gpu = std::pair<std::string, int>;  // host, index
+
+  void add(const HostSample& sample, const GpuReading& reading);
+  /// Prints what comes before a reading's lines: its time, and now and then the heading.
+  void separate(const std::vector<HostSample>& samples);
+  /// ": GPU is lost"; empty where the GPU was read each time.
+  std::string why_not_read(const std::string& host, const GpuReading& last) const;
+  /// Prints a line that has not been printed yet.
+  void notice(const std::string& text);
+  std::vector<Verdict> verdicts() const;
+
+  const MonitorOptions& options_;
+  Record& record_;
+  std::map<std::string, HostSample> last_;  // by host
+  std::map<Gpu, Tally> tallies_;
+  std::set<std::string> notices_;
+  std::vector<double> reading_ms_;
+  std::string first_host_;
+  int lines_ = 0;  // since the heading
+};
+
 namespace {
 
 using Clock = std::chrono::steady_clock;
@@ -157,6 +202,186 @@ ExitCode GpuMonitor::run(Record& record, Json& cost) {
       monitor_hosts(state_->options, *state_->readers, signals, *state_->monitor, record, cost);
   state_->session.barrier();
   return code;
+}
+
+namespace {
+
+constexpr int kScreen = 24;  // lines after which the heading is repeated
+
+const GpuReading* find(const HostSample& sample, int index) {
+  for (const GpuReading& reading : sample.read.gpus)
+    if (reading.index == index) return &reading;
+  return nullptr;
+}
+
+void print(const std::string& text) {
+  std::fputs(text.c_str(), stdout);
+  std::fflush(stdout);
+}
+
+std::string line_of_cost(const Json& cost) {
+  return fmt::format(
+      "cost      a reading takes {:.1f} ms (median){}\n", cost.at("reading_ms_p50").get<double>(),
+      cost.contains("cpu_share")
+          ? fmt::format("; {:.4f} CPU seconds per second", cost.at("cpu_share").get<double>())
+          : "");
+}
+
+}  // namespace
+
+MonitorOutput::MonitorOutput(const MonitorOptions& options, Record& record)
+    : options_(options), record_(record) {}
+
+void MonitorOutput::add(std::vector<HostSample> samples) {
+  if (first_host_.empty() && !samples.empty()) first_host_ = samples.front().host;
+  separate(samples);
+  for (HostSample& sample : samples) {
+    if (sample.read.problem)
+      notice(fmt::format("{}: no GPU can be read: {}", sample.host, *sample.read.problem));
+    else
+      for (const std::string& call : sample.read.stalled)
+        notice(fmt::format("{}: {} did not return within {:g} s", sample.host, call,
+                           options_.call_deadline_s));
+    for (const GpuReading& reading : sample.read.gpus) add(sample, reading);
+    reading_ms_.push_back(sample.reading_ms);
+    last_[sample.host] = std::move(sample);
+  }
+}
+
+void MonitorOutput::add(const HostSample& sample, const GpuReading& reading) {
+  const auto before = last_.find(sample.host);
+  const GpuReading* const earlier =
+      before == last_.end() ? nullptr : find(before->second, reading.index);
+  const Growth grown = earlier == nullptr
+                           ? Growth{}
+                           : growth(*earlier, reading, sample.elapsed_s - before->second.elapsed_s);
+  print(monitor_line(sample.host, reading, grown));
+  for (const std::string& call : reading.stalled)
+    notice(fmt::format("{} GPU {}: {} did not return within {:g} s", sample.host, reading.index,
+                       call, options_.call_deadline_s));
+  for (const std::string& failure : reading.failed)
+    notice(fmt::format("{} GPU {}: {}", sample.host, reading.index, failure));
+  record_.write("health", record_of(sample, reading, grown));
+  tallies_[{sample.host, reading.index}].add(reading, grown);
+}
+
+void MonitorOutput::separate(const std::vector<HostSample>& samples) {
+  int lines = 0;
+  for (const HostSample& sample : samples) lines += static_cast<int>(sample.read.gpus.size());
+  if (lines == 0) return;
+  const std::string time = samples.front().time.substr(11);  // of "2026-11-23T05:00:00Z"
+  if (lines_ == 0 || lines_ >= kScreen) {
+    print(monitor_heading(time));
+    lines_ = 0;
+  } else if (lines > 1) {
+    print(time + "\n");
+  }
+  lines_ += lines;
+}
+
+void MonitorOutput::notice(const std::string& text) {
+  if (notices_.insert(text).second) print(text + "\n");
+}
+
+bool MonitorOutput::sees_nothing() const {
+  return std::ranges::all_of(last_, [](const auto& host) { return host.second.read.gpus.empty(); });
+}
+
+Json MonitorOutput::cost() const {
+  double share = 0;  // of the host that spends most
+  for (const auto& [host, sample] : last_)
+    if (sample.elapsed_s > 0) share = std::max(share, sample.cpu_s / sample.elapsed_s);
+  Json fields = Json::object();
+  if (!reading_ms_.empty()) fields["reading_ms_p50"] = median_of(reading_ms_);
+  if (reading_ms_.size() > last_.size()) fields["cpu_share"] = share;  // between two readings
+  return fields;
+}
+
+std::string MonitorOutput::why_not_read(const std::string& host, const GpuReading& last) const {
+  const Tally& tally = tallies_.at({host, last.index});
+  if (!last.stalled.empty())
+    return fmt::format(": {} did not return within {:g} s", last.stalled.front(),
+                       options_.call_deadline_s);
+  if (tally.stalled() > 0)
+    return fmt::format(" at {} of {} readings: a call did not return within {:g} s",
+                       tally.stalled(), tally.readings(), options_.call_deadline_s);
+  if (!last.power_w && !last.temperature_c && !last.sm_clock_mhz)
+    return ": " + (last.failed.empty() ? "NVML reports no value" : last.failed.front());
+  return "";
+}
+
+std::vector<Verdict> MonitorOutput::verdicts() const {
+  std::vector<Verdict> found;
+  const auto could_not_read = [&](Scope scope, const std::string& name, const std::string& cause,
+                                  const std::string& action) {
+    found.push_back({scope, name, Outcome::inconclusive, cause, std::nullopt, action});
+  };
+  if (last_.empty()) could_not_read(Scope::job, "gpu_monitor", "no reading was made", "run again");
+  for (const auto& [host, sample] : last_) {
+    if (sample.read.problem)
+      could_not_read(Scope::node, host, "no GPU can be read: " + *sample.read.problem,
+                     "check that the NVIDIA driver is loaded and the job has GPUs");
+    for (const GpuReading& reading : sample.read.gpus)
+      if (const std::string why = why_not_read(host, reading); !why.empty())
+        could_not_read(Scope::gpu, reading.uuid.empty() ? "unknown" : reading.uuid,
+                       fmt::format("GPU {} of {} could not be read{}", reading.index, host, why),
+                       "drain the node, reset the GPU or reboot");
+  }
+  return found;
+}
+
+ExitCode MonitorOutput::finish() {
+  if (!tallies_.empty()) print("\n" + Tally::heading());
+  for (const auto& [gpu, tally] : tallies_) print(tally.line(gpu.first, gpu.second));
+  if (!tallies_.empty()) print(line_of_cost(cost()));
+  if (!options_.save_readings.empty() && !first_host_.empty()) {
+    const HostSample& sample = last_.at(first_host_);
+    const Json source{{"source", fmt::format("recorded by gpu_monitor of revision {} on {} at {}",
+                                             git_revision(), sample.host, sample.time)}};
+    write_file({"--save-readings", options_.save_readings}, [&](std::ostream& out) {
+      out << json_text(merged(source, to_json(sample.read)), 1) << "\n";
+    });
+  }
+  const std::vector<Verdict> found = verdicts();
+  for (const Verdict& verdict : found) {
+    record_.write("verdict", record_of(verdict));
+    print(line_of(verdict) + "\n");
+  }
+  return worst(found);
+}
+
+void declare_options(OptionSet& options, MonitorOptions& values) {
+  options.heading("Readings");
+  options.add("--interval", values.interval_s, "time from one reading to the next")
+      .at_least(0.05)
+      .metavar("SECONDS");
+  options.add("--seconds", values.seconds, "time after which the monitor ends")
+      .at_least(0.05)
+      .metavar("SECONDS")
+      .default_text("until a signal");
+  options.add("--count", values.count, "readings after which the monitor ends")
+      .at_least(1)
+      .default_text("until a signal");
+  options
+      .add("--call-deadline", values.call_deadline_s,
+           "time after which a call of NVML that has not returned is reported, and its GPU is no "
+           "longer read")
+      .at_least(0.001)
+      .metavar("SECONDS");
+  options
+      .add("--timeout", values.timeout_s,
+           "time after which a node that does not answer ends the monitor")
+      .at_least(0.1)
+      .metavar("SECONDS");
+  options.heading("Output");
+  options
+      .add("--save-readings", values.save_readings,
+           "JSON file for the last readings of the first host, with every field that NVML reports")
+      .metavar("FILE");
+  options.add("--record", values.record, ".jsonl file to which the readings are appended")
+      .metavar("FILE");
+  declare_fault_option(options, values.fault);
+  declare_pretended_nodes(options, values.pretend_nodes);
 }
 
 }  // namespace shakedown::node

@@ -1,13 +1,36 @@
-// bin/gpu_monitor: the GPUs of all hosts of a job, read at the same times.
+// The options of bin/gpu_monitor.
 #pragma once
 
 #include <memory>
+#include <string>
 
 #include "common/mpi_session.hpp"
 #include "common/record.hpp"
-#include "launch/node/monitor/monitor_options.hpp"
+
+namespace shakedown {
+
+class OptionSet;
+
+}  // namespace shakedown
 
 namespace shakedown::node {
+
+struct MonitorOptions {
+  double interval_s = 1;
+  double seconds = 0;  // 0: no limit
+  int count = 0;       // 0: no limit
+  double call_deadline_s = 5;
+  double timeout_s = 300;
+  std::string save_readings;
+  std::string record;
+  // for tests
+  std::string fault;
+  int pretend_nodes = 0;
+};
+
+void declare_options(OptionSet& options, MonitorOptions& values);
+
+// bin/gpu_monitor: the GPUs of all hosts of a job, read at the same times.
 
 class GpuMonitor {
  public:

@@ -9,7 +9,7 @@
 
 #include "common/error.hpp"
 #include "common/output_file.hpp"
-#include "launch/node/soak/host_tile.hpp"
+#include "launch/node/soak/tile_hash.hpp"
 
 namespace shakedown::node {
 namespace {

@@ -1,9 +1,9 @@
 // Stands in for launch/node/soak/cpu where it is not built.
 #include "common/error.hpp"
-#include "launch/node/soak/known_words.hpp"
+#include "launch/node/soak/memory_test.hpp"
 #include "launch/node/soak/sm_probe.hpp"
-#include "launch/node/soak/sweep_kernels.hpp"
 #include "launch/node/soak/tile_hash.hpp"
+#include "launch/node/soak/transfer_load.hpp"
 
 namespace shakedown::node::cpu {
 

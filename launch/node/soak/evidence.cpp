@@ -5,10 +5,142 @@
 #include <algorithm>
 #include <cstring>
 
-#include "common/number_format.hpp"
+#include "common/error.hpp"
+#include "common/numbers.hpp"
+#include "common/program.hpp"
+#include "common/record.hpp"
 #include "launch/node/soak/capsule.hpp"
 
 namespace shakedown::node {
+namespace {
+
+constexpr const char* kReplay = "repeat it by bin/soak --replay on this GPU and on another one";
+
+std::string reproduces(const Look& look) {
+  return fmt::format("reproduces {} of {}", look.differing, look.reruns);
+}
+
+/// "the others 0 of 200": the re-runs of those that are not accused.
+std::string others_of(const std::vector<int>& accused, std::span<const Look> looks) {
+  int differing = 0;
+  int reruns = 0;
+  for (std::size_t i = 0; i < looks.size(); ++i) {
+    if (std::count(accused.begin(), accused.end(), static_cast<int>(i)) > 0) continue;
+    differing += looks[i].differing;
+    reruns += looks[i].reruns;
+  }
+  return reruns == 0 ? "no other to compare with"
+                     : fmt::format("the others {} of {}", differing, reruns);
+}
+
+Conclusion wrong_gpu(int juror, const std::string& why, const std::vector<int>& accused,
+                     std::span<const Look> looks) {
+  const Look& look = looks[static_cast<std::size_t>(juror)];
+  const char* action = look.differing > 0
+                           ? "replace the GPU: its products are wrong; the capsule is the evidence"
+                           : kReplay;
+  return {juror, Outcome::fail, Class::hardware,
+          fmt::format("{}; {}, {}", why, reproduces(look), others_of(accused, looks)), action};
+}
+
+Conclusion undecided(const std::string& why, const std::string& action) {
+  return {-1, Outcome::inconclusive, Class::software, why, action};
+}
+
+/// Those whose data agree with what the host makes of them, but whose hash does not.
+std::vector<Conclusion> wrong_hashes(std::span<const Look> looks) {
+  std::vector<Conclusion> conclusions;
+  for (std::size_t i = 0; i < looks.size(); ++i)
+    if (looks[i].hash_disagrees != 0)
+      conclusions.push_back(
+          {static_cast<int>(i), Outcome::fail, Class::software,
+           "the hash disagrees though the data agree: the host's hash of the same bytes differs",
+           "report a defect of bin/soak; where it follows the GPU, replace that"});
+  return conclusions;
+}
+
+/// The vote did not decide: the CPU's result may, or that some differ from themselves.
+std::vector<Conclusion> refereed(const Ruling& ruling, std::span<const Look> looks) {
+  std::vector<int> refuted;
+  std::vector<int> unsteady;
+  for (std::size_t i = 0; i < looks.size(); ++i) {
+    if (looks[i].beyond_bound > 0) refuted.push_back(static_cast<int>(i));
+    if (looks[i].differing > 0) unsteady.push_back(static_cast<int>(i));
+  }
+  const bool by_cpu = !refuted.empty();
+  const std::vector<int>& accused = by_cpu ? refuted : unsteady;
+  if (accused.empty()) {
+    Conclusion open = undecided(ruling.undecided + ", within rounding of the CPU's result",
+                                "run on three devices or more: the majority decides");
+    open.open = true;
+    return {open};
+  }
+  if (accused.size() == looks.size() && looks.size() > 1)
+    return {undecided(by_cpu
+                          ? "the CPU's result refutes every device: a defect of the test or library"
+                          : "every device differs from itself: the products are not reproducible",
+                      "report a defect of bin/soak with the capsule")};
+  std::vector<Conclusion> conclusions;
+  for (const int juror : accused)
+    conclusions.push_back(wrong_gpu(
+        juror, by_cpu ? "the CPU's result refutes it" : "it differs from itself", accused, looks));
+  return conclusions;
+}
+
+}  // namespace
+
+LookedAt look_again(ProductRig& rig, std::int64_t tile, std::optional<std::uint64_t> right,
+                    int reruns, const HostTile* host) {
+  LookedAt seen;
+  for (int i = 0; i < reruns; ++i) {
+    rig.run_checked(0, 0);
+    const std::uint64_t hash = rig.record(0, tile).first;
+    if (!right) right = hash;
+    const bool differs = hash != *right;
+    if (differs) ++seen.look.differing;
+    if ((differs && seen.look.differing == 1) || (i == reruns - 1 && seen.look.differing == 0)) {
+      seen.look.hash = hash;
+      seen.bytes = rig.tile_bytes(tile);
+    }
+  }
+  seen.look.reruns = reruns;
+  seen.look.hash_disagrees = hash_of_tile(seen.bytes) != seen.look.hash ? 1 : 0;
+  if (host == nullptr) return seen;
+  seen.look.beyond_bound =
+      static_cast<int>(beyond_bound(*host, seen.bytes, result_type(rig.spec().type)).size());
+  // All re-runs had the hash of bytes that are refuted.
+  if (seen.look.beyond_bound > 0 && seen.look.differing == 0) seen.look.differing = reruns;
+  return seen;
+}
+
+std::vector<Conclusion> conclude(const Ruling& ruling, std::span<const Look> looks) {
+  if (auto own = wrong_hashes(looks); !own.empty()) return own;
+  if (!ruling.undecided.empty()) return refereed(ruling, looks);
+  const auto differs = [](const Look& look) { return look.differing > 0; };
+  if (looks.size() > 1 && std::all_of(looks.begin(), looks.end(), differs))
+    return {undecided("the re-runs differ on every device: the products are not reproducible",
+                      "report a defect of bin/soak with the capsule")};
+  std::vector<Conclusion> conclusions;
+  for (const int juror : ruling.wrong)
+    conclusions.push_back(
+        wrong_gpu(juror, looks.size() == 1 ? "it differs from itself" : "the others contradict it",
+                  ruling.wrong, looks));
+  return conclusions;
+}
+
+std::vector<Conclusion> refuted_once(const std::vector<double>& refuted,
+                                     std::span<const Look> looks) {
+  std::vector<int> accused;
+  for (std::size_t i = 0; i < refuted.size(); ++i)
+    if (refuted[i] >= 0) accused.push_back(static_cast<int>(i));
+  std::vector<Conclusion> conclusions;
+  if (accused.size() == looks.size() && looks.size() > 1) return conclusions;
+  for (const int juror : accused)
+    conclusions.push_back(
+        wrong_gpu(juror, "the result was not what it must be, once", accused, looks));
+  return conclusions;
+}
+
 namespace {
 
 template <class T>
@@ -203,6 +335,88 @@ std::vector<Mismatch> find_evidence(ProductRig& rig, const Suspicion& suspicion,
     if (conclusion.juror == jurors.rank() || (conclusion.juror < 0 && jurors.is_root()))
       mismatches.push_back(mismatch_of(conclusion, known));
   return mismatches;
+}
+
+namespace {
+
+/// The hash that the tile must have: of integers what the CPU computes, else what the capsule has
+/// from the majority.
+std::optional<std::uint64_t> right_hash(const Capsule& capsule) {
+  if (capsule.operands == Operands::full_entropy) return capsule.expected_hash;
+  const HostTile host = host_tile(capsule.spec, capsule.operands, capsule.seed, capsule.tile);
+  return hash_of_tile(encoded(host, result_type(capsule.spec.type)));
+}
+
+Verdict verdict_of(const Look& look, const Capsule& capsule, int rank, const std::string& uuid) {
+  Verdict verdict;
+  verdict.scope = uuid.empty() ? Scope::rank : Scope::gpu;
+  verdict.name = uuid.empty() ? std::to_string(rank) : uuid;
+  verdict.cause =
+      fmt::format("{}reproduces {} of {}", uuid.empty() ? "" : fmt::format("rank {}: ", rank),
+                  look.differing, look.reruns);
+  if (look.hash_disagrees != 0) {
+    verdict.outcome = Outcome::fail;
+    verdict.class_ = Class::software;
+    verdict.cause += ", and the hash disagrees though the data agree";
+    verdict.action = "report a defect of bin/soak; where it follows the GPU, replace that";
+  } else if (look.differing > 0) {
+    verdict.outcome = Outcome::fail;
+    verdict.class_ = Class::hardware;
+    verdict.action = "repeat it on another GPU: where that passes, replace this one";
+  } else if (!capsule.expected_hash && capsule.operands == Operands::full_entropy) {
+    verdict.outcome = Outcome::inconclusive;
+    verdict.cause += ": the products are alike, but the capsule does not know the right result";
+  }
+  return verdict;
+}
+
+}  // namespace
+
+std::vector<Verdict> verdicts_of(const std::vector<Look>& looks, const Capsule& capsule,
+                                 const std::vector<std::string>& uuids) {
+  const bool all =
+      looks.size() > 1 && std::all_of(looks.begin(), looks.end(), [](const Look& look) {
+        return look.differing > 0 && look.hash_disagrees == 0;
+      });
+  if (all)  // a part that is broken is not in all of them
+    return {{Scope::job, "soak", Outcome::inconclusive,
+             fmt::format("all {} devices differ from the capsule's result: no one of them is to "
+                         "blame",
+                         looks.size()),
+             Class::software,
+             "replay it with the library versions that the capsule names, on a device of its "
+             "model; where they differ too, report it with the capsule"}};
+  std::vector<Verdict> verdicts;
+  for (std::size_t r = 0; r < looks.size(); ++r)
+    verdicts.push_back(verdict_of(looks[r], capsule, static_cast<int>(r), uuids[r]));
+  return verdicts;
+}
+
+ExitCode replay_capsule(const SoakOptions& options, Backend& backend, MpiSession& session,
+                        Record& record) {
+  const Capsule capsule = read_capsule(options.replay);
+  const auto fault =
+      parse_fault(options.fault, {FaultKind::product, FaultKind::hash}, session.world_size());
+  if (fault) say(session, line_of(*fault));
+  const bool mine = fault && fault->rank == session.rank();
+  say(session, fmt::format("replay {}: product {} {} x {} x {}, tile {}, {}", options.replay,
+                           name_of(capsule.spec.type), capsule.spec.m, capsule.spec.n,
+                           capsule.spec.k, capsule.tile, capsule.algorithm));
+  ProductRig rig(capsule.spec, *backend.device, capsule.algorithm, 1,
+                 mine ? std::optional(fault->kind) : std::nullopt);
+  rig.fill(capsule.operands, capsule.seed);
+  const LookedAt seen =
+      look_again(rig, capsule.tile, right_hash(capsule), options.repeats, nullptr);
+  const auto looks = session.all_gather(seen.look);
+  const auto uuids = session.all_gather(backend.device->identity().uuid);
+  std::vector<Verdict> verdicts = verdicts_of(looks, capsule, uuids);
+  for (const Verdict& verdict : verdicts) {
+    record.write("verdict",
+                 merged({{"backend", name_of(backend.kind)}, {"world_size", session.world_size()}},
+                        record_of(verdict)));
+    say(session, line_of(verdict));
+  }
+  return worst(verdicts);
 }
 
 }  // namespace shakedown::node

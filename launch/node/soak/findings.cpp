@@ -5,11 +5,13 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <map>
 #include <nlohmann/json.hpp>
+#include <vector>
 
 #include "common/statistics.hpp"
-#include "launch/node/soak/health_findings.hpp"
+#include "launch/node/health/rules/kernel_rules.hpp"
 
 namespace shakedown::node {
 namespace {
@@ -17,7 +19,7 @@ namespace {
 constexpr const char* kOfHost =
     "run again; if it repeats on this host alone, replace its processor or memory";
 
-std::string hex(std::uint64_t bits) { return fmt::format("0x{:x}", bits); }
+std::string hex_of(std::uint64_t bits) { return fmt::format("0x{:x}", bits); }
 
 std::string circumstances(const Incident& incident) {
   std::string text;
@@ -44,7 +46,7 @@ Verdict verdict_of(const Incident& incident, std::size_t others, const RankIdent
   verdict.cause = fmt::format("{}: {} {}", who, mismatch.load, mismatch.where);
   if (mismatch.expected && mismatch.found)
     verdict.cause +=
-        fmt::format(": expected {}, found {}", hex(*mismatch.expected), hex(*mismatch.found));
+        fmt::format(": expected {}, found {}", hex_of(*mismatch.expected), hex_of(*mismatch.found));
   verdict.cause += fmt::format(": {}{}", mismatch.cause, circumstances(incident));
   if (others > 0) verdict.cause += fmt::format("; {} more such mismatches", others);
   if (!incident.capsule.empty()) verdict.cause += fmt::format("; capsule {}", incident.capsule);
@@ -79,8 +81,8 @@ Json record_of(const Incident& incident, const RankIdentity& identity) {
   if (mismatch.outcome != Outcome::fail) fields["verdict"] = name_of(mismatch.outcome);
   if (!identity.serial.empty()) fields["serial"] = identity.serial;
   if (mismatch.index) fields["index"] = *mismatch.index;
-  if (mismatch.expected) fields["expected"] = hex(*mismatch.expected);
-  if (mismatch.found) fields["found"] = hex(*mismatch.found);
+  if (mismatch.expected) fields["expected"] = hex_of(*mismatch.expected);
+  if (mismatch.found) fields["found"] = hex_of(*mismatch.found);
   if (mismatch.sm) fields["sm"] = *mismatch.sm;
   if (mismatch.reproduced) fields["reproduced"] = *mismatch.reproduced;
   if (mismatch.repeats) fields["repeats"] = *mismatch.repeats;
@@ -236,6 +238,302 @@ Json summary_of(const std::vector<Window>& windows, const std::vector<MemoryCove
   for (const auto& [type, ratio] : rates.by_type)
     fields[fmt::format("checked_over_unchecked.{}", name_of(type))] = ratio;
   return fields;
+}
+
+namespace {
+
+/// "2.1e6", "130": two digits where there are more than five.
+std::string readable_count(double count) {
+  if (count < 1e5) return fmt::format("{:.0f}", count);
+  const std::string text = fmt::format("{:.1e}", count);  // "2.1e+06"
+  const std::size_t e = text.find('e');
+  return text.substr(0, e + 1) + std::to_string(std::stoi(text.substr(e + 1)));
+}
+
+}  // namespace
+
+double rate_bound(double gpu_hours) {
+  return gpu_hours > 0 ? 3 / gpu_hours : std::numeric_limits<double>::infinity();
+}
+
+std::string readable_decimal_bytes(double bytes) {
+  constexpr const char* kUnits[] = {"B", "kB", "MB", "GB", "TB", "PB", "EB"};
+  int unit = 0;
+  while (bytes >= 1000 && unit < 6) {
+    bytes /= 1000;
+    ++unit;
+  }
+  return fmt::format("{:.3g} {}", bytes, kUnits[unit]);
+}
+
+std::string statement_of(const Work& work, double wrong, const std::string& device) {
+  std::vector<std::string> parts;
+  if (work.products > 0) {
+    parts.push_back(readable_count(work.products) + " products");
+    if (work.self_compared > 0)
+      parts.back() += fmt::format(", of which {} were compared only with themselves",
+                                  readable_count(work.self_compared));
+  }
+  if (work.probes > 0) parts.push_back(readable_count(work.probes) + " probes of processors");
+  if (work.memory_bytes > 0)
+    parts.push_back(readable_decimal_bytes(work.memory_bytes) + " of memory");
+  if (work.copied_bytes > 0) parts.push_back(readable_decimal_bytes(work.copied_bytes) + " copied");
+  if (work.link_bytes > 0) parts.push_back(readable_decimal_bytes(work.link_bytes) + " over links");
+  if (parts.empty()) return "nothing was checked";
+  const std::string done =
+      fmt::format("{} wrong in {}", readable_count(wrong), fmt::join(parts, ", "));
+  if (wrong > 0) return done;
+  return fmt::format("{}: rate below {:.3g} per {}-hour at 95 %", done, rate_bound(work.gpu_hours),
+                     device);
+}
+
+namespace {
+
+/// Share of all windows' time; kUnknown where no window knows it.
+double share_of_time(const std::vector<Window>& windows, std::size_t rank,
+                     double RankWindow::*share) {
+  double with = 0;
+  double known = 0;
+  for (const Window& window : windows) {
+    const RankWindow& mine = window.ranks[rank];
+    if (!std::isfinite(mine.*share)) continue;
+    with += mine.*share * mine.seconds;
+    known += mine.seconds;
+  }
+  return known > 0 ? with / known : kUnknown;
+}
+
+void judge_throttling(const std::vector<Window>& windows, const std::vector<RankIdentity>& ranks,
+                      std::vector<Verdict>& verdicts) {
+  constexpr double kThermalRemark = 0.01;
+  constexpr double kThermalFail = 0.05;
+  for (std::size_t r = 0; r < ranks.size(); ++r) {
+    const double slowdown = share_of_time(windows, r, &RankWindow::hardware_slowdown_share);
+    const double thermal = share_of_time(windows, r, &RankWindow::thermal_share);
+    Verdict verdict = on_rank(static_cast<int>(r), ranks[r], "throttling");
+    verdict.class_ = Class::environment;
+    const std::string place = place_of(static_cast<int>(r), ranks[r]);
+    if (slowdown > 0) {
+      verdict.outcome = Outcome::fail;
+      verdict.cause = fmt::format("{}: hardware slowdown or power brake in {:.2g} % of the time",
+                                  place, 100 * slowdown);
+      verdict.action = "inspect power supply and cooling";
+      verdicts.push_back(verdict);
+    }
+    if (thermal > kThermalRemark) {
+      verdict.outcome = thermal > kThermalFail ? Outcome::fail : Outcome::warn;
+      verdict.cause =
+          fmt::format("{}: thermal slowdown in {:.2g} % of the time{}", place, 100 * thermal,
+                      thermal > kThermalFail ? "" : ": it fails above 5 %");
+      verdict.action = "inspect cooling";
+      verdicts.push_back(verdict);
+    }
+  }
+}
+
+double sum_of_errors(const std::vector<Window>& windows, std::size_t rank,
+                     double HealthDelta::*count) {
+  double sum = 0;
+  for (const Window& window : windows) {
+    const double errors = window.ranks[rank].errors.*count;
+    if (std::isfinite(errors)) sum += errors;
+  }
+  return sum;
+}
+
+/// What must be known of a GPU in most windows, and in the last one.
+struct Watched {
+  const char* what;
+  double (*value)(const RankWindow&);
+  bool of_ecc = false;
+};
+constexpr Watched kWatched[] = {
+    {"ECC errors", [](const RankWindow& w) { return w.errors.ecc_uncorrected; }, true},
+    {"hardware slowdown", [](const RankWindow& w) { return w.hardware_slowdown_share; }},
+    {"thermal slowdown", [](const RankWindow& w) { return w.thermal_share; }},
+};
+
+void judge_unknown(const std::vector<Window>& windows, const std::vector<RankIdentity>& ranks,
+                   std::vector<Verdict>& verdicts) {
+  for (std::size_t r = 0; r < ranks.size(); ++r) {
+    if (windows.empty() || ranks[r].uuid.empty() || !ranks[r].stalled.empty()) continue;
+    std::vector<std::string> unknown;
+    for (const Watched& watched : kWatched) {
+      if (watched.of_ecc && ranks[r].lacks_ecc) continue;
+      const auto is_known = [&](const Window& window) {
+        return std::isfinite(watched.value(window.ranks[r]));
+      };
+      const auto known = std::count_if(windows.begin(), windows.end(), is_known);
+      if (2 * known < std::ssize(windows) || !is_known(windows.back()))
+        unknown.push_back(
+            fmt::format("{} in {} of {}{}", watched.what, known, windows.size(),
+                        known > 0 && !is_known(windows.back()) ? ", not the last" : ""));
+    }
+    if (unknown.empty()) continue;
+    Verdict verdict = on_rank(static_cast<int>(r), ranks[r], "health-unknown");
+    verdict.outcome = Outcome::inconclusive;
+    verdict.cause = fmt::format("{}: windows in which its health could be read: {}",
+                                place_of(static_cast<int>(r), ranks[r]), fmt::join(unknown, "; "));
+    verdict.action = "run bin/node_check: it says why NVML cannot be read";
+    verdicts.push_back(verdict);
+  }
+}
+
+/// What the driver counted, and what it did not answer. Corrected errors are a warning.
+void judge_errors(const std::vector<Window>& windows, const std::vector<RankIdentity>& ranks,
+                  std::vector<Verdict>& verdicts) {
+  for (std::size_t r = 0; r < ranks.size(); ++r) {
+    const auto add = [&](Outcome outcome, const std::string& cause, const char* action) {
+      Verdict verdict = on_rank(static_cast<int>(r), ranks[r], "driver-errors");
+      verdict.outcome = outcome;
+      verdict.class_ = Class::hardware;
+      verdict.cause = fmt::format("{}: {}", place_of(static_cast<int>(r), ranks[r]), cause);
+      verdict.action = action;
+      verdicts.push_back(verdict);
+    };
+    const double uncorrected = sum_of_errors(windows, r, &HealthDelta::ecc_uncorrected);
+    const double corrected = sum_of_errors(windows, r, &HealthDelta::ecc_corrected);
+    const double links = sum_of_errors(windows, r, &HealthDelta::nvlink_errors);
+    if (uncorrected > 0)
+      add(Outcome::fail, fmt::format("{:.0f} uncorrected ECC errors", uncorrected),
+          "reset the GPU; replace it if they come back");
+    if (ranks[r].lacks_ecc)
+      add(Outcome::warn,
+          "no ECC, or it is off: errors of its memory are found by the memory load alone", "");
+    if (ranks[r].remap_pending) add(Outcome::fail, "memory waits to be remapped", "reset the GPU");
+    if (corrected > 0)
+      add(Outcome::warn, fmt::format("{:.0f} corrected ECC errors", corrected), "");
+    if (links > 0)
+      add(Outcome::warn, fmt::format("{:.0f} NVLink CRC, replay or recovery errors", links),
+          "inspect the GPU's NVLinks: bin/link_matrix");
+    if (!ranks[r].stalled.empty())
+      add(Outcome::fail, fmt::format("the driver does not answer: {}", ranks[r].stalled),
+          "drain the node, reset the GPU or reboot");
+  }
+}
+
+/// The XIDs of the windows. Warnings are remarks.
+void judge_xids(const std::vector<Window>& windows, const std::vector<RankIdentity>& ranks,
+                std::vector<Verdict>& verdicts) {
+  for (std::size_t r = 0; r < ranks.size(); ++r) {
+    std::vector<KernelEvent> events;
+    for (const Window& window : windows)
+      if (r < window.kernel_events.size() && window.kernel_events[r])
+        events.insert(events.end(), window.kernel_events[r]->begin(),
+                      window.kernel_events[r]->end());
+    const auto same_host = [&](const RankIdentity& rank) { return rank.host == ranks[r].host; };
+    const bool first = std::find_if(ranks.begin(), ranks.end(), same_host) - ranks.begin() ==
+                       static_cast<std::ptrdiff_t>(r);
+    for (const Judgement& judgement : judge_kernel_events(events)) {
+      const bool of_switch = judgement.class_ == Class::infrastructure;  // seen by all its ranks
+      if (judgement.outcome == Outcome::pass || (of_switch && !first)) continue;
+      Verdict verdict = on_rank(static_cast<int>(r), ranks[r], "xid");
+      if (of_switch) {
+        verdict.scope = Scope::node;
+        verdict.name = ranks[r].host;
+      }
+      verdict.outcome =
+          judgement.outcome == Outcome::unknown ? Outcome::inconclusive : *judgement.outcome;
+      verdict.class_ = judgement.class_;
+      verdict.cause = fmt::format("{}: during the soak: {}",
+                                  place_of(static_cast<int>(r), ranks[r]), judgement.cause);
+      verdict.action = judgement.action;
+      verdicts.push_back(verdict);
+    }
+  }
+}
+
+}  // namespace
+
+void judge_health(const std::vector<Window>& windows, const std::vector<RankIdentity>& ranks,
+                  std::vector<Verdict>& verdicts) {
+  judge_unknown(windows, ranks, verdicts);
+  judge_throttling(windows, ranks, verdicts);
+  judge_errors(windows, ranks, verdicts);
+  judge_xids(windows, ranks, verdicts);
+}
+
+std::vector<std::string> unknown_health(const std::vector<Window>& windows,
+                                        const std::vector<RankIdentity>& ranks) {
+  std::vector<int> without_xids, without_links;
+  for (std::size_t r = 0; r < ranks.size(); ++r) {
+    if (windows.empty() || ranks[r].uuid.empty()) continue;
+    if (std::ranges::any_of(windows, [&](const Window& window) {
+          return r < window.kernel_events.size() && !window.kernel_events[r];
+        }))
+      without_xids.push_back(static_cast<int>(r));
+    if (std::ranges::none_of(windows, [&](const Window& window) {
+          return std::isfinite(window.ranks[r].errors.nvlink_errors);
+        }))
+      without_links.push_back(static_cast<int>(r));
+  }
+  std::vector<std::string> remarks;
+  const auto add = [&](const char* what, const std::vector<int>& of, const char* why) {
+    if (of.empty()) return;
+    remarks.push_back(fmt::format("{} not known on rank{} {}: {}", what, of.size() == 1 ? "" : "s",
+                                  fmt::join(of, ", "), why));
+  };
+  add("XIDs", without_xids, "/dev/kmsg cannot be read, or not in time");
+  add("NVLink errors", without_links, "the driver does not report them");
+  return remarks;
+}
+
+namespace {
+
+/// At most kMost samples, evenly spaced: a soak may last for days.
+std::vector<double> thinned(const std::vector<double>& samples) {
+  constexpr std::size_t kMost = 60;
+  if (samples.size() <= kMost) return samples;
+  std::vector<double> kept;
+  for (std::size_t i = 0; i < kMost; ++i) kept.push_back(samples[i * samples.size() / kMost]);
+  return kept;
+}
+
+/// In the windows of the type's steady products: the median power, the highest temperature, every
+/// throttle reason.
+GpuWindow seen_of(const std::vector<Window>& windows, std::size_t rank, ProductType type) {
+  std::vector<double> power_w;
+  GpuWindow seen;
+  for (const Window& window : windows) {
+    if (window.steady_products != type) continue;
+    const RankWindow& of_rank = window.ranks[rank];
+    if (std::isfinite(of_rank.power_w)) power_w.push_back(of_rank.power_w);
+    seen.temperature_c = std::fmax(seen.temperature_c, of_rank.temperature_c);  // or the known one
+    if (of_rank.throttle_known)
+      seen.throttle_reasons = seen.throttle_reasons.value_or(0) | of_rank.throttle_reasons;
+  }
+  if (!power_w.empty()) seen.power_w = median_of(power_w);
+  return seen;
+}
+
+}  // namespace
+
+std::vector<Series> series_of(const std::vector<SoakedProduct>& products,
+                              const std::vector<Window>& windows,
+                              const std::vector<Incident>& incidents, int rank, BackendKind kind) {
+  std::vector<Series> all;
+  for (const auto& [spec, algorithm, rates] : products) {
+    const std::string load = fmt::format("product {}", name_of(spec.type));
+    Series common;
+    common.conditions = {{"shape", fmt::format("{}x{}x{}", spec.m, spec.n, spec.k)},
+                         {"algorithm", without_library(algorithm)},
+                         {"data", "random"},
+                         {"manner", "checked"}};
+    common.window = seen_of(windows, static_cast<std::size_t>(rank), spec.type);
+    if (!rates.clock_mhz.empty()) common.clock_mhz = median_of(rates.clock_mhz);
+    for (const Incident& incident : incidents)
+      if ((incident.rank == rank || incident.mismatch.of_all) && incident.mismatch.load == load)
+        common.wrong = incident.mismatch.cause;
+    for (const Metric& metric : product_metrics(spec.type, kind)) {
+      Series one = common;
+      one.metric = metric;
+      one.samples = thinned(metric.unit == "MHz"       ? rates.clock_mhz
+                            : metric.unit == "TFLOP/s" ? rates.tflops
+                                                       : rates.flop_per_cycle_sm);
+      all.push_back(std::move(one));
+    }
+  }
+  return all;
 }
 
 }  // namespace shakedown::node

@@ -1,16 +1,41 @@
-// From a soak's windows and mismatches to its verdicts.
+// What a soak without errors proves.
 #pragma once
 
 #include <map>
 #include <string>
 #include <vector>
 
-#include "common/verdict.hpp"
-#include "launch/node/soak/rank_identity.hpp"
-#include "launch/node/soak/statement.hpp"
+#include "common/record.hpp"
+#include "launch/node/compute/rates.hpp"
+#include "launch/node/soak/schedule.hpp"
 #include "launch/node/soak/window.hpp"
 
 namespace shakedown::node {
+
+/// The work that was checked, on all GPUs.
+struct Work {
+  double products = 0;
+  double probes = 0;        // of single processors
+  double memory_bytes = 0;  // read and verified
+  double copied_bytes = 0;  // between host and device
+  double link_bytes = 0;    // delivered by collectives
+  double gpu_hours = 0;
+  double self_compared = 0;  // of the products: with the same GPU's others alone
+};
+
+/// Events per GPU-hour that are excluded at 95 % where none was seen in this time: 3 / T, the rule
+/// of three (exactly -ln 0.05 / T). Infinite for no time.
+double rate_bound(double gpu_hours);
+
+/// "0 wrong in 2.1e6 products, 9.8 PB of memory, 1.2 PB over links: rate below 12 per GPU-hour at
+/// 95 %"; "2.1e6 products, of which 1.6e6 were compared only with themselves". With wrong
+/// operations there is no bound to give. `device`: "GPU" or "rank".
+std::string statement_of(const Work& work, double wrong, const std::string& device = "GPU");
+
+/// "9.8 PB", decimal units.
+std::string readable_decimal_bytes(double bytes);
+
+// From a soak's windows and mismatches to its verdicts.
 
 /// A mismatch with what the GPU was like in its window.
 struct Incident {
@@ -67,5 +92,30 @@ Verdict judge_job(const std::vector<Window>& windows, const std::vector<Verdict>
 
 /// The fields of a "soak_summary" record.
 Json summary_of(const std::vector<Window>& windows, const std::vector<MemoryCoverage>& memory);
+
+// What a soak's windows show of the GPUs' health: throttling, counted errors, XIDs.
+
+void judge_health(const std::vector<Window>& windows, const std::vector<RankIdentity>& ranks,
+                  std::vector<Verdict>& verdicts);
+
+/// "XIDs not known on rank 0: ...": what could not be watched of a GPU, and is no reason to doubt
+/// what was computed.
+std::vector<std::string> unknown_health(const std::vector<Window>& windows,
+                                        const std::vector<RankIdentity>& ranks);
+
+// What a soak gives the judge: the rates of its products, as `metric` lines.
+
+/// One type's products on this rank, in all windows of steady products.
+struct SoakedProduct {
+  ProductSpec spec;
+  std::string algorithm;
+  ProductRates rates;
+};
+
+/// product/T/... as bin/compute_perf has them, with the condition manner "checked": the products
+/// are compared all the while. Wrong where one of them was.
+std::vector<Series> series_of(const std::vector<SoakedProduct>& products,
+                              const std::vector<Window>& windows,
+                              const std::vector<Incident>& incidents, int rank, BackendKind kind);
 
 }  // namespace shakedown::node

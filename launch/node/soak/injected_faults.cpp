@@ -1,6 +1,6 @@
 #include "launch/node/soak/injected_faults.hpp"
 
-#include "common/fault.hpp"
+#include "common/program.hpp"
 
 namespace shakedown::node {
 namespace {

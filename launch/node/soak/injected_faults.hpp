@@ -5,9 +5,9 @@
 #include <cstdint>
 #include <memory>
 
-#include "launch/node/soak/copies.hpp"
+#include "launch/node/soak/memory_test.hpp"
 #include "launch/node/soak/sm_probe.hpp"
-#include "launch/node/soak/sweep_kernels.hpp"
+#include "launch/node/soak/transfer_load.hpp"
 
 namespace shakedown::node {
 

@@ -9,8 +9,7 @@
 #include <vector>
 
 #include "common/record.hpp"
-#include "common/verdict.hpp"
-#include "launch/node/soak/error_placing.hpp"
+#include "launch/node/soak/jury.hpp"
 
 namespace shakedown {
 class MpiSession;

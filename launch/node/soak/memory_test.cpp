@@ -1,15 +1,19 @@
 #include "launch/node/soak/memory_test.hpp"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
+#include <bit>
 #include <nlohmann/json.hpp>
+#include <numeric>
 #include <thread>
 #include <utility>
+#include <vector>
 
 #include "common/error.hpp"
+#include "common/hash.hpp"
 #include "launch/node/soak/injected_faults.hpp"
-#include "launch/node/soak/memory_findings.hpp"
 
 namespace shakedown::node {
 namespace {
@@ -250,6 +254,249 @@ std::unique_ptr<MemoryTest> make_memory_test(Device& device, const LoadSettings&
   std::unique_ptr<SweepKernels> kernels = make_sweep_kernels(device);
   if (load.fault) kernels = inject(MemoryFault{}, device, std::move(kernels));
   return std::make_unique<MemoryTest>(device, load, settings, std::move(kernels));
+}
+
+namespace {
+
+constexpr std::uint64_t kOnes = ~std::uint64_t{0};
+
+/// What all words hold in turn.
+std::vector<WordRule> rules_of(MemoryPattern pattern, std::uint64_t seed) {
+  switch (pattern) {
+    case MemoryPattern::random:
+      return {{WordKind::random, seed, 0},
+              {WordKind::random, seed, kOnes},
+              {WordKind::random, seed, 0}};
+    case MemoryPattern::address:
+      return {{WordKind::address, 0, 0}, {WordKind::address, 0, kOnes}, {WordKind::address, 0, 0}};
+    case MemoryPattern::inversions: {
+      std::vector<WordRule> rules;
+      for (const std::uint64_t background :
+           {0x0U, 0x55555555U, 0x33333333U, 0x0F0F0F0FU, 0x00FF00FFU})
+        for (const std::uint64_t flip : {std::uint64_t{0}, kOnes})
+          rules.push_back({WordKind::constant, 0, (background << 32 | background) ^ flip});
+      return rules;
+    }
+    case MemoryPattern::walking_ones:
+    case MemoryPattern::walking_zeros: {
+      std::vector<WordRule> rules;
+      for (std::uint64_t step = 0; step < 64; ++step)
+        rules.push_back(
+            {WordKind::walking, step, pattern == MemoryPattern::walking_ones ? 0 : kOnes});
+      return rules;
+    }
+    case MemoryPattern::retention:
+      return {{WordKind::random, ~seed, 0}, {WordKind::random, ~seed, kOnes}};
+  }
+  throw InternalError("a memory pattern without rules");
+}
+
+}  // namespace
+
+const char* name_of(MemoryPattern pattern) {
+  switch (pattern) {
+    case MemoryPattern::random: return "random";
+    case MemoryPattern::address: return "address in address";
+    case MemoryPattern::inversions: return "moving inversions";
+    case MemoryPattern::walking_ones: return "walking ones";
+    case MemoryPattern::walking_zeros: return "walking zeros";
+    case MemoryPattern::retention: return "retention";
+  }
+  return "";
+}
+
+std::vector<MemoryPattern> all_memory_patterns() {
+  return {MemoryPattern::random,       MemoryPattern::address,       MemoryPattern::inversions,
+          MemoryPattern::walking_ones, MemoryPattern::walking_zeros, MemoryPattern::retention};
+}
+
+std::vector<MarchElement> march_of(const std::vector<MemoryPattern>& patterns, std::uint64_t seed,
+                                   std::uint64_t pass) {
+  std::vector<MarchElement> march;
+  for (const MemoryPattern pattern : patterns) {
+    const auto rules = rules_of(pattern, derive_seed(seed, pass));
+    for (std::size_t i = 0; i <= rules.size(); ++i) {
+      MarchElement element{pattern, {}, {}, i / 2 % 2 == 1, false};  // twice up, twice down
+      if (i > 0) element.check = rules[i - 1];
+      if (i < rules.size()) element.write = rules[i];
+      element.waits = pattern == MemoryPattern::retention && i > 0;
+      march.push_back(element);
+    }
+  }
+  return march;
+}
+
+namespace {
+
+constexpr std::uint64_t kRow = 256;            // words around the wrong one that are tried with it
+constexpr std::uint64_t kOtherAddresses = 16;  // spread evenly over the memory
+constexpr std::uint64_t kFlushed = std::uint64_t{256} << 17;  // words: above twice any cache
+
+}  // namespace
+
+/// Writes the words around an address and reads them back from memory.
+class MemoryRetrial::OneWord final : public Retrial {
+ public:
+  OneWord(MemoryRetrial& kept, const std::vector<MemoryPart>& parts, std::uint64_t index,
+          const WordRule& rule, Stream& stream)
+      : kept_(kept),
+        parts_(parts),
+        stream_(stream),
+        rule_(rule),
+        words_(parts.back().block.first + parts.back().block.words.count) {
+    for (std::uint64_t i = 0; i <= kOtherAddresses; ++i)
+      places_.push_back((index % words_ + i * (words_ / (kOtherAddresses + 1))) % words_);
+  }
+
+  std::optional<bool> wrong(int processor, int address) override {
+    const std::uint64_t index = places_[static_cast<std::size_t>(address)];
+    const MemoryBlock row = row_at(index);
+    auto* const errors = static_cast<MemoryErrors*>(kept_.errors_.data());
+    kept_.device_.zero(errors, sizeof(MemoryErrors), stream_);
+    Sweep sweep;
+    sweep.processor = processor;
+    sweep.write = rule_;
+    kept_.kernels_.sweep(row, sweep, errors, stream_);
+    flush(index + words_ / 2);
+    std::swap(sweep.check, sweep.write);
+    kept_.kernels_.sweep(row, sweep, errors, stream_);
+    const auto result = download<MemoryErrors>(kept_.device_, stream_, errors, 1).front();
+    if (result.swept_by_one != 2) return std::nullopt;
+    return result.count > 0;
+  }
+
+  void restore() {
+    for (const std::uint64_t index : places_) {
+      Sweep sweep;
+      sweep.write = part_at(index).holds;
+      if (sweep.write)
+        kept_.kernels_.sweep(row_at(index), sweep,
+                             static_cast<MemoryErrors*>(kept_.ignored_.data()), stream_);
+    }
+    stream_.synchronize();
+  }
+
+ private:
+  const MemoryPart& part_at(std::uint64_t index) const {
+    return *(std::upper_bound(
+                 parts_.begin(), parts_.end(), index,
+                 [](std::uint64_t i, const MemoryPart& part) { return i < part.block.first; }) -
+             1);
+  }
+
+  MemoryBlock row_at(std::uint64_t index) const {
+    const MemoryBlock& block = part_at(index).block;
+    const std::uint64_t begin = (index - block.first) / kRow * kRow;
+    return {block.words.slice(begin, std::min(kRow, block.words.count - begin)),
+            block.first + begin};
+  }
+
+  /// Reads as much as pushes anything else out of the caches.
+  void flush(std::uint64_t from) {
+    const std::uint64_t most = std::min(kFlushed, words_ / 8);
+    for (std::uint64_t read = 0; read < most;) {
+      const std::uint64_t index = (from + read) % words_ / 2 * 2;
+      const MemoryPart& part = part_at(index);
+      const std::uint64_t begin = index - part.block.first;
+      const std::uint64_t count =
+          std::min<std::uint64_t>(part.block.words.count - begin, most - read + 1) / 2 * 2;
+      Sweep sweep;
+      sweep.check = part.holds;
+      if (sweep.check)
+        kept_.kernels_.sweep({part.block.words.slice(begin, count), index}, sweep,
+                             static_cast<MemoryErrors*>(kept_.ignored_.data()), stream_);
+      read += count;
+    }
+  }
+
+  MemoryRetrial& kept_;
+  const std::vector<MemoryPart>& parts_;
+  Stream& stream_;
+  WordRule rule_;
+  std::uint64_t words_;                // of the memory
+  std::vector<std::uint64_t> places_;  // of the wrong word, and others
+};
+
+MemoryRetrial::MemoryRetrial(Device& device, const SweepKernels& kernels)
+    : device_(device),
+      kernels_(kernels),
+      errors_(device, sizeof(MemoryErrors)),
+      ignored_(device, sizeof(MemoryErrors)) {}
+
+Evidence MemoryRetrial::collect(const std::vector<MemoryPart>& parts, const MemoryError& error,
+                                const WordRule& rule, Stream& stream, int repeats) {
+  device_.zero(ignored_.data(), ignored_.bytes(), stream);
+  OneWord word(*this, parts, error.index, rule, stream);
+  const std::vector<int> processors = kernels_.processors();
+  const Evidence evidence = collect_evidence(word, error.processor, processors,
+                                             static_cast<int>(kOtherAddresses), repeats);
+  word.restore();
+  return evidence;
+}
+
+Attempts MemoryRetrial::attempt(const std::vector<MemoryPart>& parts, std::uint64_t index,
+                                const WordRule& rule, Stream& stream, int repeats) {
+  device_.zero(ignored_.data(), ignored_.bytes(), stream);
+  OneWord word(*this, parts, index, rule, stream);
+  const Attempts tried = collect_evidence(word, kernels_.processors().front(), {}, 0, repeats).same;
+  word.restore();
+  return tried;
+}
+
+std::string bits_text(std::uint64_t difference) {
+  const int count = std::popcount(difference);
+  if (count > 8) return fmt::format("{} bits", count);
+  std::vector<int> bits;
+  for (int bit = 0; bit < 64; ++bit)
+    if ((difference >> bit & 1U) != 0) bits.push_back(bit);
+  return fmt::format("{} {}", count == 1 ? "bit" : "bits", fmt::join(bits, ", "));
+}
+
+CommonTraits traits_of(std::span<const MemoryError> errors) {
+  CommonTraits traits;
+  if (errors.empty()) return traits;
+  traits.lowest = errors.front().index;
+  bool one_lane = true;
+  for (const MemoryError& error : errors) {
+    const std::uint64_t difference = error.expected ^ error.found;
+    traits.any_bits |= difference;
+    if ((difference & error.found) != 0) ++traits.set;
+    if ((difference & error.expected) != 0) ++traits.cleared;
+    if (error.found_again == error.expected) ++traits.transient;
+    traits.lowest = std::min(traits.lowest, error.index);
+    one_lane = one_lane && error.index % 32 == errors.front().index % 32;
+  }
+  for (const MemoryError& error : errors)
+    traits.period = std::gcd(traits.period, error.index - traits.lowest);
+  if (one_lane && traits.period != 0) traits.lane = static_cast<int>(traits.lowest % 32);
+  return traits;
+}
+
+std::string findings_text(std::span<const MemoryError> listed, std::uint64_t count) {
+  const CommonTraits traits = traits_of(listed);
+  std::string text =
+      fmt::format("{} {} of 8 bytes{}: {}, {}", count, count == 1 ? "word" : "words",
+                  listed.size() < count ? fmt::format(", of the first {}", listed.size()) : "",
+                  bits_text(traits.any_bits),
+                  traits.cleared == 0 ? "1 instead of 0"
+                  : traits.set == 0   ? "0 instead of 1"
+                                      : "both ways");
+  if (traits.period > 1) text += fmt::format("; every {} words", traits.period);
+  if (traits.lane >= 0) text += fmt::format("; index {} modulo 32", traits.lane);
+  if (traits.transient > 0) text += fmt::format("; {} right when read again", traits.transient);
+  return text;
+}
+
+WordKind kind_of(const Sweep& sweep) {
+  ENSURE(sweep.check || sweep.write, "a sweep does nothing");
+  ENSURE(!sweep.check || !sweep.write || sweep.check->kind == sweep.write->kind,
+         "a sweep checks and writes words of one kind");
+  return sweep.check ? sweep.check->kind : sweep.write->kind;
+}
+
+std::unique_ptr<SweepKernels> make_sweep_kernels(Device& device) {
+  return device.kind() == BackendKind::gpu ? gpu::make_sweep_kernels(device)
+                                           : cpu::make_sweep_kernels(device);
 }
 
 }  // namespace shakedown::node

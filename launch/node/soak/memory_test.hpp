@@ -1,19 +1,174 @@
-// The memory test: patterns over nearly all of a device's memory, a march at a time.
+// What a word of the tested memory holds, as a function of its index: the same on host and device.
 #pragma once
 
 #include <array>
 #include <chrono>
+#include <cstdint>
 #include <memory>
+#include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
+#include "common/device.hpp"
+#include "common/host_device.hpp"
+#include "launch/node/soak/gpu_health.hpp"
+#include "launch/node/soak/jury.hpp"
 #include "launch/node/soak/load.hpp"
-#include "launch/node/soak/memory_march.hpp"
-#include "launch/node/soak/memory_retrial.hpp"
-#include "launch/node/soak/other_gpus.hpp"
-#include "launch/node/soak/sweep_kernels.hpp"
+#include "launch/node/soak/tile_hash.hpp"
 
 namespace shakedown::node {
+
+/// Words have 8 bytes and are numbered through all of the tested memory.
+enum class WordKind {
+  address,   // the word's own byte offset
+  random,    // a hash of index and seed
+  constant,  // zeros
+  walking,   // a one, at bit (index + seed) modulo 64
+};
+
+/// The value of a word: of its kind, with the bits of `flip` inverted.
+struct WordRule {
+  WordKind kind = WordKind::constant;
+  std::uint64_t seed = 0;
+  std::uint64_t flip = 0;
+  bool operator==(const WordRule&) const = default;
+};
+
+/// The two words of 16 bytes share one hash: a hash for each word would cost a GPU more time than
+/// its memory does.
+SHAKEDOWN_HOST_DEVICE inline std::uint64_t random_word(std::uint64_t index, std::uint64_t seed) {
+  const std::uint64_t hash = number_format::hash(seed, index / 2);
+  return index % 2 == 0 ? hash : ((hash << 29) | (hash >> 35)) ^ 0xA5A5A5A5A5A5A5A5U;
+}
+
+/// `kind` is given apart from the rule so that a kernel knows it when it is compiled.
+SHAKEDOWN_HOST_DEVICE inline std::uint64_t word_of(WordKind kind, const WordRule& rule,
+                                                   std::uint64_t index) {
+  switch (kind) {
+    case WordKind::address: return (index * 8) ^ rule.flip;
+    case WordKind::random: return random_word(index, rule.seed) ^ rule.flip;
+    case WordKind::constant: return rule.flip;
+    case WordKind::walking: return (std::uint64_t{1} << ((index + rule.seed) % 64)) ^ rule.flip;
+  }
+  return 0;
+}
+
+// The patterns of the memory test as one march: elements that each sweep all of the memory before
+// the next one begins, so that a write to one address that changes another is found wherever both
+// lie (van de Goor, "Testing Semiconductor Memories", 1991).
+
+enum class MemoryPattern {
+  random,         // a hash of address and seed, then its inverse
+  address,        // each word's own address, then its inverse
+  inversions,     // moving inversions of five backgrounds: 0, 01, 0011, 00001111, 8 zeros 8 ones
+  walking_ones,   // one bit of a word, at each of its 64 places
+  walking_zeros,  // the inverse
+  retention,      // random words and their inverse, each left alone for a while
+};
+const char* name_of(MemoryPattern pattern);  // "walking ones"
+std::vector<MemoryPattern> all_memory_patterns();
+
+/// All of the memory is checked by one rule, then overwritten by the next, word by word.
+struct MarchElement {
+  MemoryPattern pattern = MemoryPattern::random;
+  std::optional<WordRule> check, write;
+  bool descending = false;
+  bool waits = false;  // for the time of retention, before it
+};
+
+/// A pass: all elements of the patterns in order. Random words differ from pass to pass.
+std::vector<MarchElement> march_of(const std::vector<MemoryPattern>& patterns, std::uint64_t seed,
+                                   std::uint64_t pass);
+
+// Writes words by a rule and checks them, at the speed of memory and where the memory is.
+
+/// A part of the tested memory: whole groups of 16 bytes.
+struct MemoryBlock {
+  View words;               // uint64
+  std::uint64_t first = 0;  // the number of its first word
+};
+
+inline constexpr int kAnyProcessor = -1;
+
+/// What is done to each word of a block: checked, then overwritten. Both rules are of one kind.
+struct Sweep {
+  std::optional<WordRule> check;
+  std::optional<WordRule> write;
+  bool descending = false;
+  std::uint32_t id = 0;           // MemoryError::sweep has it
+  int processor = kAnyProcessor;  // else by this one alone: an SM, or a core
+};
+
+/// Of the rules that there are: one at least.
+WordKind kind_of(const Sweep& sweep);
+
+/// One word that was not what it must be.
+struct MemoryError {
+  std::uint64_t index = 0;
+  std::uint64_t expected = 0, found = 0;
+  std::uint64_t found_again = 0;  // by a second reading
+  std::uint32_t sweep = 0;
+  std::int32_t processor = 0;  // that read it
+};
+
+/// What sweeps have found; in device memory while they run. The count is exact, the list bounded.
+struct MemoryErrors {
+  static constexpr std::size_t kListed = 256;
+  unsigned long long count = 0;
+  unsigned long long swept_by_one = 0;  // sweeps by one processor that this processor has done
+  MemoryError list[kListed];
+};
+
+class SweepKernels {
+ public:
+  virtual ~SweepKernels() = default;
+  /// Enqueues. A sweep by one processor that does not get there does nothing, and is not counted.
+  virtual void sweep(const MemoryBlock& block, const Sweep& sweep, MemoryErrors* found,
+                     Stream& stream) const = 0;
+  /// The processors' numbers: SMs, or the cores that this process may use.
+  virtual std::vector<int> processors() const = 0;
+};
+
+namespace cpu {
+std::unique_ptr<SweepKernels> make_sweep_kernels(Device& device);
+}
+namespace gpu {
+std::unique_ptr<SweepKernels> make_sweep_kernels(Device& device);
+}
+/// Throws UsageError where the backend is not built.
+std::unique_ptr<SweepKernels> make_sweep_kernels(Device& device);
+
+// A wrong word of memory, tried again: written and read by one processor, by others, and elsewhere.
+
+/// A block of the tested memory and what its words hold; none: nothing was written yet.
+struct MemoryPart {
+  MemoryBlock block;
+  std::optional<WordRule> holds;
+};
+
+/// Keeps the little memory that retrials need, for there is none left while a test goes on.
+class MemoryRetrial {
+ public:
+  MemoryRetrial(Device& device, const SweepKernels& kernels);
+
+  /// Tries the word with the rule that it broke. Afterwards all parts hold what they held.
+  Evidence collect(const std::vector<MemoryPart>& parts, const MemoryError& error,
+                   const WordRule& rule, Stream& stream, int repeats = 100);
+  /// The same word of this memory, for an error of another GPU.
+  Attempts attempt(const std::vector<MemoryPart>& parts, std::uint64_t index, const WordRule& rule,
+                   Stream& stream, int repeats = 100);
+
+ private:
+  class OneWord;
+
+  Device& device_;
+  const SweepKernels& kernels_;
+  Buffer errors_;   // MemoryErrors of the retrial
+  Buffer ignored_;  // and of what only pushes the word out of the caches
+};
+
+// The memory test: patterns over nearly all of a device's memory, a march at a time.
 
 struct MemoryTestSettings {
   double share = 0.95;                             // of the device's memory that is free now
@@ -105,5 +260,26 @@ class MemoryTest : public Load {
 /// With the fault where load.fault says so: a bit of one word that does not keep what is written.
 std::unique_ptr<MemoryTest> make_memory_test(Device& device, const LoadSettings& load,
                                              const MemoryTestSettings& settings);
+
+// What wrong words of memory have in common: corrupted addresses are periodic where an address or
+// data line is at fault, and a weak cell has its one bit.
+
+/// "bit 17", "bits 0, 17", "41 bits".
+std::string bits_text(std::uint64_t difference);
+
+struct CommonTraits {
+  std::uint64_t any_bits = 0;  // wrong in some word
+  std::uint64_t set = 0,
+                cleared = 0;  // words with bits that are 1 instead of 0, and 0 instead of 1
+  std::uint64_t lowest = 0;   // index
+  std::uint64_t period = 0;   // the greatest number that divides all distances; 0: one index alone
+  int lane = -1;              // index modulo 32 where all share it, and the period is not 0
+  std::size_t transient = 0;  // words that were right when read again
+};
+CommonTraits traits_of(std::span<const MemoryError> errors);
+
+/// "3 words of 8 bytes: bit 17, 1 instead of 0; every 4096 words, index 5 modulo 32". `count` are
+/// all, of which `listed` may be the first few.
+std::string findings_text(std::span<const MemoryError> listed, std::uint64_t count);
 
 }  // namespace shakedown::node

@@ -1,5 +1,5 @@
-// Products of one type as a load of the soak: full-entropy ones judged by a jury of the GPUs of one
-// model, and ones of integers whose result is known.
+// One product on this rank's device with what checks it: used by the soak, its second looks and
+// --replay alike.
 #pragma once
 
 #include <array>
@@ -7,18 +7,64 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <string>
 #include <vector>
 
-#include "common/fault.hpp"
+#include "common/device.hpp"
 #include "common/mpi_session.hpp"
+#include "common/program.hpp"
 #include "common/sm_clock.hpp"
+#include "launch/node/compute/product.hpp"
 #include "launch/node/compute/verify.hpp"
 #include "launch/node/soak/jury.hpp"
 #include "launch/node/soak/load.hpp"
-#include "launch/node/soak/pace.hpp"
-#include "launch/node/soak/product_rig.hpp"
+#include "launch/node/soak/schedule.hpp"
+#include "launch/node/soak/tile_hash.hpp"
 
 namespace shakedown::node {
+
+class ProductRig {
+ public:
+  /// Room for the records of this many batches. `fault`: product, hash or slow, injected here.
+  ProductRig(const ProductSpec& spec, Device& device, const std::string& algorithm, int batches,
+             std::optional<FaultKind> fault);
+
+  const ProductSpec& spec() const { return product_->spec(); }
+  std::string algorithm() const { return product_->algorithm(); }
+  const TileGrid& grid() const { return grid_; }
+  Product& product() { return *product_; }
+  Stream& stream() { return *stream_; }
+  Device& device() { return device_; }
+
+  /// From now on this fault.
+  void inject(std::optional<FaultKind> fault) { fault_ = fault; }
+  void fill(Operands operands, std::uint64_t seed) { product_->fill(operands, seed, *stream_); }
+  /// Enqueues one product.
+  void run();
+  /// The same, and the hashes of its tiles into the batch's records; `product` is 0 for the first.
+  void run_checked(int batch, std::uint32_t product);
+
+  /// Waits for the stream.
+  std::vector<TileRecord> records(int batch);
+  TileRecord record(int batch, std::int64_t tile);
+  std::vector<std::byte> tile_bytes(std::int64_t tile) {
+    return read_tile(device_, product_->c(), grid_, tile, *stream_);
+  }
+
+ private:
+  TileRecord* records_of(int batch) const;
+
+  Device& device_;
+  std::unique_ptr<Stream> stream_;
+  std::unique_ptr<Product> product_;
+  std::unique_ptr<TileHasher> hasher_;
+  TileGrid grid_;
+  Buffer records_;
+  std::optional<FaultKind> fault_;
+};
+
+// Products of one type as a load of the soak: full-entropy ones judged by a jury of the GPUs of one
+// model, and ones of integers whose result is known.
 
 struct ProductSettings {
   ProductSpec spec;

@@ -1,10 +1,18 @@
 // What a soak does when: phases of a few seconds, each of one load or of all, over and over.
 #pragma once
 
+#include <fmt/format.h>
+
+#include <array>
+#include <cstdint>
+#include <functional>
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
 
+#include "common/device.hpp"
+#include "common/record.hpp"
 #include "launch/node/compute/product.hpp"
 
 namespace shakedown::node {
@@ -44,5 +52,91 @@ double window_seconds(double total_s, std::size_t phases);
 
 /// Makes square waves that are too slow for a window faster: each has two periods in it at least.
 void fit_pulses(std::vector<Phase>& phases, double window_s);
+
+// When operations are enqueued on a stream: chunk by chunk, steadily or as a square wave.
+
+/// The host's clock, in seconds. Tests have one of their own.
+struct PaceClock {
+  std::function<double()> now;
+  std::function<void(double until)> sleep_until;
+};
+PaceClock steady_clock();
+
+/// Operations that were enqueued together.
+struct Chunk {
+  std::uint32_t operations = 0;
+  double seconds = 0;  // on the device; kUnknown: it may have been idle before, or still works
+};
+
+/// One chunk is under way while the next one is enqueued; of a square wave none is, so that what is
+/// on ends with the pulse. Chunks grow until one takes some milliseconds; never beyond a quarter of
+/// a period.
+class Pace {
+ public:
+  Pace(Stream& stream, std::array<std::unique_ptr<Event>, 3> events,
+       PaceClock clock = steady_clock());
+
+  /// Time is counted from here. Each period of `hertz` begins with its pulse; 0: always on.
+  void begin(double hertz);
+  /// `enqueue(chunk, operations)` again and again, once at least, until `seconds` after begin().
+  std::vector<Chunk> run(double seconds, const std::function<bool()>& stopped,
+                         const std::function<void(int chunk, std::uint32_t operations)>& enqueue);
+
+ private:
+  bool rest();
+  Event& event(std::uint64_t chunk) { return *events_[chunk % events_.size()]; }
+
+  Stream& stream_;
+  std::array<std::unique_ptr<Event>, 3> events_;  // ends of chunks
+  PaceClock clock_;
+  double begin_ = 0;
+  double hertz_ = 0;
+  std::uint32_t size_ = 1;      // of the next chunk
+  std::uint64_t enqueued_ = 0;  // chunks
+};
+
+/// Where rates are compared the first chunk and then two of each four are checked: of chunks 1 to 4
+/// the outer ones, and so on. What changes steadily, as the clock does at the power limit, is the
+/// same for both.
+inline bool is_checked_chunk(int chunk) { return chunk % 4 < 2; }
+
+/// Operations per second of checked chunks, and of unchecked ones between them, in whole fours of
+/// known times.
+struct ComparedRates {
+  double checked = 0, checked_s = 0;
+  double unchecked = 0, unchecked_s = 0;
+  void add(const std::vector<Chunk>& chunks);
+  /// Checked over unchecked; kUnknown where there were no such fours.
+  double ratio() const;
+};
+
+// Who a rank is, in a soak's verdicts.
+
+/// Who the ranks are.
+struct RankIdentity {
+  std::string host;
+  std::string uuid;    // empty on cpu
+  std::string serial;  // empty: not known
+  std::string model;
+  std::string stalled = "";    // calls of the driver that did not return in time
+  bool remap_pending = false;  // memory waits for a reset to be replaced
+  bool lacks_ecc = false;      // or it is off
+};
+
+/// A verdict of this check on the rank's GPU, or on the rank where it has none.
+inline Verdict on_rank(int rank, const RankIdentity& identity, const char* check) {
+  Verdict verdict;
+  verdict.check = check;
+  verdict.scope = identity.uuid.empty() ? Scope::rank : Scope::gpu;
+  verdict.name = identity.uuid.empty() ? std::to_string(rank) : identity.uuid;
+  verdict.hosts = {identity.host};
+  return verdict;
+}
+
+/// "rank 3 on n017, serial 1652923".
+inline std::string place_of(int rank, const RankIdentity& identity) {
+  return fmt::format("rank {} on {}{}", rank, identity.host,
+                     identity.serial.empty() ? "" : ", serial " + identity.serial);
+}
 
 }  // namespace shakedown::node

@@ -12,9 +12,8 @@
 #include "common/program.hpp"
 #include "launch/node/compute/results.hpp"
 #include "launch/node/soak/capsule.hpp"
-#include "launch/node/soak/gathering.hpp"
-#include "launch/node/soak/health_findings.hpp"
-#include "launch/node/soak/observations.hpp"
+#include "launch/node/soak/findings.hpp"
+#include "launch/node/soak/window.hpp"
 
 namespace shakedown::node {
 namespace {

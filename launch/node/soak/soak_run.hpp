@@ -8,12 +8,12 @@
 #include <vector>
 
 #include "common/judge/court.hpp"
-#include "common/progress.hpp"
+#include "common/mpi_session.hpp"
 #include "common/record.hpp"
-#include "common/stop_signals.hpp"
-#include "launch/node/compute/other_processes.hpp"
+#include "common/text_table.hpp"
+#include "launch/node/compute/results.hpp"
 #include "launch/node/soak/findings.hpp"
-#include "launch/node/soak/soak_options.hpp"
+#include "launch/node/soak/options.hpp"
 
 namespace shakedown::node {
 

@@ -1,17 +1,94 @@
-// What one window of a soak did and met, on every rank.
+// The loads of one rank, and a phase's work with them.
 #pragma once
 
 #include <array>
+#include <map>
+#include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
-#include "common/gpu_sampler.hpp"
+#include "common/backend.hpp"
+#include "common/mpi_session.hpp"
+#include "common/nvml.hpp"
+#include "common/program.hpp"
 #include "common/record.hpp"
 #include "launch/node/soak/gpu_health.hpp"
-#include "launch/node/soak/kernel_watch.hpp"
-#include "launch/node/soak/work.hpp"
+#include "launch/node/soak/load.hpp"
+#include "launch/node/soak/product_load.hpp"
+#include "launch/node/soak/schedule.hpp"
 
 namespace shakedown::node {
+
+class MemoryTest;
+
+/// What all loads are made with.
+struct WorkSettings {
+  std::vector<Phase> phases;  // of all cycles: which loads there are
+  std::int64_t size = 0;      // m and n of the products
+  std::uint64_t seed = 0;
+  std::optional<FaultKind> fault;  // of this rank
+  double retention_s = 10;         // that memory is left alone before it is verified
+  std::function<bool()> stopped;
+};
+
+/// How much of a rank's memory the soak tested; exchanged between ranks. All 0 without that load.
+struct MemoryCoverage {
+  double share = kUnknown;                 // of all of the GPU's; kUnknown on the cpu backend
+  double passes = 0;                       // complete ones, of all patterns
+  double patterns_done = 0, patterns = 0;  // of the pass that goes on, and in all
+  double of_pass = 0;                      // what is done of the pass that goes on: 0 to 1
+
+  /// By every pattern, or there is nothing to cover.
+  bool is_whole() const { return patterns == 0 || passes >= 1; }
+};
+
+/// What a phase did on this rank.
+struct PhaseResult {
+  std::array<LoadCount, kLoadKinds> counts;  // by LoadKind
+  std::vector<Mismatch> found;
+  double checked_over_unchecked = kUnknown;  // rates of products
+  ProductRates rates;                        // of steady products; else empty
+  double seconds = 0;
+};
+
+class SoakWork {
+ public:
+  /// Collective. `jurors`: the ranks with this rank's model of device.
+  SoakWork(const WorkSettings& settings, Backend& backend, const MpiSession& jurors);
+  ~SoakWork();
+
+  /// Collective. `comparing`: of steady products also measures some that are not checked.
+  PhaseResult run(const Phase& phase, double seconds, bool comparing);
+
+  MemoryCoverage memory_coverage() const;
+  /// Of the type's products, once they were made.
+  const std::string& algorithm_of(ProductType type) const { return algorithms_.at(type); }
+  /// A line per load that has something to add to its counts, for people.
+  std::string summary() const;
+
+ private:
+  std::unique_ptr<ProductLoad> make_products(const Phase& phase);
+  std::unique_ptr<Load> make_load(LoadKind kind);
+  /// Nearly all memory that is left, but for the products.
+  std::unique_ptr<MemoryTest> make_memory();
+  Load& load_of(LoadKind kind) const;
+  LoadSettings settings_of(FaultKind kind) const;
+
+  WorkSettings settings_;
+  Backend& backend_;
+  const MpiSession& jurors_;
+  std::map<ProductType, std::string> algorithms_;
+  double free_share_ = 1;  // of the GPU's memory, before the loads allocated any
+  std::uint64_t windows_ = 0;
+  LoadCount first_collectives_;  // made before the first window
+  std::vector<Mismatch> first_found_;
+  std::map<LoadKind, std::unique_ptr<Load>> loads_;  // all but the products
+  MemoryTest* memory_ = nullptr;                     // of them; null: none
+  std::unique_ptr<ProductLoad> products_;            // of the phase
+};
+
+// What one window of a soak did and met, on every rank.
 
 /// One rank's share of a window, exchanged between ranks. Health is kUnknown where there is no
 /// NVML.
@@ -59,5 +136,13 @@ struct Window {
 
 /// The fields of a "soak" record.
 Json record_of(const Window& window);
+
+// What ranks exchange of a window next to its numbers. Collective.
+
+/// By rank.
+std::vector<std::vector<Mismatch>> gather(const MpiSession& session,
+                                          const std::vector<Mismatch>& found);
+std::vector<std::optional<std::vector<KernelEvent>>> gather(
+    const MpiSession& session, const std::optional<std::vector<KernelEvent>>& events);
 
 }  // namespace shakedown::node

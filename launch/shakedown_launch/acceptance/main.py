@@ -12,16 +12,15 @@ import time
 from .. import gpus, mpi, places
 from ..command import UsageError, name, say
 from ..job import RUNNING, Stopped
+from ..words import clean, count
 from . import options, stages
 from .campaign.campaign import Campaign
 from .campaign.fleet import Fleet, host_names
 from .campaign.progress import Log, Progress
-from .evidence import machines
 from .judge import program
 from .judge.judge import Judge
 from .model import EXIT_CODES, FAIL, INCONCLUSIVE, STOPPED, Acceptance, Finding
-from .report import digest, history, jsonl, junit, nagios, page, prometheus, slurm_lines, text
-from .words import clean, count
+from .report import digest, exports, history, nagios, page, slurm_lines, text
 
 # Of Slurm's hooks, which may need 20 s and 5 s: seconds until their jobs are ended, then killed.
 BUDGET_S = {stages.PROLOG: (14, 3), stages.PASSIVE: (4.3, 0.5)}
@@ -126,10 +125,7 @@ def conclude(campaign, judge, request, values, started, began):
     limit = program.LIMIT_S if tier not in BUDGET_S else \
         max(0, began + BUDGET_S[tier][0] - time.monotonic()) + JUDGE_S[tier]
     concluded, others, judged = judge.conclude(
-        campaign.nodes(), runs, [*campaign.findings, *machines.findings(runs, judge.records),
-                                 *judge.all_findings(runs, campaign.isolations)],
-        campaign.isolations, functools.partial(accepted, request.accept), campaign.rates(), limit,
-        campaign.expected(), campaign.left_out)
+        campaign.facts(), functools.partial(accepted, request.accept), limit)
     if request.fault:
         others += not_injected(request.fault, campaign, [
             *others, *(each for verdict in concluded for each in verdict.findings)])
@@ -186,14 +182,14 @@ def write(acceptance, judge, request, output, log, stopped):
     show(f"{line}\n" if request.nagios else brief(acceptance) if on_node else shown)
     try:
         log.line(f"{acceptance.outcome}\n{shown}")
-        jsonl.write(f"{output}/acceptance.jsonl", acceptance, bool(stopped))
+        exports.write_records(f"{output}/acceptance.jsonl", acceptance, bool(stopped))
         for file, content in [("acceptance.txt", shown),
                               ("acceptance.html", page.html(acceptance, sections=sections))]:
             with open(f"{output}/{file}", "w", encoding="utf-8", errors="replace") as opened:
                 opened.write(content)
-        for path, report in [(request.prometheus, prometheus), (request.junit, junit)]:
+        for path, report in [(request.prometheus, exports.prometheus), (request.junit, exports.junit)]:
             if path:
-                report.write(path, acceptance)
+                exports.write(path, report(acceptance))
     except OSError as error:  # a full disk is no reason to let a bad node pass
         if acceptance.outcome != FAIL:
             raise

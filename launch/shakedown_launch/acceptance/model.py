@@ -1,7 +1,9 @@
-"""What an acceptance run knows. Nothing here runs, reads or prints anything."""
+"""What an acceptance run knows, and each of it as the line of a record (results/schema.json): of
+runs.jsonl, which bin/judge reads, and of acceptance.jsonl. Nothing here runs, reads or prints anything."""
 
 import dataclasses
 import math
+import typing
 
 # From best to worst, as common/verdict. WARN and UNKNOWN are of findings alone and never a reason
 # against a node: what somebody should look at, and a fact that the machine, or this user, does not
@@ -21,6 +23,11 @@ HARDWARE, CONFIG, SOFTWARE, ENVIRONMENT, INFRASTRUCTURE = CLASSES = (
 def worst(outcomes):
     """PASS where there are none."""
     return max(outcomes, key=OUTCOMES.index, default=PASS)
+
+
+def known(values):
+    """Those that are not empty, 0, False or nan."""
+    return {key: value for key, value in values.items() if value and value == value}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -52,9 +59,17 @@ class Run:
     log: str
     round: int = 0  # of the ladder; 0 screens
     dead: tuple = ()  # (rank, host, "signal 9 (Killed)"), as launch/mpi found
-    lost: tuple = ()  # hosts
+    lost: tuple = ()  # (host; "" where it is not known, "host n17 was lost: ..."), as launch/mpi found
     note: str = ""  # why it did not end in order: "did not end within 60 s and was stopped"
     group: int = 0  # of the round
+
+    def line(self):
+        return {"kind": "stage", "name": self.stage, "nodes": self.nodes, "round": self.round,
+                "group": self.group, "exit_code": self.code, "started": self.started,
+                "elapsed_s": self.seconds, "record": self.record, "log": self.log, "note": self.note,
+                "lost_hosts": [host or "unknown" for host, _ in self.lost], "dead_ranks": [rank for rank, _, _ in self.dead],
+                "dead_hosts": [host for _, host, _ in self.dead],
+                "dead_causes": [cause for _, _, cause in self.dead]}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -82,7 +97,15 @@ class Figure:
 
     @property
     def higher_is_better(self):
-        return self.unit not in ("us", "ms", "s")
+        return self.unit not in ("us", "ms", "s", "°C")
+
+    def line(self):
+        """As bin/judge has it."""
+        others = {"stage": self.stage, "record": self.record, "witness": self.witness,
+                  "usual": self.usual, "limit": self.limit}
+        return {"kind": "figure", "metric": self.metric, "unit": self.unit, "value": self.value,
+                "samples": self.samples, "scope": self.scope, "name": self.name, "nodes": self.nodes,
+                "outcome": self.outcome, **known(others), **self.more}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -106,6 +129,48 @@ class Finding:
     def blames(self):
         """Whether it is a reason against its nodes."""
         return self.outcome not in (WARN, UNKNOWN)
+
+    @property
+    def scope(self):
+        kind = self.subject.split(" ")[0]
+        if self.gpu or kind in ("rank", "link", "rail"):
+            return "gpu" if self.gpu else kind
+        if len(self.nodes) == 2 and self.class_ == INFRASTRUCTURE:
+            return "link"
+        return "node" if len(self.nodes) == 1 else "job"
+
+    @property
+    def name(self):
+        """As the programs' own verdicts name it: UUID, rank 1, link 0->2, node."""
+        if self.scope in ("gpu", "node"):
+            return self.gpu or self.nodes[0]
+        return self.subject.split(" ", 1)[-1] or ",".join(self.nodes) or self.stage
+
+    def line(self):
+        of_rate = {"metric": self.check, "slow_looks": self.slow_looks, "looks": self.looks} if self.looks else {}
+        others = {"class": self.class_, "action": self.action, "gpu": self.gpu, "subject": self.subject,
+                  "check": self.check, "evidence": self.evidence, "accepted": self.accepted}
+        return {"kind": "verdict", "stage": self.stage, "scope": self.scope, "name": self.name,
+                "verdict": self.outcome, "nodes": self.nodes, "cause": self.cause, **of_rate, **known(others)}
+
+
+class Rounds(typing.NamedTuple):
+    """What the ladder's rounds so far leave for those to come and for the conclusion."""
+    passed: frozenset = frozenset()  # records of groups that passed
+    screen: tuple = ()  # figures of the first round
+    failed: str = ""  # why bin/judge had no result of a round
+
+
+class Facts(typing.NamedTuple):
+    """What a campaign found out: all that the judge concludes from."""
+    nodes: list  # of Node
+    runs: list
+    findings: tuple = ()  # of the inventory over all nodes
+    isolations: dict = {}  # stage: the ladder's Isolation
+    rounds: Rounds = Rounds()
+    rates: tuple = ()  # classes that every node must have a judgement of
+    expected: dict = {}  # node: names of the stages that it has to pass
+    left_out: dict = {}  # node: why no further stage ran on it
 
 
 @dataclasses.dataclass(frozen=True)

@@ -14,65 +14,45 @@ TIER_OPTIONS = {f"--{tier}": tier for tier in stages.TIERS if tier != stages.DEF
 COMMAND = Command(
     "[options]",
     """Runs every check and benchmark on one or more nodes, and concludes PASS, FAIL or INCONCLUSIVE
-    per node, with class, cause and action: node_check, self-test, products, memory, host links,
-    links between GPUs, collectives, training with checked gradients, soak; then several nodes
-    together, where a failure is traced to a node or a link. Without --quick and --full the stages
-    are chosen for 8 minutes, 2 of them soak; on the CPU all are short, the soak 5 s (--full:
-    --soak-minutes), and path and throughput do not run.""",
-    [Option(("--quick",), None, "short run before other jobs; its stages are chosen for 40 s"),
-     Option(("--full",), None, "all sizes and types, and a soak of --soak-minutes"),
-     Option(("--prolog",), None,
-            "run for Slurm's Prolog, at most 20 s: this node, and only the GPUs of the job "
-            "(SLURM_JOB_GPUS); INCONCLUSIVE ends with 0"),
-     Option(("--passive",), None,
-            "run for Slurm's HealthCheckProgram, at most 5 s: only reads; safe next to a running "
-            "job"),
+    per node, with class, cause and action; of several nodes it traces a failure to a node or a link.
+    Without a tier it is made for 8 minutes, 2 of them soak. On the CPU all is short.""",
+    [Option(("--quick",), None, "tier: short run before other jobs, made for 40 s"),
+     Option(("--full",), None, "tier: all sizes and types, and a soak of --soak-minutes"),
+     Option(("--prolog",), None, "tier for Slurm's Prolog: the job's GPUs here, at most 20 s"),
+     Option(("--passive",), None, "tier for HealthCheckProgram: only reads, at most 5 s"),
      Option(("--soak-minutes",), "X", "minutes of soak in a --full run (default: 15)"),
-     Option(("--backend",), "WHERE",
-            "where to compute: auto, gpu or cpu (default: auto: the GPUs; the CPU where the node has "
-            "none and none is requested)"),
-     Option(("-n",), "N", "ranks on each node (default: one per GPU, or two without GPUs)"),
+     Option(("--backend",), "WHERE", "gpu, cpu, or auto: gpu where there is one (default: auto)"),
+     Option(("-n",), "N", "ranks on each node (default: one per GPU, or two)"),
      Option(("--hosts",), "h1,h2",
-            "hosts to accept, reached by ssh or within Slurm's allocation (default: all nodes of "
-            "the allocation, else this machine)"),
+            "hosts to accept, by ssh or within Slurm's allocation (default: all of the allocation, "
+            "else this one)"),
      Option(("--hostfile",), "FILE", "file of hosts, one per line, in place of --hosts"),
      Option(("--expect-gpus",), "N",
-            "GPUs that each node must have; fewer is FAIL, before any communicator is made "
-            "(default: as Slurm grants, else as most of three nodes or more have)"),
+            "GPUs of each node; fewer is FAIL (default: Slurm's grant, else the number most of three "
+            "nodes or more have)"),
      Option(("--reference",), "PATH",
-            "file or folder of references, or of records, that rates are compared with; all nodes "
-            "must see it (default: those of results/reference, which the programs have built in)"),
-     Option(("--limits",), "FILE",
-            "file of limits that replace the built-in ones (docs/judge.md); all nodes must see it"),
-     Option(("--record-reference",), "FILE",
-            "write what was measured as a reference, if all nodes pass; three GPUs of a model at least"),
-     Option(("--history",), "FILE",
-            "append failures by serial number, and name the parts that failed before"),
+            "references or records to compare rates with; all nodes must see it (default: the "
+            "built-in results/reference)"),
+     Option(("--limits",), "FILE", "limits that replace the built-in ones (docs/judge.md)"),
+     Option(("--record-reference",), "FILE", "write a reference, if all nodes pass"),
+     Option(("--history",), "FILE", "append failures by serial; name what failed before"),
      Option(("--output",), "DIR",
-            "folder of acceptance.jsonl, .txt, .html, the log, and the records and logs of all "
-            "programs; all nodes must see it (default: acceptance-DATE-TIME-PID in runs/ of the "
-            "current folder, or in SHAKEDOWN_RUNS)"),
+            "folder of the report, records and logs; all nodes must see it (default: "
+            "runs/acceptance-DATE-TIME-PID, or in SHAKEDOWN_RUNS)"),
      Option(("--nagios",), None, "print one line for Nagios, and end with its exit codes"),
-     Option(("--prometheus",), "FILE",
-            "write metrics for the textfile collector of Prometheus's node_exporter (NAME.prom)"),
-     Option(("--junit",), "FILE", "write a JUnit report: a suite per node, a test case per stage"),
-     Option(("--accept",), "CHECK,...",
-            "warnings and unknown facts that are usual at this site, by the names of their checks "
-            "(governor,nics): they are listed at the end and count for nothing"),
-     Option(("--strict",), None,
-            "make a node INCONCLUSIVE by a warning or an unknown fact"),
+     Option(("--prometheus",), "FILE", "write metrics for node_exporter's textfile collector"),
+     Option(("--junit",), "FILE", "write JUnit XML: a suite per node, a case per stage"),
+     Option(("--accept",), "CHECK,...", "checks whose warnings and unknown facts count for nothing"),
+     Option(("--strict",), None, "make a node INCONCLUSIVE by a warning or unknown fact"),
      Option(("--inject-fault",), "KIND:RANK",
-            "inject a fault that must be found: product, memory, copy, collective, hash, slow or "
-            "stall, on this rank, counted over all nodes; slow:RANK:AMOUNT slows products alone, by "
-            "SMs that are held (3sms) or by idle time (5%)")],
+            "fault that must be found, on a rank of all nodes: product, memory, copy, collective, hash, "
+            "slow or stall; slow:RANK:3sms, slow:RANK:5% slow products alone")],
     """
-    Prints the report and, where a node failed, the lines that drain it in Slurm; nothing is
-    drained.
+    Prints the report and the lines that drain failed nodes in Slurm; drains nothing.
 
-    Ends with 0: every node PASS; 1: a node FAIL; 2: wrong usage; 3: a node INCONCLUSIVE, as
-    something could not be measured; 4: internal error; 5: stopped by a signal, after the report of
-    what had run by then. With --nagios: 0 OK, also where facts are not known; 1 WARNING: nodes pass
-    with a warning; 2 CRITICAL: a node FAIL; 3 UNKNOWN: a node INCONCLUSIVE, or wrong usage.
+    Ends with 0: every node PASS; 1: a node FAIL; 2: wrong usage; 3: a node INCONCLUSIVE; 4: internal
+    error; 5: stopped by a signal. With --nagios: 0 OK; 1 WARNING; 2 CRITICAL: a node FAIL; 3 UNKNOWN:
+    a node INCONCLUSIVE, or wrong usage.
     """)
 
 Request = collections.namedtuple(

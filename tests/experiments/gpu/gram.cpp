@@ -1,8 +1,7 @@
 // What a step is made of, today's kernels next to those that read and write less: compact gradients
 // of strided shortcuts, and the norm that ends a block through the Gram matrix, forward and
-// backward (resnet/gpu/gram_kernels.hpp). Microseconds at ResNet-50's shapes.
-#include "resnet/gpu/gram_kernels.hpp"
-#include "resnet/gpu/wide_block_ends.hpp"
+// backward (resnet/gpu/unit_kernels.hpp). Microseconds at ResNet-50's shapes.
+#include "resnet/gpu/unit_kernels.hpp"
 #include "tests/experiments/gpu/lab.hpp"
 
 namespace shakedown::experiments {

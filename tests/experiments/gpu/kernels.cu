@@ -2,8 +2,8 @@
 #include <cstdint>
 
 #include "common/error.hpp"
-#include "common/gpu/check.hpp"
-#include "common/number_format.hpp"
+#include "common/gpu/native.hpp"
+#include "common/numbers.hpp"
 #include "tests/experiments/gpu/experiment.hpp"
 
 namespace shakedown::experiments {

@@ -8,7 +8,7 @@
 #include "common/error.hpp"
 #include "common/gpu/native.hpp"
 #include "common/statistics.hpp"
-#include "resnet/gpu/cublas_products.hpp"
+#include "resnet/gpu/convolution.hpp"
 #include "resnet/gpu/cudnn.hpp"
 #include "resnet/gpu/unit_kernels.hpp"
 #include "tests/experiments/gpu/experiment.hpp"

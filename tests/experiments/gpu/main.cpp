@@ -7,7 +7,7 @@
 #include <cstring>
 
 #include "common/backend.hpp"
-#include "common/gpu_sampler.hpp"
+#include "common/nvml.hpp"
 #include "common/statistics.hpp"
 #include "tests/experiments/gpu/experiment.hpp"
 

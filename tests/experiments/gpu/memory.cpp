@@ -2,7 +2,6 @@
 // between the buffers.
 #include <fmt/format.h>
 
-#include "common/gpu/check.hpp"
 #include "common/gpu/native.hpp"
 #include "launch/node/compute/stream_kernels.hpp"
 #include "tests/experiments/gpu/experiment.hpp"

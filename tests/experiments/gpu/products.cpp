@@ -8,7 +8,7 @@
 
 #include "common/error.hpp"
 #include "common/gpu/native.hpp"
-#include "launch/node/compute/gpu/cublas_lt.hpp"
+#include "launch/node/compute/gpu/product.hpp"
 #include "tests/experiments/gpu/experiment.hpp"
 
 namespace shakedown::experiments {

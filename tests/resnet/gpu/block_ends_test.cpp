@@ -1,9 +1,8 @@
 // The gradient at the end of a block: fused kernels against one another and against float64.
 #include <cmath>
 
-#include "common/random.hpp"
-#include "resnet/gpu/gram_kernels.hpp"
-#include "resnet/gpu/wide_block_ends.hpp"
+#include "common/hash.hpp"
+#include "resnet/gpu/unit_kernels.hpp"
 #include "tests/catch.hpp"
 #include "tests/resnet/gpu/kernel_rig.hpp"
 
@@ -23,7 +22,7 @@ using Rig = test::KernelRig;
 
 TEST_CASE("the end of a block is the same whichever centred tensors its sums are taken with",
           "[gram][kernels]") {
-  if (!test::has(BackendKind::gpu)) return;
+  if (!test::has(BackendKind::gpu)) SKIP("no GPU");
   const DataType type = GENERATE(DataType::float16, DataType::bfloat16);
   const ActivationShape shape =
       GENERATE(ActivationShape{3, 256, 5, 7}, ActivationShape{8, 512, 16, 16});
@@ -80,7 +79,7 @@ TEST_CASE("the end of a block is the same whichever centred tensors its sums are
 
 TEST_CASE("the gradient at the end of a block on wgmma is what it is on mma.sync",
           "[gram][kernels]") {
-  if (!test::has(BackendKind::gpu)) return;
+  if (!test::has(BackendKind::gpu)) SKIP("no GPU");
   const int of_z = GENERATE(128, 256);
   const DataType type = GENERATE(DataType::float16, DataType::bfloat16);
   if (!gpu::has_wide_conv_add_relu_backward(type, of_z, 4 * of_z)) return;

@@ -3,8 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
-#include "resnet/gpu/gram_kernels.hpp"
-#include "resnet/gpu/wide_block_ends.hpp"
+#include "resnet/gpu/unit_kernels.hpp"
 #include "tests/catch.hpp"
 #include "tests/resnet/gpu/kernel_rig.hpp"
 
@@ -102,7 +101,7 @@ Statistics gram_statistics(Rig& rig, DataType type, const Tensor& w, const Sums&
 }  // namespace
 
 TEST_CASE("statistics from the Gram matrix match float64", "[gram][kernels]") {
-  if (!test::has(BackendKind::gpu)) return;
+  if (!test::has(BackendKind::gpu)) SKIP("no GPU");
   const DataType type = GENERATE(DataType::float16, DataType::bfloat16);
   const std::size_t channels = GENERATE(64, 128, 256);
   const std::size_t rows = GENERATE(27, 780);
@@ -129,7 +128,7 @@ TEST_CASE("statistics from the Gram matrix match float64", "[gram][kernels]") {
 }
 
 TEST_CASE("statistics from the Gram matrix of constants and of a NaN", "[gram][nan]") {
-  if (!test::has(BackendKind::gpu)) return;
+  if (!test::has(BackendKind::gpu)) SKIP("no GPU");
   constexpr std::size_t kRows = 75;
   const std::size_t channels = GENERATE(64, 128, 256);
   if (!has_statistics(channels)) return;
@@ -243,7 +242,7 @@ void check_end(const End& c, std::size_t row_step) {
 }  // namespace
 
 TEST_CASE("the end of a block without z matches float64", "[gram][kernels]") {
-  if (!test::has(BackendKind::gpu)) return;
+  if (!test::has(BackendKind::gpu)) SKIP("no GPU");
   const DataType type = GENERATE(DataType::float16, DataType::bfloat16);
   const bool projected = GENERATE(false, true);
   const int depth = GENERATE(64, 128, 256);
@@ -255,7 +254,7 @@ TEST_CASE("the end of a block without z matches float64", "[gram][kernels]") {
 }
 
 TEST_CASE("the end of a block without z on wgmma matches float64", "[gram][kernels]") {
-  if (!test::has(BackendKind::gpu)) return;
+  if (!test::has(BackendKind::gpu)) SKIP("no GPU");
   const DataType type = GENERATE(DataType::float16, DataType::bfloat16);
   const int depth = GENERATE(128, 256);
   if (!gpu::has_wide_conv_normalise_add_relu(type, depth, 4 * depth)) return;
@@ -265,26 +264,26 @@ TEST_CASE("the end of a block without z on wgmma matches float64", "[gram][kerne
 }
 
 TEST_CASE("the end of a block on wgmma of more rows than all blocks take at once", "[gram]") {
-  if (!test::has(BackendKind::gpu)) return;
+  if (!test::has(BackendKind::gpu)) SKIP("no GPU");
   const int depth = GENERATE(128, 256);
   if (!gpu::has_wide_conv_normalise_add_relu(DataType::float16, depth, 4 * depth)) return;
   check_end({DataType::float16, {16, 4 * depth, 21, 21}, depth, false, true}, 997);
 }
 
 TEST_CASE("the end of a block without z of more rows than all blocks take at once", "[gram]") {
-  if (!test::has(BackendKind::gpu)) return;
+  if (!test::has(BackendKind::gpu)) SKIP("no GPU");
   const bool projected = GENERATE(false, true);
   check_end({DataType::float16, {8, 256, 41, 43}, 64, projected}, 41);
   check_end({DataType::bfloat16, {8, 512, 33, 35}, 128, projected}, 41);
 }
 
 TEST_CASE("the end of a block without z, larger than the L2 cache: backwards", "[gram]") {
-  if (!test::has(BackendKind::gpu)) return;
+  if (!test::has(BackendKind::gpu)) SKIP("no GPU");
   check_end({DataType::float16, {17, 256, 73, 73}, 64, false}, 997);
 }
 
 TEST_CASE("a NaN goes through the end of a block without z", "[gram][nan]") {
-  if (!test::has(BackendKind::gpu)) return;
+  if (!test::has(BackendKind::gpu)) SKIP("no GPU");
   const End c{DataType::float16, {3, 256, 9, 11}, 64, false};
   Rig rig;
   auto input = input_of(c);
@@ -304,7 +303,7 @@ TEST_CASE("a NaN goes through the end of a block without z", "[gram][nan]") {
 
 TEST_CASE("a norm of a tensor that stays in the L2 cache does not go through the Gram matrix",
           "[gram]") {
-  if (!test::has(BackendKind::gpu)) return;
+  if (!test::has(BackendKind::gpu)) SKIP("no GPU");
   CHECK(!gpu::gram_pays(std::size_t{1} << 20));
   CHECK(gpu::gram_pays(std::size_t{1} << 32));
 }

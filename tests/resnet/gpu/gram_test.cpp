@@ -1,9 +1,9 @@
-// A norm through the Gram matrix (resnet/gpu/gram_kernels.hpp) against float64.
+// A norm through the Gram matrix (resnet/gpu/unit_kernels.hpp) against float64.
 #include <cmath>
 
-#include "resnet/gpu/cublas_products.hpp"
+#include "resnet/gpu/convolution.hpp"
 #include "resnet/gpu/fragment_places.hpp"
-#include "resnet/gpu/gram_kernels.hpp"
+#include "resnet/gpu/unit_kernels.hpp"
 #include "tests/catch.hpp"
 #include "tests/resnet/gpu/gram_problem.hpp"
 
@@ -265,7 +265,7 @@ void check(const Problem& p, const Outcome& out, std::size_t row_step, std::size
 }  // namespace
 
 TEST_CASE("a norm's gradients through the Gram matrix match float64", "[gram][kernels]") {
-  if (!test::has(BackendKind::gpu)) return;
+  if (!test::has(BackendKind::gpu)) SKIP("no GPU");
   Case c;
   c.type = GENERATE(DataType::float16, DataType::bfloat16);
   // fewer rows than a tile; a part of the last tile; only whole ones
@@ -285,7 +285,7 @@ TEST_CASE("a norm's gradients through the Gram matrix match float64", "[gram][ke
 }
 
 TEST_CASE("sums of parts match float64, and a NaN stays in its column", "[gram][kernels]") {
-  if (!test::has(BackendKind::gpu)) return;
+  if (!test::has(BackendKind::gpu)) SKIP("no GPU");
   const int count = GENERATE(1, 31, 33, 129, 396);
   const std::size_t size = GENERATE(64U, 4128U);
   CAPTURE(count, size);
@@ -303,7 +303,7 @@ TEST_CASE("sums of parts match float64, and a NaN stays in its column", "[gram][
 }
 
 TEST_CASE("D of parts as long as they may be matches float64", "[gram][kernels]") {
-  if (!test::has(BackendKind::gpu)) return;
+  if (!test::has(BackendKind::gpu)) SKIP("no GPU");
   const DataType type = GENERATE(DataType::float16, DataType::bfloat16);
   CAPTURE(name_of(type));
   constexpr std::size_t kRows = 2 * 12544;
@@ -336,7 +336,7 @@ TEST_CASE("D of parts as long as they may be matches float64", "[gram][kernels]"
 }
 
 TEST_CASE("the product of a norm through the Gram matrix is there on Hopper alone", "[gram]") {
-  if (!test::has(BackendKind::gpu)) return;
+  if (!test::has(BackendKind::gpu)) SKIP("no GPU");
   int major = 0;
   int minor = 0;
   cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, 0);
@@ -350,7 +350,7 @@ TEST_CASE("the product of a norm through the Gram matrix is there on Hopper alon
 }
 
 TEST_CASE("a norm through the Gram matrix over more rows than all blocks take at once", "[gram]") {
-  if (!test::has(BackendKind::gpu)) return;
+  if (!test::has(BackendKind::gpu)) SKIP("no GPU");
   Case c{DataType::float16, {}};
   c.y = GENERATE(ActivationShape{16, 64, 45, 45}, ActivationShape{16, 128, 37, 37},
                  ActivationShape{16, 256, 21, 21});
@@ -362,7 +362,7 @@ TEST_CASE("a norm through the Gram matrix over more rows than all blocks take at
 
 TEST_CASE("a NaN in the gradient reaches what is made of it through the Gram matrix",
           "[gram][nan]") {
-  if (!test::has(BackendKind::gpu)) return;
+  if (!test::has(BackendKind::gpu)) SKIP("no GPU");
   Rig rig;
   Problem p(rig, {DataType::float16, {4, 64, 15, 13}});
   auto values = narrow(p.g.values);
@@ -377,7 +377,7 @@ TEST_CASE("a NaN in the gradient reaches what is made of it through the Gram mat
 }
 
 TEST_CASE("a norm with ReLU and the sums of what it writes", "[gram][kernels]") {
-  if (!test::has(BackendKind::gpu)) return;
+  if (!test::has(BackendKind::gpu)) SKIP("no GPU");
   const DataType type = GENERATE(DataType::float32, DataType::float16, DataType::bfloat16);
   const ActivationShape shape =
       GENERATE(ActivationShape{3, 64, 5, 5}, ActivationShape{8, 128, 31, 33});

@@ -50,7 +50,7 @@ StemResult stem_of(Precision precision, Fusion fusion, int images, int size, boo
 }  // namespace
 
 TEST_CASE("the stem by our own convolution is what it is by cuDNN's", "[units][stem]") {
-  if (!test::has(BackendKind::gpu)) return;
+  if (!test::has(BackendKind::gpu)) SKIP("no GPU");
   struct Shape {
     int images, size;
   };

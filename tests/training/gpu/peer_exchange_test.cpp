@@ -10,7 +10,7 @@
 #include "common/mpi_communicator.hpp"
 #include "tests/catch.hpp"
 #include "tests/support.hpp"
-#include "training/exchange/shards.hpp"
+#include "training/exchange/buckets.hpp"
 #include "training/step/update_kernels.hpp"
 
 namespace shakedown::training {
@@ -171,7 +171,7 @@ double eps_of(DataType type) {
 TEST_CASE("peers average their gradients, update their shards and have all weights", "[peers]") {
   const auto type = GENERATE(DataType::float32, DataType::float16, DataType::bfloat16);
   const int count = GENERATE(1, 2, 4);
-  if (!test::has(BackendKind::gpu)) return;
+  if (!test::has(BackendKind::gpu)) SKIP("no GPU");
   CAPTURE(name_of(type), count);
   const auto device = test::open_device(BackendKind::gpu);
   load_kernels(*device, type);
@@ -221,7 +221,7 @@ TEST_CASE("peers average their gradients, update their shards and have all weigh
 }
 
 TEST_CASE("peers skip an update when one rank's gradients are not finite", "[peers]") {
-  if (!test::has(BackendKind::gpu)) return;
+  if (!test::has(BackendKind::gpu)) SKIP("no GPU");
   const auto device = test::open_device(BackendKind::gpu);
   load_kernels(*device, DataType::float16);
   Job job(*device, 2, DataType::float16);
@@ -237,7 +237,7 @@ TEST_CASE("peers skip an update when one rank's gradients are not finite", "[pee
 }
 
 TEST_CASE("vectors are pushed by their owners", "[peers][sanitize]") {
-  if (!test::has(BackendKind::gpu)) return;
+  if (!test::has(BackendKind::gpu)) SKIP("no GPU");
   const auto device = test::open_device(BackendKind::gpu);
   Ranks ranks(*device, 2, kMinute_ns);
   std::vector<Buffer> vectors;
@@ -272,7 +272,7 @@ TEST_CASE("vectors are pushed by their owners", "[peers][sanitize]") {
 }
 
 TEST_CASE("a rank that does not come stops its peers, and the device is free", "[peers]") {
-  if (!test::has(BackendKind::gpu)) return;
+  if (!test::has(BackendKind::gpu)) SKIP("no GPU");
   const bool by_host = GENERATE(false, true);  // else by the time-out
   const auto device = test::open_device(BackendKind::gpu);
   Ranks ranks(*device, 3, by_host ? kNever : 1'000'000'000U);
@@ -303,7 +303,7 @@ TEST_CASE("a rank that does not come stops its peers, and the device is free", "
 }
 
 TEST_CASE("one rank alone is its own peer, in graphs too", "[peers][sanitize]") {
-  if (!test::has(BackendKind::gpu)) return;
+  if (!test::has(BackendKind::gpu)) SKIP("no GPU");
   const auto device = test::open_device(BackendKind::gpu);
   const auto host = make_mpi_communicator(test::session(), *device);
   const auto stream = device->make_stream();

@@ -1,6 +1,7 @@
 // Pillow's antialiased bilinear scaling of many images, bit for bit as training/data/resize.cpp.
-#include "common/gpu/check.hpp"
 #include "training/data/gpu/resize.hpp"
+
+#include "common/gpu/native.hpp"
 
 namespace shakedown::gpu {
 namespace {

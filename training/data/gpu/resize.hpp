@@ -6,6 +6,8 @@
 #include <cstdint>
 #include <span>
 
+#include "common/gpu/native.hpp"
+
 namespace shakedown::gpu {
 
 /// One region of an image in device memory, and the memory it is scaled in.
@@ -43,5 +45,24 @@ struct MarkedImages {
 void mark_images(const MarkedImages& images, int count, cudaStream_t stream);
 /// written[i] = 1 where none of the marks of image i is left, else 0. `written` is pinned memory.
 void check_marks(const MarkedImages& images, int count, std::uint8_t* written, cudaStream_t stream);
+
+// An event for which a thread waits asleep: the cores decode in the meantime.
+
+class IdleEvent {
+ public:
+  IdleEvent() {
+    CHECK_CUDA(cudaEventCreateWithFlags(&event_, cudaEventBlockingSync | cudaEventDisableTiming));
+  }
+  ~IdleEvent() { cudaEventDestroy(event_); }
+  IdleEvent(const IdleEvent&) = delete;
+  IdleEvent& operator=(const IdleEvent&) = delete;
+
+  void record(cudaStream_t stream) { CHECK_CUDA(cudaEventRecord(event_, stream)); }
+  /// Returns at once where it was never recorded.
+  void wait() const { CHECK_CUDA(cudaEventSynchronize(event_)); }
+
+ private:
+  cudaEvent_t event_ = nullptr;
+};
 
 }  // namespace shakedown::gpu

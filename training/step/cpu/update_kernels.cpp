@@ -2,9 +2,8 @@
 
 #include <cmath>
 
-#include "common/cpu/elementwise.hpp"
+#include "common/cpu/kernels.hpp"
 #include "common/kernels.hpp"
-#include "training/step/update.hpp"
 
 namespace shakedown::cpu {
 

@@ -1,9 +1,7 @@
 #include "training/step/update_kernels.hpp"
 
-#include "common/gpu/check.hpp"
 #include "common/gpu/elementwise.cuh"
 #include "common/gpu/native.hpp"
-#include "training/step/update.hpp"
 
 namespace shakedown::gpu {
 

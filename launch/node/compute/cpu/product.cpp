@@ -1,14 +1,39 @@
-// Products by oneDNN.
-#include "launch/node/compute/product.hpp"
+// Loops over the elements of a product's matrices, on all threads.
 
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <cstring>
 #include <dnnl.hpp>
 
 #include "common/error.hpp"
-#include "launch/node/compute/cpu/elements.hpp"
+#include "common/types.hpp"
+#include "launch/node/compute/product.hpp"
+#include "launch/node/compute/stream_kernels.hpp"
 
 namespace shakedown::node::cpu {
+
+/// Element `index` of a view, of any type, as its bits.
+inline std::uint64_t bits_at(ConstView x, std::size_t index) {
+  const std::size_t width = size_of(x.type);
+  std::uint64_t bits = 0;
+  std::memcpy(&bits, static_cast<const std::byte*>(x.data) + index * width, width);
+  return bits;
+}
+
+/// As the kernel gpu::fill_operand: x[i] = the operand's element i.
+inline void fill_operand(View x, const OperandRule& rule) {
+  const std::size_t width = size_of(x.type);
+  auto* const to = static_cast<std::byte*>(x.data);
+#pragma omp parallel for schedule(static)
+  for (std::size_t i = 0; i < x.count; ++i) {
+    const std::uint64_t bits = operand_bits(rule, i);  // little-endian, as all machines here
+    std::memcpy(to + i * width, &bits, width);
+  }
+}
+
+// Products by oneDNN.
+
 namespace {
 
 using Desc = dnnl::memory::desc;
@@ -119,6 +144,114 @@ std::unique_ptr<Product> make_product(const ProductSpec& spec, Device& device, S
     throw UsageError(fmt::format("algorithm '{}': this processor's oneDNN has '{}' for {} products",
                                  algorithm, product->algorithm(), name_of(spec.type)));
   return product;
+}
+
+namespace {
+
+using checksums::OperandSource;
+using checksums::with_source;
+
+std::int64_t* integers(View view) { return static_cast<std::int64_t*>(view.data); }
+
+template <class Source>
+void sum_columns(const Source& source, MatrixShape shape, std::int64_t* sums) {
+#pragma omp parallel for schedule(static)
+  for (std::int64_t column = 0; column < shape.columns; ++column) {
+    std::uint64_t sum = 0;
+    for (std::int64_t row = 0; row < shape.rows; ++row)
+      sum += static_cast<std::uint64_t>(
+          source(static_cast<std::uint64_t>(row * shape.columns + column)));
+    sums[column] = static_cast<std::int64_t>(sum);
+  }
+}
+
+template <class Source>
+void sum_rows(const Source& source, MatrixShape shape, const std::int64_t* weights,
+              std::int64_t* sums) {
+#pragma omp parallel for schedule(static)
+  for (std::int64_t row = 0; row < shape.rows; ++row) {
+    std::uint64_t sum = 0;
+    for (std::int64_t column = 0; column < shape.columns; ++column)
+      sum += static_cast<std::uint64_t>(
+                 source(static_cast<std::uint64_t>(row * shape.columns + column))) *
+             static_cast<std::uint64_t>(weights != nullptr ? weights[column] : 1);
+    sums[row] = static_cast<std::int64_t>(sum);
+  }
+}
+
+class HostChecksums final : public Checksums {
+ public:
+  void columns_of(const OperandRule& rule, MatrixShape shape, View sums, Stream&) const override {
+    sum_columns(OperandSource{rule}, shape, integers(sums));
+  }
+  void columns_of(ConstView c, MatrixShape shape, View sums, Stream&) const override {
+    with_source(c, [&](const auto& source) { sum_columns(source, shape, integers(sums)); });
+  }
+  void rows_of(const OperandRule& rule, MatrixShape shape, ConstView weights, View sums,
+               Stream&) const override {
+    sum_rows(OperandSource{rule}, shape, static_cast<const std::int64_t*>(weights.data),
+             integers(sums));
+  }
+  void rows_of(ConstView c, MatrixShape shape, View sums, Stream&) const override {
+    with_source(c, [&](const auto& source) { sum_rows(source, shape, nullptr, integers(sums)); });
+  }
+};
+
+}  // namespace
+
+std::unique_ptr<Checksums> make_checksums() { return std::make_unique<HostChecksums>(); }
+
+namespace {
+
+std::uint64_t* words(View x) { return static_cast<std::uint64_t*>(x.data); }
+const std::uint64_t* words(ConstView x) { return static_cast<const std::uint64_t*>(x.data); }
+
+class HostStreamKernels final : public StreamKernels {
+ public:
+  void write(View x, const Ramp& ramp, Stream&) const override {
+    std::uint64_t* const to = words(x);
+#pragma omp parallel for simd schedule(static)
+    for (std::size_t i = 0; i < x.count; ++i) to[i] = ramp.first + i * ramp.step;
+  }
+  void read(ConstView x, std::uint64_t* sum, Stream&) const override {
+    const std::uint64_t* const from = words(x);
+    std::uint64_t all = 0;
+#pragma omp parallel for simd schedule(static) reduction(+ : all)
+    for (std::size_t i = 0; i < x.count; ++i) all += from[i];
+    *sum += all;
+  }
+  void copy(ConstView from, View to, Stream&) const override {
+    const std::uint64_t* const source = words(from);
+    std::uint64_t* const target = words(to);
+#pragma omp parallel for simd schedule(static)
+    for (std::size_t i = 0; i < to.count; ++i) target[i] = source[i];
+  }
+  void triad(ConstView x, ConstView y, View to, Stream&) const override {
+    const std::uint64_t* const first = words(x);
+    const std::uint64_t* const second = words(y);
+    std::uint64_t* const target = words(to);
+#pragma omp parallel for simd schedule(static)
+    for (std::size_t i = 0; i < to.count; ++i) target[i] = first[i] + kTriadFactor * second[i];
+  }
+  void check(ConstView x, const Ramp& ramp, WordErrors* wrong, Stream&) const override {
+    const std::uint64_t* const from = words(x);
+    unsigned long long count = 0;
+    unsigned long long first = wrong->first;
+#pragma omp parallel for schedule(static) reduction(+ : count) reduction(min : first)
+    for (std::size_t i = 0; i < x.count; ++i) {
+      if (from[i] == ramp.first + i * ramp.step) continue;
+      ++count;
+      first = std::min(first, static_cast<unsigned long long>(i));
+    }
+    wrong->count += count;
+    wrong->first = first;
+  }
+};
+
+}  // namespace
+
+std::unique_ptr<StreamKernels> make_stream_kernels() {
+  return std::make_unique<HostStreamKernels>();
 }
 
 }  // namespace shakedown::node::cpu

@@ -1,15 +1,14 @@
 // Products by cuBLASLt.
-#include "launch/node/compute/product.hpp"
+#include "launch/node/compute/gpu/product.hpp"
 
 #include <fmt/format.h>
 
 #include <algorithm>
 
 #include "common/error.hpp"
-#include "common/gpu/check.hpp"
 #include "common/gpu/native.hpp"
-#include "launch/node/compute/gpu/cublas_lt.hpp"
-#include "launch/node/compute/gpu/operand_kernels.hpp"
+#include "launch/node/compute/gpu/kernels.hpp"
+#include "launch/node/compute/product.hpp"
 
 namespace shakedown::node::gpu {
 namespace {
@@ -104,6 +103,139 @@ std::vector<ProductType> product_types() {
 std::unique_ptr<Product> make_product(const ProductSpec& spec, Device& device, Stream& stream,
                                       const std::string& algorithm) {
   return std::make_unique<CublasProduct>(spec, device, stream, algorithm);
+}
+
+namespace {
+
+void check_cublas(cublasStatus_t status, const char* expression, const char* file, int line) {
+  if (status != CUBLAS_STATUS_SUCCESS)
+    throw_library_error("cuBLASLt", expression, file, line, cublasLtGetStatusString(status));
+}
+#define CHECK_CUBLASLT(expression) check_cublas((expression), #expression, __FILE__, __LINE__)
+
+cudaDataType_t cuda_type(DataType type) {
+  switch (type) {
+    case DataType::float64: return CUDA_R_64F;
+    case DataType::float32: return CUDA_R_32F;
+    case DataType::float16: return CUDA_R_16F;
+    case DataType::bfloat16: return CUDA_R_16BF;
+    case DataType::float8_e4m3: return CUDA_R_8F_E4M3;
+    case DataType::int8: return CUDA_R_8I;
+    case DataType::int32: return CUDA_R_32I;
+    default: throw InternalError(fmt::format("no products of {}", name_of(type)));
+  }
+}
+
+cudaDataType_t scale_of(ProductType type) {
+  switch (type) {
+    case ProductType::fp64: return CUDA_R_64F;
+    case ProductType::int8: return CUDA_R_32I;
+    default: return CUDA_R_32F;
+  }
+}
+
+void make(cublasLtMatrixLayout_t& layout, DataType type, std::int64_t rows, std::int64_t columns) {
+  CHECK_CUBLASLT(cublasLtMatrixLayoutCreate(&layout, cuda_type(type),
+                                            static_cast<std::uint64_t>(rows),
+                                            static_cast<std::uint64_t>(columns), rows));
+}
+
+}  // namespace
+
+MatmulChoices choices_of(ProductType type) {
+  MatmulChoices choices;
+  switch (type) {
+    case ProductType::fp64: choices.compute = CUBLAS_COMPUTE_64F; break;
+    case ProductType::tf32: choices.compute = CUBLAS_COMPUTE_32F_FAST_TF32; break;
+    case ProductType::int8: choices.compute = CUBLAS_COMPUTE_32I; break;
+    default: break;  // fp32: no TF32 either, which sampled_error() would find
+  }
+  return choices;
+}
+
+Matmul::Matmul(const ProductSpec& spec, const MatmulChoices& choices)
+    : reductions_(choices.reductions), scale_(scale_of(spec.type)) {
+  CHECK_CUBLASLT(cublasLtCreate(&library_.get));
+  CHECK_CUBLASLT(cublasLtMatmulDescCreate(&operation_.get, choices.compute, scale_));
+  const cublasOperation_t of_b = choices.b_transposed ? CUBLAS_OP_T : CUBLAS_OP_N;
+  CHECK_CUBLASLT(cublasLtMatmulDescSetAttribute(operation_.get, CUBLASLT_MATMUL_DESC_TRANSA, &of_b,
+                                                sizeof(of_b)));
+  const DataType operand = operand_type(spec.type);
+  make(first_.get, operand, choices.b_transposed ? spec.k : spec.n,
+       choices.b_transposed ? spec.n : spec.k);
+  make(second_.get, operand, spec.k, spec.m);
+  make(result_.get, result_type(spec.type), spec.n, spec.m);
+}
+
+Matmul::Factor Matmul::factor(int value) const {
+  Factor f{};
+  switch (scale_) {
+    case CUDA_R_64F: f.fp64 = value; break;
+    case CUDA_R_32I: f.int32 = value; break;
+    default: f.fp32 = static_cast<float>(value);
+  }
+  return f;
+}
+
+std::vector<cublasLtMatmulAlgo_t> Matmul::algorithms(int most) const {
+  CublasHandle<cublasLtMatmulPreference_t, cublasLtMatmulPreferenceDestroy> preference;
+  CHECK_CUBLASLT(cublasLtMatmulPreferenceCreate(&preference.get));
+  const auto set = [&](cublasLtMatmulPreferenceAttributes_t attribute, auto value) {
+    CHECK_CUBLASLT(
+        cublasLtMatmulPreferenceSetAttribute(preference.get, attribute, &value, sizeof(value)));
+  };
+  set(CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, kWorkspaceBytes);
+  set(CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, reductions_);
+  std::vector<cublasLtMatmulHeuristicResult_t> found(static_cast<std::size_t>(most));
+  int count = 0;
+  const cublasStatus_t status = cublasLtMatmulAlgoGetHeuristic(
+      library_.get, operation_.get, first_.get, second_.get, result_.get, result_.get,
+      preference.get, most, found.data(), &count);
+  if (status != CUBLAS_STATUS_NOT_SUPPORTED) CHECK_CUBLASLT(status);
+  std::vector<cublasLtMatmulAlgo_t> algorithms;
+  std::vector<std::string> texts;
+  for (int i = 0; i < count; ++i) {
+    const auto& one = found[static_cast<std::size_t>(i)];
+    if (one.state != CUBLAS_STATUS_SUCCESS) continue;
+    const std::string text = text_of(one.algo);
+    if (std::find(texts.begin(), texts.end(), text) != texts.end()) continue;
+    texts.push_back(text);
+    algorithms.push_back(one.algo);
+  }
+  return algorithms;
+}
+
+cublasStatus_t Matmul::enqueue(const cublasLtMatmulAlgo_t& algorithm, const void* a, const void* b,
+                               void* c, void* workspace, Stream& stream) const {
+  const Factor one = factor(1);
+  const Factor zero = factor(0);
+  return cublasLtMatmul(library_.get, operation_.get, &one, b, first_.get, a, second_.get, &zero, c,
+                        result_.get, c, result_.get, &algorithm, workspace, kWorkspaceBytes,
+                        shakedown::gpu::native(stream));
+}
+
+std::string text_of(const cublasLtMatmulAlgo_t& algorithm) {
+  constexpr std::pair<const char*, cublasLtMatmulAlgoConfigAttributes_t> kAttributes[] = {
+      {"algorithm", CUBLASLT_ALGO_CONFIG_ID},
+      {"tile", CUBLASLT_ALGO_CONFIG_TILE_ID},
+      {"stages", CUBLASLT_ALGO_CONFIG_STAGES_ID},
+      {"split-k", CUBLASLT_ALGO_CONFIG_SPLITK_NUM},
+      {"reduction", CUBLASLT_ALGO_CONFIG_REDUCTION_SCHEME},
+      {"swizzle", CUBLASLT_ALGO_CONFIG_CTA_SWIZZLING},
+      {"custom", CUBLASLT_ALGO_CONFIG_CUSTOM_OPTION},
+      {"inner", CUBLASLT_ALGO_CONFIG_INNER_SHAPE_ID},
+      {"cluster", CUBLASLT_ALGO_CONFIG_CLUSTER_SHAPE_ID}};
+  std::string text = fmt::format("cublasLt {}", cublasLtGetVersion());
+  for (const auto& [name, attribute] : kAttributes) {
+    std::uint32_t value = 0;  // of 2 or 4 bytes
+    std::size_t size = 0;
+    CHECK_CUBLASLT(cublasLtMatmulAlgoConfigGetAttribute(&algorithm, attribute, nullptr, 0, &size));
+    ENSURE(size <= sizeof(value), "an attribute of 4 bytes at most");
+    CHECK_CUBLASLT(
+        cublasLtMatmulAlgoConfigGetAttribute(&algorithm, attribute, &value, size, nullptr));
+    text += fmt::format(" {} {}", name, value);
+  }
+  return text;
 }
 
 }  // namespace shakedown::node::gpu

@@ -7,6 +7,7 @@
 #include <type_traits>
 
 #include "common/error.hpp"
+#include "common/nvml.hpp"
 
 namespace shakedown::node {
 namespace {
@@ -109,15 +110,15 @@ void visit_fields(Is<HostGpus> auto& host, auto&& visit) {
 }
 
 template <class T>
-struct Kind {
+struct KindOf {
   static constexpr bool is_known = false, is_list = false;
 };
 template <class T>
-struct Kind<Known<T>> {
+struct KindOf<Known<T>> {
   static constexpr bool is_known = true, is_list = false;
 };
 template <class T>
-struct Kind<std::vector<T>> {
+struct KindOf<std::vector<T>> {
   static constexpr bool is_known = false, is_list = true;
 };
 template <class T>
@@ -125,16 +126,16 @@ constexpr bool is_text = std::is_same_v<T, std::string>;
 
 template <class T>
 bool is_absent(const T& value) {
-  if constexpr (Kind<T>::is_known) return !value.has_value();
-  if constexpr (Kind<T>::is_list || is_text<T>) return value.empty();
+  if constexpr (KindOf<T>::is_known) return !value.has_value();
+  if constexpr (KindOf<T>::is_list || is_text<T>) return value.empty();
   return false;
 }
 
 template <class T>
 Json written(const T& value) {
-  if constexpr (Kind<T>::is_known) {
+  if constexpr (KindOf<T>::is_known) {
     return written(*value);
-  } else if constexpr (Kind<T>::is_list) {
+  } else if constexpr (KindOf<T>::is_list) {
     Json list = Json::array();
     for (const auto& item : value) list.push_back(written(item));
     return list;
@@ -151,9 +152,9 @@ Json written(const T& value) {
 
 template <class T>
 void read(const Json& json, T& value) {
-  if constexpr (Kind<T>::is_known) {
+  if constexpr (KindOf<T>::is_known) {
     read(json, value.emplace());
-  } else if constexpr (Kind<T>::is_list) {
+  } else if constexpr (KindOf<T>::is_list) {
     for (const Json& item : json) read(item, value.emplace_back());
   } else if constexpr (std::is_arithmetic_v<T> || is_text<T>) {
     json.get_to(value);
@@ -187,5 +188,49 @@ Json to_json(const GpuReading& reading) { return written(reading); }
 GpuReading gpu_reading_of(const Json& json) { return read_whole<GpuReading>(json); }
 Json to_json(const HostGpus& host) { return written(host); }
 HostGpus host_gpus_of(const Json& json) { return read_whole<HostGpus>(json); }
+
+Known<std::uint64_t> nvlink_errors(const GpuReading& reading) {
+  if (reading.nvlinks.empty() && reading.nvlink_count != 0) return std::nullopt;  // not reported
+  std::uint64_t errors = 0;
+  for (const NvlinkReading& link : reading.nvlinks)
+    for (const auto& counter : {link.crc_errors, link.replay_errors, link.recovery_errors}) {
+      if (!counter) return std::nullopt;
+      errors += *counter;
+    }
+  return errors;
+}
+
+Known<std::uint64_t> grown(const Known<std::uint64_t>& before, const Known<std::uint64_t>& now) {
+  if (!before || !now || *now < *before) return std::nullopt;
+  return *now - *before;
+}
+
+namespace {
+
+/// Links that are active; unknown where one link's state is, or there are no links.
+Known<int> active_nvlinks(const GpuReading& reading) {
+  int active = 0;
+  for (const NvlinkReading& link : reading.nvlinks) {
+    if (!link.active) return std::nullopt;
+    active += *link.active;
+  }
+  return reading.nvlinks.empty() ? std::nullopt : Known<int>(active);
+}
+
+}  // namespace
+
+Json health_record(const std::string& host, const std::string& time, double reading_ms,
+                   const GpuReading& reading) {
+  Json fields{{"host", host}, {"time", time}, {"reading_ms", reading_ms}};
+  fields.update(to_json(reading));
+  fields.erase("nvlinks");
+  fields.erase("processes");
+  if (reading.processes) fields["process_count"] = reading.processes->size();
+  if (reading.throttle_reasons)
+    fields["reasons"] = text_of_throttle_reasons(reading.throttle_reasons);
+  if (const auto active = active_nvlinks(reading)) fields["nvlinks_active"] = *active;
+  if (const auto errors = nvlink_errors(reading)) fields["nvlink_errors"] = *errors;
+  return fields;
+}
 
 }  // namespace shakedown::node

@@ -104,4 +104,19 @@ HostGpus host_gpus_of(const Json& json);
 HostGpus read_gpus(double deadline_s = 5, const std::string& library = nvml::library_name(),
                    double whole_s = INFINITY, bool inforom = false);
 
+// Error counters of a GPU, and how they grow from one reading to the next.
+
+/// CRC errors, replays and recoveries of all NVLinks; unknown where one counter of one link is.
+Known<std::uint64_t> nvlink_errors(const GpuReading& reading);
+
+/// Unknown where either is, and where the counter has become less: the driver was loaded anew.
+Known<std::uint64_t> grown(const Known<std::uint64_t>& before, const Known<std::uint64_t>& now);
+
+// The "health" record: one reading of one GPU.
+
+/// Its fields: those of to_json, of lists of objects a number instead. `time` is UTC; `reading_ms`
+/// is what the reading of all GPUs of the host took.
+Json health_record(const std::string& host, const std::string& time, double reading_ms,
+                   const GpuReading& reading);
+
 }  // namespace shakedown::node

@@ -5,8 +5,8 @@
 #include <string>
 #include <vector>
 
+#include "launch/node/health/facts/gpu_reader.hpp"
 #include "launch/node/health/facts/gpu_reading.hpp"
-#include "launch/node/health/facts/watched_calls.hpp"
 
 namespace shakedown::node {
 

@@ -1,14 +1,26 @@
 #include "launch/node/health/facts/host_facts.hpp"
 
+#include <fmt/format.h>
+#include <sys/statvfs.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <chrono>
+#include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
+#include <set>
+#include <sstream>
+#include <thread>
 
-#include "common/detached.hpp"
+#include "common/backend.hpp"
+#include "common/host.hpp"
+#include "common/mpi_session.hpp"
+#include "common/program.hpp"
+#include "common/watch.hpp"
+#include "launch/node/health/facts/kernel_log.hpp"
 
 namespace shakedown::node {
 namespace {
@@ -91,6 +103,287 @@ Json read_facts(const FactSource& source, double deadline_s, const std::vector<F
     if (const Json value = value_of(reads[i]); !value.is_null()) read[facts[i].name] = value;
   }
   return read;
+}
+
+// Operating system, cores, memory and limits.
+
+namespace {
+
+Json text_or_null(const std::string& text) { return text.empty() ? Json() : Json(text); }
+
+/// The value of the first "key<separator>value" line of a file.
+std::string value_in(const FactSource& source, const std::string& path, const std::string& key,
+                     char separator) {
+  for (const std::string& line : source.lines_of(path)) {
+    const auto at = line.find(separator);
+    if (at == std::string::npos || !line.starts_with(key)) continue;
+    std::string value = line.substr(at + 1);
+    value.erase(0, value.find_first_not_of(" \t\""));
+    while (!value.empty() && (value.back() == '"' || value.back() == ' ')) value.pop_back();
+    return value;
+  }
+  return "";
+}
+
+Json read_os(const FactSource& source) {
+  return text_or_null(value_in(source, "/etc/os-release", "PRETTY_NAME", '='));
+}
+Json read_kernel(const FactSource& source) {
+  return text_or_null(source.line_of("/proc/sys/kernel/osrelease"));
+}
+/// ARM's kernel has numbers in the place of a name.
+Json read_processor(const FactSource& source) {
+  const auto has = [&](const char* key) { return value_in(source, "/proc/cpuinfo", key, ':'); };
+  const std::string name = has("model name"), implementer = has("CPU implementer");
+  if (!name.empty() || implementer.empty()) return text_or_null(name);
+  return fmt::format("ARM implementer {}, part {}", implementer, has("CPU part"));
+}
+
+/// "0-3,8" as 5 cores; 0 where it is no list of cores.
+int cores_in(const std::string& list) {
+  std::istringstream in(list);
+  int cores = 0;
+  for (std::string part; std::getline(in, part, ',');) {
+    int first = 0, last = 0;
+    const int found = std::sscanf(part.c_str(), "%d-%d", &first, &last);
+    if (found == 1) ++cores;
+    if (found == 2) cores += last - first + 1;
+  }
+  return cores;
+}
+Json positive_or_null(double value) { return value > 0 ? Json(value) : Json(); }
+
+Json read_cores_online(const FactSource& source) {
+  return positive_or_null(cores_in(source.line_of("/sys/devices/system/cpu/online")));
+}
+Json read_cores_allowed(const FactSource& source) {
+  const std::string list = value_in(source, "/proc/self/status", "Cpus_allowed_list", ':');
+  if (cores_in(list) == 0) return {};
+  return {{"cores", cores_in(list)}, {"list", list}};
+}
+
+/// Cores' worth of time that the control group of a container or job may use; null: no limit known.
+Json read_cpu_quota(const FactSource& source) {
+  double quota = 0, period = 0;
+  std::istringstream v2(source.line_of("/sys/fs/cgroup/cpu.max"));
+  if (v2 >> quota >> period && period > 0) return quota / period;
+  std::istringstream v1(source.line_of("/sys/fs/cgroup/cpu/cpu.cfs_quota_us"));
+  std::istringstream v1_period(source.line_of("/sys/fs/cgroup/cpu/cpu.cfs_period_us"));
+  if (v1 >> quota && v1_period >> period && quota > 0 && period > 0) return quota / period;
+  return {};
+}
+
+Json read_sockets(const FactSource& source) {
+  std::set<std::string> sockets;
+  const std::string cores = "/sys/devices/system/cpu/";
+  for (const std::string& name : source.names_in(cores))
+    sockets.insert(source.line_of(cores + name + "/topology/physical_package_id"));
+  sockets.erase("");
+  if (!sockets.empty()) return static_cast<double>(sockets.size());
+  for (const std::string& line : source.lines_of("/proc/cpuinfo"))
+    if (line.starts_with("physical id")) sockets.insert(line);
+  return positive_or_null(static_cast<double>(sockets.size()));
+}
+/// Those that have cores: others are of a GPU's memory (GH200, GB200) or of a memory expander.
+Json read_numa_nodes(const FactSource& source) {
+  const std::string folder = "/sys/devices/system/node";
+  const auto names = source.names_in(folder);
+  return positive_or_null(
+      static_cast<double>(std::ranges::count_if(names, [&](const std::string& name) {
+        if (!name.starts_with("node")) return false;
+        const auto files = source.names_in(folder + "/" + name);
+        const bool lists_cores = std::ranges::find(files, "cpulist") != files.end();
+        return !lists_cores || !source.line_of(folder + "/" + name + "/cpulist").empty();
+      })));
+}
+
+Json read_memory(const FactSource& source) {
+  const MemoryInfo memory = host_memory(source.root);
+  if (memory.total_bytes == 0) return {};
+  return {{"total_bytes", memory.total_bytes}, {"available_bytes", memory.free_bytes}};
+}
+Json read_memory_total(const FactSource& source) {
+  return positive_or_null(
+      static_cast<int>(proc_bytes(source.root + "/proc/meminfo", "MemTotal:") / 0x1p30 + 0.5));
+}
+Json read_swap(const FactSource& source) {
+  const double total = proc_bytes(source.root + "/proc/meminfo", "SwapTotal:", -1);
+  const double free = proc_bytes(source.root + "/proc/meminfo", "SwapFree:", -1);
+  if (total < 0 || free < 0) return {};
+  return {{"total_bytes", total}, {"used_bytes", total - free}};
+}
+
+/// The soft limit of /proc/self/limits: a number, or "unlimited".
+Json read_limit(const FactSource& source, const char* name) {
+  for (const std::string& line : source.lines_of("/proc/self/limits")) {
+    if (!line.starts_with(name)) continue;
+    std::istringstream in(line.substr(std::string(name).size()));
+    std::string soft;
+    if (!(in >> soft)) return {};
+    if (soft == "unlimited") return soft;
+    return std::strtod(soft.c_str(), nullptr);
+  }
+  return {};
+}
+Json read_memlock(const FactSource& source) { return read_limit(source, "Max locked memory"); }
+Json read_stack(const FactSource& source) { return read_limit(source, "Max stack size"); }
+Json read_open_files(const FactSource& source) { return read_limit(source, "Max open files"); }
+
+Json read_governor(const FactSource& source) {
+  std::set<std::string> governors;
+  for (const std::string& name : source.names_in("/sys/devices/system/cpu"))
+    if (const auto g =
+            source.line_of("/sys/devices/system/cpu/" + name + "/cpufreq/scaling_governor");
+        !g.empty())
+      governors.insert(g);
+  return text_or_null(fmt::format("{}", fmt::join(governors, ", ")));
+}
+Json read_clocksource(const FactSource& source) {
+  return text_or_null(
+      source.line_of("/sys/devices/system/clocksource/clocksource0/current_clocksource"));
+}
+Json read_numa_balancing(const FactSource& source) {
+  const std::string value = source.line_of("/proc/sys/kernel/numa_balancing");
+  return value.empty() ? Json() : Json(value != "0");
+}
+
+/// "1234 (name)" of the processes in uninterruptible sleep.
+std::set<std::string> sleeping(const FactSource& source) {
+  std::set<std::string> found;
+  for (const std::string& name : source.names_in("/proc")) {
+    if (name.find_first_not_of("0123456789") != std::string::npos) continue;
+    const std::string stat = source.line_of("/proc/" + name + "/stat");
+    const auto end = stat.rfind(')');
+    if (end != std::string::npos && stat.substr(end + 1, 2) == " D")
+      found.insert(stat.substr(0, end + 1));
+  }
+  return found;
+}
+/// Those that sleep so twice: a short one is every write to a disk.
+Json read_blocked(const FactSource& source) {
+  if (source.names_in("/proc").empty()) return {};
+  const auto before = sleeping(source);
+  if (before.empty()) return Json::array();
+  std::this_thread::sleep_for(std::chrono::milliseconds(200));
+  Json blocked = Json::array();
+  for (const std::string& process : sleeping(source))
+    if (before.contains(process)) blocked.push_back(process);
+  return blocked;
+}
+
+Json read_container(const FactSource& source) {
+  if (!source.names_in("/.singularity.d").empty() || source.variable("APPTAINER_CONTAINER"))
+    return "apptainer";
+  if (source.variable("KUBERNETES_SERVICE_HOST")) return "kubernetes";
+  const auto top = source.names_in("/");
+  if (std::ranges::find(top, ".dockerenv") != top.end()) return "docker";
+  const auto run = source.names_in("/run");
+  if (std::ranges::find(run, ".containerenv") != run.end()) return "podman";
+  if (source.variable("ENROOT_ROOTFS")) return "enroot";
+  return "none seen";
+}
+
+}  // namespace
+
+std::vector<Fact> system_facts() {
+  return {{"os", true, read_os},
+          {"kernel", true, read_kernel},
+          {"processor", true, read_processor},
+          {"sockets", true, read_sockets},
+          {"numa_nodes", true, read_numa_nodes},
+          {"cores_online", true, read_cores_online},
+          {"cores_allowed", false, read_cores_allowed},
+          {"cpu_quota", true, read_cpu_quota},
+          {"memory", false, read_memory},
+          {"memory_gib", false, read_memory_total},
+          {"swap", false, read_swap},
+          {"memlock", true, read_memlock},
+          {"stack", true, read_stack},
+          {"open_files", true, read_open_files},
+          {"governor", true, read_governor},
+          {"clocksource", true, read_clocksource},
+          {"numa_balancing", true, read_numa_balancing},
+          {"blocked_processes", false, read_blocked},
+          {"container", true, read_container}};
+}
+
+// File systems: space and inodes.
+
+namespace {
+
+/// A server that does not answer blocks this for ever: read_facts has a deadline.
+Json space_at(const std::string& path) {
+  struct statvfs found {};
+  if (statvfs(path.c_str(), &found) != 0) return {};
+  const double block = static_cast<double>(found.f_frsize);
+  return {{"total_bytes", block * static_cast<double>(found.f_blocks)},
+          {"free_bytes", block * static_cast<double>(found.f_bavail)},
+          {"inodes", found.f_files},  // 0 where the file system does not count them
+          {"free_inodes", found.f_favail}};
+}
+
+Json read_shm(const FactSource& source) { return space_at(source.root + "/dev/shm"); }
+Json read_tmp(const FactSource& source) { return space_at(source.root + "/tmp"); }
+Json read_current(const FactSource&) { return space_at("."); }
+
+}  // namespace
+
+std::vector<Fact> storage_facts() {
+  return {
+      {"shm", false, read_shm}, {"tmp", false, read_tmp}, {"current_folder", false, read_current}};
+}
+
+// Libraries built against and loaded, variables, and what the kernel reported.
+
+namespace {
+
+Json read_revision(const FactSource&) { return git_revision(); }
+
+/// "name" -> what is loaded now, "name_built" -> what this program was built against.
+Json read_libraries(const FactSource&) {
+  std::string mpi = MpiSession::library_version();
+  if (const auto v = mpi.find(" v"); v != std::string::npos)
+    mpi.erase(v + 1, 1);  // Open MPI v4.1.4
+  Json versions{{"mpi", mpi}, {"mpi_built", MpiSession::build_version()}};
+  for (const BackendKind kind : {BackendKind::gpu, BackendKind::cpu})
+    for (const LibraryVersion& library : library_versions(kind)) {
+      versions[library.name] = library.running;
+      versions[library.name + "_built"] = library.built;
+    }
+  return versions;
+}
+
+Json read_cuda_variables(const FactSource& source) {
+  Json found = Json::object();
+  for (const char* name : {"CUDA_LAUNCH_BLOCKING", "CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER",
+                           "CUDA_DEVICE_MAX_CONNECTIONS", "NVIDIA_TF32_OVERRIDE"})
+    if (const std::string* value = source.variable(name)) found[name] = *value;
+  return found;
+}
+
+/// What Slurm gave this job on this node.
+Json read_slurm(const FactSource& source) {
+  Json found = Json::object();
+  for (const char* name :
+       {"SLURM_GPUS_ON_NODE", "SLURM_JOB_GPUS", "SLURM_GPUS_PER_NODE", "SLURM_CPUS_PER_TASK"})
+    if (const std::string* value = source.variable(name)) found[name] = *value;
+  return found;
+}
+
+Json read_kernel_messages(const FactSource& source) {
+  const double uptime_s = std::strtod(source.line_of("/proc/uptime").c_str(), nullptr);
+  const auto log = read_kernel_log(source.root + "/dev/kmsg", uptime_s);
+  return log ? to_json(*log) : Json();
+}
+
+}  // namespace
+
+std::vector<Fact> software_facts() {
+  return {{"revision", true, read_revision},
+          {"libraries", true, read_libraries},
+          {"cuda_variables", false, read_cuda_variables},
+          {"slurm", false, read_slurm},
+          {kKernelLogFact, false, read_kernel_messages}};
 }
 
 }  // namespace shakedown::node

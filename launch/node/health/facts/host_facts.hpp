@@ -2,6 +2,10 @@
 // fact that cannot be read is absent.
 #pragma once
 
+#include <fmt/format.h>
+
+#include <array>
+#include <cstdint>
 #include <map>
 #include <string>
 #include <vector>
@@ -47,5 +51,22 @@ std::vector<Fact> nccl_facts();      // NCCL's variables, and what they name
 /// not return by the deadline.
 Json read_facts(const FactSource& source, double deadline_s,
                 const std::vector<Fact>& facts = all_facts());
+
+// The words of GpuReading for NVML's numbers.
+
+inline constexpr std::array kComputeModes{"default", "exclusive_thread", "prohibited",
+                                          "exclusive_process"};
+inline constexpr std::array kFabricStates{"not_supported", "not_started", "in_progress",
+                                          "completed"};
+inline constexpr std::array kFabricHealth{"not_supported", "healthy", "unhealthy",
+                                          "limited_capacity"};
+inline constexpr std::array kRecoveryActions{"none",      "reset",           "reboot",
+                                             "drain_p2p", "drain_and_reset", "recover_imex_domain"};
+
+/// The number itself where it has no word yet.
+template <std::size_t N>
+std::string word_of(const std::array<const char*, N>& words, std::uint64_t number) {
+  return number < N ? words[number] : fmt::format("{}", number);
+}
 
 }  // namespace shakedown::node

@@ -10,7 +10,7 @@
 
 #include "common/error.hpp"
 #include "common/mpi_session.hpp"
-#include "common/nodes.hpp"
+#include "common/placement.hpp"
 #include "common/statistics.hpp"
 
 namespace shakedown::node {

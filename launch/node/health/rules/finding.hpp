@@ -5,7 +5,6 @@
 #include <vector>
 
 #include "common/record.hpp"
-#include "common/verdict.hpp"
 
 namespace shakedown::node {
 

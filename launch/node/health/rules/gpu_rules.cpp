@@ -2,6 +2,15 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <array>
+#include <iterator>
+#include <limits>
+
+#include "common/nvml.hpp"
+#include "common/nvml_library.hpp"
+#include "common/statistics.hpp"
+
 namespace shakedown::node {
 
 std::vector<GpuRule> gpu_rules() {
@@ -34,6 +43,509 @@ std::vector<Finding> judge_gpu(const std::string& host, const GpuReading& gpu,
 std::string nvidia_smi(const GpuReading& gpu) {
   return fmt::format("nvidia-smi -i {}",
                      gpu.pci_id.empty() ? std::to_string(gpu.index) : gpu.pci_id);
+}
+
+// Whether the driver answers for a GPU, and whether what it says can be.
+
+namespace {
+
+constexpr const char* kReboot = "reboot; RMA if it comes back";
+constexpr const char* kReset = "reset GPU; reboot; RMA if it comes back";
+
+Judgement judge_stalls(const GpuReading& gpu, const GpuContext& context) {
+  if (gpu.stalled.empty()) return passed("every call returned within its deadline");
+  const auto calls = fmt::format("{} did not return", fmt::join(gpu.stalled, ", "));
+  if (!context.initialized && gpu.stalled.front() == nvml::kHandleByIndex)
+    return judge_slow_opening(calls);
+  return failure(Class::hardware, "the management path hangs: " + calls,
+                 "drain the node; reset GPU, reboot if that hangs too");
+}
+
+/// NVML's words for an error of the GPU itself.
+struct GpuError {
+  const char* words;
+  const char* action;
+};
+constexpr std::array<GpuError, 8> kGpuErrors{{{"External Power", "inspect the GPU's power cables"},
+                                              {"lost", kReboot},
+                                              {"fallen off", kReboot},
+                                              {"requires reset", kReset},
+                                              {"Interrupt Request Issue", kReset},
+                                              {"infoROM", "reset GPU; RMA if it stays"},
+                                              {"ECC error", kReset},
+                                              {"Unknown Error", kReset}}};
+
+/// "nvmlDeviceGetName" of "nvmlDeviceGetName: Timeout".
+std::string function_of(const std::string& call) { return call.substr(0, call.find(": ")); }
+
+/// Whether the driver answers this call for another GPU of the node, of the same model where this
+/// one's is known.
+bool peer_answers(const GpuReading& gpu, const GpuContext& context, const std::string& function) {
+  return std::ranges::any_of(context.node, [&](const GpuReading* peer) {
+    const bool is_peer = peer->index != gpu.index && !peer->uuid.empty() && peer->stalled.empty() &&
+                         (gpu.model.empty() || peer->model == gpu.model);
+    return is_peer && std::ranges::none_of(peer->failed, [&](const std::string& call) {
+             return function_of(call) == function;
+           });
+  });
+}
+
+/// What is not supported was not noted. What the caller may not do, or asks wrongly, says nothing
+/// of the GPU; every other error does, or nobody knows that it does not.
+Judgement judge_failed_call(const std::string& call, const GpuReading& gpu,
+                            const GpuContext& context) {
+  const std::string function = function_of(call), words = call.substr(function.size());
+  const auto has = [&](const char* text) { return words.find(text) != std::string::npos; };
+  for (const GpuError& error : kGpuErrors)
+    if (has(error.words)) return failure(Class::hardware, call, error.action);
+  if (has("ermission")) return not_known(call, "run as root");
+  if (has("upported")) return not_known(call);
+  if (peer_answers(gpu, context, function))
+    return failure(Class::hardware, call + ", which other GPUs of the node answer", kReset);
+  if (has("Invalid Argument")) return not_known(call);
+  return undecided(Class::software, call, "reload the driver; reboot");
+}
+
+Judgement judge_failures(const GpuReading& gpu, const GpuContext& context) {
+  if (gpu.failed.empty() && !gpu.stalled.empty()) return not_known("not all calls were made");
+  if (gpu.failed.empty()) return passed("no call failed");
+  std::vector<Judgement> all;
+  for (const std::string& call : gpu.failed) all.push_back(judge_failed_call(call, gpu, context));
+  return worst(all);
+}
+
+struct Range {
+  const char* what;
+  Known<double> GpuReading::*field;
+  double low, high;
+  const char* unit;
+};
+// Beyond what any GPU can have. A GPU that is gone answers 0 or 2^32-1 without an error.
+constexpr std::array<Range, 11> kRanges{{
+    {"power", &GpuReading::power_w, 1, 3000, "W"},
+    {"power limit", &GpuReading::power_limit_w, 1, 3000, "W"},
+    {"default power limit", &GpuReading::power_limit_default_w, 1, 3000, "W"},
+    {"temperature", &GpuReading::temperature_c, 1, 130, "C"},
+    {"memory temperature", &GpuReading::memory_temperature_c, 1, 130, "C"},
+    {"SM clock", &GpuReading::sm_clock_mhz, 1, 10000, "MHz"},
+    {"memory clock", &GpuReading::memory_clock_mhz, 1, 50000, "MHz"},
+    {"highest SM clock", &GpuReading::max_sm_clock_mhz, 1, 10000, "MHz"},
+    {"highest memory clock", &GpuReading::max_memory_clock_mhz, 1, 50000, "MHz"},
+    {"utilisation", &GpuReading::utilisation_percent, 0, 100, "%"},
+    {"memory utilisation", &GpuReading::memory_utilisation_percent, 0, 100, "%"},
+}};
+
+/// "all bits set", which no counter reaches.
+bool impossible(const Known<std::uint64_t>& count) {
+  return count && (*count == std::numeric_limits<std::uint64_t>::max() ||
+                   *count == std::numeric_limits<std::uint32_t>::max());
+}
+
+Judgement judge_sanity(const GpuReading& gpu, const GpuContext&) {
+  std::vector<std::string> wrong;
+  for (const Range& range : kRanges) {
+    const Known<double>& value = gpu.*range.field;
+    if (value && !(*value >= range.low && *value <= range.high))
+      wrong.push_back(fmt::format("{} {:.0f} {}", range.what, *value, range.unit));
+  }
+  if (gpu.memory_total_bytes == 0u) wrong.emplace_back("0 bytes of memory");
+  if (gpu.memory_total_bytes && gpu.memory_used_bytes > *gpu.memory_total_bytes)
+    wrong.emplace_back("more memory in use than there is");
+  const std::pair<const char*, Known<std::uint64_t>> counters[] = {
+      {"volatile uncorrected ECC errors", gpu.volatile_.uncorrected},
+      {"aggregate uncorrected ECC errors", gpu.aggregate.uncorrected},
+      {"PCIe replays", gpu.pcie_replays}};
+  for (const auto& [what, count] : counters)
+    if (impossible(count)) wrong.push_back(fmt::format("{} {}", *count, what));
+  if (!wrong.empty())
+    return failure(Class::hardware, fmt::format("impossible: {}", fmt::join(wrong, ", ")), kReset);
+  if (!gpu.power_w || !gpu.temperature_c || !gpu.sm_clock_mhz || !gpu.memory_total_bytes)
+    return not_known("power, temperature, clock or memory is not reported");
+  return passed("readings are possible values");
+}
+
+}  // namespace
+
+Judgement judge_slow_opening(const std::string& cause) {
+  return undecided(Class::config,
+                   cause +
+                       ": the driver hangs, or initializes the GPUs, which takes seconds per GPU "
+                       "where persistence mode is off",
+                   "enable persistence mode (nvidia-persistenced) and run again; reboot if it "
+                   "comes back");
+}
+
+std::vector<GpuRule> answer_rules() {
+  return {{"management-stall", "calls of the driver that did not return", judge_stalls},
+          {"management-error", "calls of the driver that failed", judge_failures},
+          {"sane-readings", "values that no GPU can have", judge_sanity}};
+}
+
+// Which GPU it is, and whether its peers are the same.
+
+namespace {
+
+/// Which model most GPUs of the job are; a node may have one card of another kind by mistake.
+Judgement judge_model(const GpuReading& gpu, const GpuContext& context) {
+  if (gpu.model.empty()) return not_known("the model is not reported");
+  std::vector<std::string> models;
+  for (const GpuReading* other : context.all)
+    if (!other->model.empty()) models.push_back(other->model);
+  const auto most = majority_of(models);
+  if (std::ranges::count(models, gpu.model) == std::ssize(models) || most == gpu.model)
+    return passed(gpu.model);
+  return warning(Class::config,
+                 most ? fmt::format("{}, most are {}", gpu.model, *most)
+                      : fmt::format("{}; the job has several models", gpu.model),
+                 "run on GPUs of one model");
+}
+
+Judgement judge_identity(const GpuReading& gpu, const GpuContext&) {
+  std::vector<const char*> missing;
+  if (gpu.model.empty()) missing.push_back("model");
+  if (gpu.uuid.empty()) missing.push_back("UUID");
+  if (gpu.pci_id.empty()) missing.push_back("PCI id");
+  if (gpu.serial.empty()) missing.push_back("serial");
+  if (gpu.vbios.empty()) missing.push_back("VBIOS");
+  if (!missing.empty()) return not_known(fmt::format("not reported: {}", fmt::join(missing, ", ")));
+  return passed("model, UUID, PCI id, serial and VBIOS are known");
+}
+
+/// Two nodes that report one GPU: a cloned image, or one node counted twice.
+Judgement judge_unique(const GpuReading& gpu, const GpuContext& context) {
+  if (gpu.uuid.empty()) return not_known("UUID is not reported");
+  int same = 0;
+  for (const GpuReading* peer : context.peers) same += peer->uuid == gpu.uuid;
+  if (same <= 1) return passed("no other GPU has its UUID");
+  return failure(Class::infrastructure, fmt::format("{} GPUs of this job have its UUID", same),
+                 "inspect the host names: one node may be in the job twice");
+}
+
+Judgement judge_vbios(const GpuReading& gpu, const GpuContext& context) {
+  if (gpu.vbios.empty()) return not_known("VBIOS is not reported");
+  std::vector<std::string> known;
+  bool differs = false;
+  for (const GpuReading* peer : context.peers) {
+    if (peer->vbios.empty()) continue;
+    known.push_back(peer->vbios);
+    differs |= peer->vbios != gpu.vbios;
+  }
+  const auto most = majority_of(known);
+  if (!differs || most == gpu.vbios) return passed(fmt::format("VBIOS {}", gpu.vbios));
+  if (!most)
+    return warning(Class::config, fmt::format("VBIOS {}; others of this model differ", gpu.vbios),
+                   "reconfigure the GPUs of one model to the same VBIOS");
+  return warning(Class::config, fmt::format("VBIOS {}, {} on most of this model", gpu.vbios, *most),
+                 fmt::format("reconfigure the VBIOS to {}", *most));
+}
+
+Judgement judge_memory_size(const GpuReading& gpu, const GpuContext& context) {
+  if (!gpu.memory_total_bytes) return not_known("memory size is not reported");
+  const double size = static_cast<double>(*gpu.memory_total_bytes);
+  const auto most = context.majority(&GpuReading::memory_total_bytes);
+  if (most && size < 0.99 * static_cast<double>(*most))
+    return failure(Class::hardware,
+                   fmt::format("{:.0f} MiB of memory, {:.0f} MiB on most of this model",
+                               size / 0x1p20, static_cast<double>(*most) / 0x1p20),
+                   "reset GPU; RMA if it comes back");
+  return passed(fmt::format("{:.0f} GiB of memory", size / 0x1p30));
+}
+
+}  // namespace
+
+std::vector<GpuRule> identity_rules() {
+  return {{"gpu-model", "model, by the majority of the job", judge_model},
+          {"gpu-identity", "model, UUID, PCI id, serial, VBIOS", judge_identity},
+          {"gpu-unique", "GPUs of the job that have the same UUID", judge_unique},
+          {"vbios", "VBIOS, by the majority of the model", judge_vbios},
+          {"gpu-memory-size", "size of memory, by the majority of the model", judge_memory_size}};
+}
+
+// ECC errors, remapped rows, and what the driver itself advises.
+
+namespace {
+
+constexpr const char* kRma = "RMA";
+// Above this a GPU is usually replaced: ml-engineering's RMA line.
+constexpr std::uint64_t kAggregateSramErrors = 4;
+// Corrected errors are normal: many are those above both.
+constexpr double kCorrectedErrors = 1000;
+constexpr double kCorrectedRatio = 100;  // of the peers' median
+constexpr double kCorrectedAlone = 2e7;  // where there are no peers: AzNHC's limit
+
+struct Recovery {
+  const char* name;  // as the reading has it
+  const char* action;
+};
+constexpr std::array<Recovery, 5> kRecoveries{
+    {{"reset", "reset GPU"},
+     {"recover_imex_domain", "restart nvidia-imex on all nodes of the domain"},
+     {"reboot", "reboot"},
+     {"drain_p2p", "drain the node and stop peer-to-peer work on it, then reset GPU"},
+     {"drain_and_reset", "drain the node, then reset GPU"}}};
+
+Judgement judge_recovery(const GpuReading& gpu, const GpuContext&) {
+  if (!gpu.recovery_action) return not_known("the driver does not report a recovery action");
+  return judge_recovery_action(*gpu.recovery_action);
+}
+
+Judgement judge_volatile(const GpuReading& gpu, const GpuContext&) {
+  if (!gpu.volatile_.uncorrected) return not_known("uncorrected ECC errors are not reported");
+  if (*gpu.volatile_.uncorrected == 0)
+    return passed("no uncorrected ECC error since the driver was loaded");
+  const std::string cause = fmt::format("{} uncorrected ECC errors since the driver was loaded",
+                                        *gpu.volatile_.uncorrected);
+  // One that was recovered is history (gpud#108); those that grow are judged after the work.
+  if (gpu.remap_pending == false && gpu.remap_failure == false && gpu.recovery_action == "none")
+    return warning(Class::hardware, cause + ", recovered", "run again; RMA if they grow");
+  return failure(Class::hardware, cause, "reset GPU; RMA if they come back");
+}
+
+Judgement judge_corrected(const GpuReading& gpu, const GpuContext& context) {
+  if (!gpu.volatile_.corrected) return not_known("corrected ECC errors are not reported");
+  const auto mine = static_cast<double>(*gpu.volatile_.corrected);
+  const auto peers = context.known<double>([](const GpuReading& peer) -> Known<double> {
+    if (!peer.volatile_.corrected) return std::nullopt;
+    return static_cast<double>(*peer.volatile_.corrected);
+  });
+  const double limit = peers.size() < 3
+                           ? kCorrectedAlone
+                           : std::max(kCorrectedErrors, kCorrectedRatio * median_of(peers));
+  if (mine <= limit) return passed("corrected ECC errors are few");
+  return warning(
+      Class::hardware,
+      fmt::format("{:.0f} corrected ECC errors since the driver was loaded, limit {:.0f}", mine,
+                  limit),
+      "run again after a day; reset GPU if they grow");
+}
+
+Judgement judge_aggregate(const GpuReading& gpu, const GpuContext&) {
+  if (gpu.sram_threshold_exceeded == true)
+    return failure(Class::hardware, "uncorrected SRAM errors exceed the driver's threshold", kRma);
+  if (!gpu.aggregate_sram_uncorrected)
+    return not_known("lifetime uncorrected SRAM errors are not reported");
+  const std::string cause =
+      fmt::format("{} uncorrected SRAM errors in its life", *gpu.aggregate_sram_uncorrected);
+  if (*gpu.aggregate_sram_uncorrected > kAggregateSramErrors)
+    return warning(Class::hardware, cause, "RMA candidate: more than 4 is the usual line");
+  if (!gpu.sram_threshold_exceeded)
+    return not_known(cause + "; whether the driver's threshold is exceeded is not reported");
+  return passed("uncorrected SRAM errors: at most 4, below the driver's threshold");
+}
+
+Judgement judge_remap(const GpuReading& gpu, const GpuContext&) {
+  if (gpu.remap_failure == true)
+    return failure(Class::hardware, "a row of memory could not be remapped", kRma);
+  if (gpu.remap_pending == true)
+    return failure(Class::hardware, "remapped rows of memory wait for a reset", "reset GPU");
+  if (!gpu.remap_failure || !gpu.remap_pending) return not_known("remapped rows are not reported");
+  const int rows = gpu.remapped_corrected.value_or(0) + gpu.remapped_uncorrected.value_or(0);
+  return passed(rows == 0 ? "no row of memory is remapped"
+                          : fmt::format("{} rows of memory are remapped, none pending", rows));
+}
+
+}  // namespace
+
+Judgement judge_recovery_action(const std::string& name) {
+  if (name == "none") return passed("the driver advises no recovery");
+  const std::string cause = fmt::format("the driver advises: {}", name);
+  for (const Recovery& recovery : kRecoveries)
+    if (name == recovery.name) return failure(Class::hardware, cause, recovery.action);
+  return failure(Class::hardware, cause, "drain the node; see the documentation of this driver");
+}
+
+std::vector<GpuRule> error_rules() {
+  return {{"recovery-action", "what the driver advises to do", judge_recovery},
+          {"ecc-volatile", "uncorrected ECC errors since the driver was loaded", judge_volatile},
+          {"ecc-corrected", "corrected ECC errors, next to those of the peers", judge_corrected},
+          {"ecc-aggregate", "uncorrected SRAM errors of the GPU's life", judge_aggregate},
+          {"row-remap", "remapped rows: pending, failed", judge_remap}};
+}
+
+// Clocks, power, temperature, and why the clocks are low, at one moment.
+
+namespace {
+
+constexpr double kBusy_percent = 10;  // above it a power cap is normal
+constexpr double kHot_c = 85;         // where the driver reports no margin
+constexpr double kHotMemory_c = 95;
+constexpr double kSmallMargin_c = 5;  // to the slowdown
+constexpr double kSameLimit_w = 1;
+
+bool is_busy(const GpuReading& gpu, const GpuContext& context) {
+  return context.under_load || gpu.utilisation_percent > kBusy_percent;
+}
+
+Judgement judge_reasons(const GpuReading& gpu, const GpuContext& context) {
+  if (!gpu.throttle_reasons) return not_known("throttle reasons are not reported");
+  const std::uint64_t bits = *gpu.throttle_reasons;
+  const std::string cause =
+      fmt::format("clocks are reduced: {}", text_of_throttle_reasons(gpu.throttle_reasons));
+  if (const auto slowdown = judge_hardware_slowdown(gpu, context.under_load)) return *slowdown;
+  if (bits & throttle::kHeat)
+    return warning(Class::environment, cause,
+                   "inspect the cooling: fans, air flow, inlet temperature");
+  if (bits & throttle::kSyncBoost)
+    return warning(Class::config, cause, "reconfigure: take the GPU out of its sync boost group");
+  if (bits & throttle::kPowerCap && !is_busy(gpu, context))
+    return warning(Class::config, cause + ", though the GPU is idle",
+                   "reconfigure the power limit: " + nvidia_smi(gpu) + " -pl DEFAULT");
+  return passed("clocks are not reduced");
+}
+
+Judgement judge_clocks(const GpuReading& gpu, const GpuContext& context) {
+  if (!gpu.max_sm_clock_mhz || !gpu.max_memory_clock_mhz)
+    return not_known("highest clocks are not reported");
+  const auto sm = context.majority(&GpuReading::max_sm_clock_mhz);
+  const auto memory = context.majority(&GpuReading::max_memory_clock_mhz);
+  const std::string reset = "reconfigure the clocks: " + nvidia_smi(gpu) + " -rgc -rac";
+  if ((sm && gpu.max_sm_clock_mhz < *sm) || (memory && gpu.max_memory_clock_mhz < *memory))
+    return failure(
+        Class::config,
+        fmt::format("highest clocks {:.0f} and {:.0f} MHz, lower than those of most peers",
+                    *gpu.max_sm_clock_mhz, *gpu.max_memory_clock_mhz),
+        reset);
+  if (!gpu.throttle_reasons) return not_known("whether the clocks are locked is not reported");
+  if (*gpu.throttle_reasons & throttle::kApplicationClocks)
+    return warning(Class::config, "the clocks are set by an operator", reset);
+  return passed(fmt::format("highest clocks {:.0f} and {:.0f} MHz, not locked",
+                            *gpu.max_sm_clock_mhz, *gpu.max_memory_clock_mhz));
+}
+
+Judgement judge_power_limit(const GpuReading& gpu, const GpuContext& context) {
+  if (!gpu.power_limit_w) return not_known("the power limit is not reported");
+  if (!gpu.power_limit_default_w) return not_known("the default power limit is not reported");
+  const double limit = *gpu.power_limit_w, usual = *gpu.power_limit_default_w;
+  const std::string cause = fmt::format("power limit {:.0f} W, default {:.0f} W", limit, usual);
+  const auto most = context.majority(&GpuReading::power_limit_w);
+  const std::string action =
+      fmt::format("reconfigure the power limit: {} -pl {:.0f}", nvidia_smi(gpu), usual);
+  if (most && limit < *most - kSameLimit_w)
+    return failure(Class::config, fmt::format("{}, most peers {:.0f} W", cause, *most), action);
+  if (limit < usual - kSameLimit_w || limit > usual + kSameLimit_w)
+    return warning(Class::config, cause, action);
+  return passed(fmt::format("power limit {:.0f} W, the default", limit));
+}
+
+Judgement judge_temperature(const GpuReading& gpu, const GpuContext&) {
+  const std::string action = "inspect the cooling: fans, air flow, inlet temperature";
+  if (gpu.temperature_margin_c && *gpu.temperature_margin_c <= kSmallMargin_c)
+    return warning(Class::environment,
+                   fmt::format("{:.0f} C below the slowdown", *gpu.temperature_margin_c), action);
+  if (gpu.memory_temperature_c && *gpu.memory_temperature_c > kHotMemory_c)
+    return warning(Class::environment, fmt::format("memory at {:.0f} C", *gpu.memory_temperature_c),
+                   action);
+  if (!gpu.temperature_c) return not_known("temperature is not reported");
+  if (!gpu.temperature_margin_c && *gpu.temperature_c > kHot_c)
+    return warning(Class::environment, fmt::format("{:.0f} C", *gpu.temperature_c), action);
+  return passed("temperature is normal");
+}
+
+}  // namespace
+
+std::optional<Judgement> judge_hardware_slowdown(const GpuReading& gpu, bool lasts) {
+  const std::uint64_t bits = gpu.throttle_reasons.value_or(0);
+  const auto judge = lasts ? failure : warning;
+  const std::string cause =
+      fmt::format("clocks are reduced: {}", text_of_throttle_reasons(gpu.throttle_reasons));
+  if (bits & throttle::kPowerBrake)
+    return judge(Class::environment, cause, "inspect the power supplies of the node");
+  if (bits & throttle::kHwSlowdown && !(bits & throttle::kHwThermal))
+    return judge(Class::hardware, cause, "inspect power and cooling; reset GPU, RMA if it stays");
+  return std::nullopt;
+}
+
+std::vector<GpuRule> state_rules() {
+  return {{"throttle-reasons", "why the clocks are reduced now", judge_reasons},
+          {"clocks", "highest clocks, by the majority of the model; locked clocks", judge_clocks},
+          {"power-limit", "power limit next to its default and to the peers'", judge_power_limit},
+          {"temperature", "GPU and memory", judge_temperature}};
+}
+
+// What an operator sets on a GPU, and who else uses it.
+
+namespace {
+
+constexpr std::uint64_t kIdleMemory_bytes = 15u << 20;  // gcm's limit
+
+/// A switch that should be `right`. Another position is a warning; it is a failure where most peers
+/// have the right one and it makes this GPU unlike them.
+Judgement judge_switch(const GpuReading& gpu, const GpuContext& context,
+                       Known<bool> GpuReading::*field, bool right, const std::string& what,
+                       const std::string& action) {
+  const Known<bool>& value = gpu.*field;
+  if (!value) return not_known(fmt::format("{} is not reported", what));
+  const std::string cause = fmt::format("{} is {}", what, *value ? "on" : "off");
+  if (*value == right) return passed(cause);
+  if (context.majority(field) == right)
+    return failure(Class::config, cause + ", unlike that of most peers", action);
+  return warning(Class::config, cause, action);
+}
+
+Judgement judge_persistence(const GpuReading& gpu, const GpuContext& context) {
+  // It costs seconds at the start of a job, and nothing after.
+  return at_most_warning(
+      judge_switch(gpu, context, &GpuReading::persistence, true, "persistence mode",
+                   "reconfigure: start nvidia-persistenced, or " + nvidia_smi(gpu) + " -pm 1"));
+}
+
+Judgement judge_ecc_mode(const GpuReading& gpu, const GpuContext& context) {
+  return judge_switch(gpu, context, &GpuReading::ecc_enabled, true, "ECC",
+                      "reconfigure: " + nvidia_smi(gpu) + " -e 1, then reset GPU");
+}
+
+Judgement judge_mig(const GpuReading& gpu, const GpuContext& context) {
+  // Nodes where some GPUs are divided are set up so, and the others are none the slower.
+  return at_most_warning(judge_switch(gpu, context, &GpuReading::mig_enabled, false, "MIG",
+                                      "reconfigure: " + nvidia_smi(gpu) +
+                                          " -mig 0, then reset GPU; nothing to do if "
+                                          "the GPU is divided on purpose"));
+}
+
+Judgement judge_compute_mode(const GpuReading& gpu, const GpuContext&) {
+  if (!gpu.compute_mode) return not_known("compute mode is not reported");
+  const std::string cause = "compute mode " + *gpu.compute_mode;
+  const std::string action = "reconfigure: " + nvidia_smi(gpu) + " -c 0";
+  if (*gpu.compute_mode == "default") return passed(cause);
+  if (*gpu.compute_mode == "prohibited")
+    return failure(Class::config, cause + ": no program can use the GPU", action);
+  return warning(Class::config, cause + ": one process at a time", action);
+}
+
+}  // namespace
+
+std::vector<int> foreign_pids(const GpuReading& gpu, const std::vector<int>& our_pids) {
+  std::vector<int> foreign;
+  for (const ProcessReading& process : gpu.processes.value_or(std::vector<ProcessReading>{}))
+    if (std::ranges::find(our_pids, process.pid) == our_pids.end()) foreign.push_back(process.pid);
+  return foreign;
+}
+
+Judgement judge_foreign_use(const GpuReading& gpu, const GpuContext& context) {
+  const std::vector<int> foreign = foreign_pids(gpu, context.our_pids);
+  const bool ours = gpu.processes && gpu.processes->size() > foreign.size();
+  const bool used = gpu.memory_used_bytes > kIdleMemory_bytes && !ours;
+  if (!foreign.empty())
+    return warning(Class::environment,
+                   fmt::format("in use by other processes: pid {}", fmt::join(foreign, ", ")),
+                   "end them, or run again when the GPU is free");
+  if (used)
+    return warning(
+        Class::environment,
+        fmt::format("{:.0f} MiB of memory in use, though no process of this job uses it",
+                    static_cast<double>(*gpu.memory_used_bytes) / 0x1p20),
+        "end the processes left over (fuser -v /dev/nvidia*), reset GPU if there are none");
+  if (!gpu.processes) return not_known("processes are not reported");
+  if (!gpu.memory_used_bytes) return not_known("memory in use is not reported");
+  return passed("no other process uses it");
+}
+
+std::vector<GpuRule> setting_rules() {
+  return {{"persistence", "persistence mode", judge_persistence},
+          {"ecc-mode", "whether ECC is on", judge_ecc_mode},
+          {"mig", "whether the GPU is divided by MIG", judge_mig},
+          {"compute-mode", "who may use the GPU", judge_compute_mode},
+          {"foreign-use", "processes of others, and memory in use without any", judge_foreign_use}};
 }
 
 }  // namespace shakedown::node

@@ -9,7 +9,7 @@
 #include <nlohmann/json.hpp>
 #include <tuple>
 
-#include "launch/node/health/facts/words.hpp"
+#include "launch/node/health/facts/host_facts.hpp"
 #include "launch/node/health/rules/gpu_rules.hpp"
 #include "launch/node/health/rules/host_rules.hpp"
 

@@ -5,13 +5,12 @@ import time
 
 from ... import gpus, slurm
 from ...job import RUNNING, Stopped
+from ...words import duration
 from .. import stages
-from ..evidence import inventory, machines
+from ..evidence import inventory
 from ..ladder import ladder
-from ..model import FAIL, INCONCLUSIVE
-from . import topology
+from ..model import FAIL, INCONCLUSIVE, Facts, Rounds
 from .fleet import AT_ONCE, Task
-from .progress import minutes
 
 CPU_RANKS = 2  # per node
 # Findings of the inventory after which programs cannot start, or would wait for one another
@@ -25,20 +24,20 @@ IDLE_PERCENT = 5  # utilisation
 
 class Campaign:
     """`judge`: a judge.Judge. `fault`: KIND:RANK, perhaps with :AMOUNT, the rank counted over all nodes.
-    `domains`: the ladder's. `job_gpus`: {number: UUID} of a prolog's job; None: of no job."""
+    `job_gpus`: {number: UUID} of a prolog's job; None: of no job."""
 
     def __init__(self, fleet, settings, judge, progress, environ, ranks=None, expect_gpus=None,
-                 fault="", domains=None, visible=gpus.visible, job_gpus=None):
+                 fault="", visible=gpus.visible, job_gpus=None):
         self.fleet, self.settings, self.judge, self.progress = fleet, settings, judge, progress
         self._environ, self._visible = environ, visible
         self._ranks, self._expect_gpus = ranks, expect_gpus
         self._needs_gpus = settings.backend == stages.GPU  # not chosen by what the nodes have
-        self._fault, self._domains, self._job_gpus = fault, domains, job_gpus or {}
+        self._fault, self._job_gpus = fault, job_gpus or {}
         self.runs = []
         self.ranks = {}  # node: its ranks
         self.left_out = {}  # node: why no further stage ran on it
         self.findings = []  # of the inventory over all nodes
-        self.isolations = {}  # stage: the ladder's Isolation
+        self.isolations, self.rounds = {}, Rounds()  # of the ladder, by stage; of all
         self.injected = set()  # (stage, node) of the programs that were given the fault
 
     def run(self):
@@ -69,13 +68,16 @@ class Campaign:
         self.end(f"stopped {by}")
         return by
 
-    def nodes(self):
-        """As far as the records say what they are."""
+    def facts(self):
+        """model.Facts; the nodes as far as the records say what they are."""
         records = {}
         for run in self.runs:
             if len(run.nodes) == 1:
                 records.setdefault(run.nodes[0], []).extend(self.judge.records(run))
-        return [inventory.node(name, records.get(name, [])) for name in self.fleet.nodes]
+        # On the CPU no rates have to be judged; what more was measured needs a judgement too.
+        rates = stages.rates(self.settings, min(filter(None, self.ranks.values()), default=0))
+        return Facts([inventory.node(name, records.get(name, [])) for name in self.fleet.nodes], self.runs,
+                     self.findings, self.isolations, self.rounds, rates, self.expected(), self.left_out)
 
     def expected(self):
         """{node: names of the stages that it has to pass}."""
@@ -84,10 +86,6 @@ class Campaign:
         return {node: [stage.name for scope in scopes for stage in
                        stages.chosen(self.settings, scope, self.ranks.get(node) or most or None)]
                 for node in self.fleet.nodes}
-
-    def rates(self):
-        """The classes that every node must have a judgement of; what more was measured needs one too."""
-        return stages.rates(self.settings, min(filter(None, self.ranks.values()), default=0))
 
     def kinds_of_faults(self):
         """Those that a stage of this tier finds on the ranks that the nodes have."""
@@ -113,10 +111,9 @@ class Campaign:
     def _compare_with_time_limit(self, needed):
         left = self._seconds_left()
         if left is not None and needed > left:
-            minutes_ = 5 * -(-int(needed + LAST_S) // 300)
-            self.progress.note(f"needs about {minutes(needed)}, the job has {minutes(left)} left: what "
-                               f"does not run by then is INCONCLUSIVE; request --time={minutes_ // 60:02d}:"
-                               f"{minutes_ % 60:02d}:00", shown=True)
+            hours, minutes = divmod(5 * -(-int(needed + LAST_S) // 300), 60)
+            self.progress.note(f"needs about {duration(round(needed))}, the job has {duration(round(left))} left: what does "
+                               f"not run by then is INCONCLUSIVE; request --time={hours:02d}:{minutes:02d}:00", shown=True)
 
     def _usable(self, least_ranks=1):
         return [node for node in self.fleet.nodes
@@ -130,36 +127,38 @@ class Campaign:
         self._begin(stage, self.fleet.nodes)
         runs = self._run([self._task(stage, [name], ranks=1) for name in self.fleet.nodes])
         found = {run.nodes[0]: inventory.gpus(self.judge.records(run)) for run in runs}
-        self._choose_backend(found, {run.nodes[0] for run in runs if self._unusable(run)})
-        if self.settings.backend == stages.GPU and self._expect_gpus is None and \
-                not self._job_gpus:
+        self._choose_backend(found, {run.nodes[0] for run in runs if self._unusable(run) is not None})
+        on_gpus = self.settings.backend == stages.GPU
+        if on_gpus and self._expect_gpus is None and not self._job_gpus:
             models = {gpus_[0].model for gpus_ in found.values() if gpus_}
             for model in models or {""}:
-                counts = {node: len(gpus_) for node, gpus_ in found.items()
-                          if len(models) < 2 or gpus_ and gpus_[0].model == model}
-                self.findings += inventory.too_few(counts)
+                self.findings += inventory.too_few({node: len(gpus_) for node, gpus_ in found.items()
+                                                    if len(models) < 2 or gpus_ and gpus_[0].model == model})
         node = self.fleet.nodes[0]
         of_job = inventory.of_job(node, self._job_gpus, found.get(node, ()))
         self.findings += of_job
-        self.left_out.update({each.nodes[0]: each.cause for each in self.findings
-                              if each.outcome == FAIL or each in of_job})
-        self.left_out.update({each.nodes[0]: each.cause
-                              for each in machines.findings(runs, self.judge.records)})
+        self.left_out.update({each.nodes[0]: each.cause for each in [
+            *self.findings, *inventory.wrong_machines(runs, self.judge.records)]
+            if each.outcome == FAIL or each in of_job or each.check == inventory.MACHINE})
         for run in runs:
-            self._count_ranks(run, found[run.nodes[0]])
+            self._count_ranks(run, len(found[run.nodes[0]]), on_gpus)
 
     def _unusable(self, run):
-        """Why programs cannot start on the node, of its inventory."""
-        return [each.cause for each in self.judge.findings(run)
-                if each.outcome in (FAIL, INCONCLUSIVE) and each.check in UNUSABLE]
+        """Why programs cannot start on the node, of its inventory; None where they can."""
+        return next((each.cause for each in self.judge.findings(run)
+                     if each.outcome in (FAIL, INCONCLUSIVE) and each.check in UNUSABLE), None)
 
     def _choose_backend(self, found, failed):
+        """GPUs where a node has one that is usable; a node that is meant for them and has none is not
+        accepted on the CPU."""
         if self.settings.backend != "auto":
             return
-        usable = any(found.values()) and (len(self.fleet.nodes) > 1
-                                          or self._visible(self._environ) > 0)
-        meant = "" if usable else self._meant_for_gpus(found)
-        tier = self.settings.tier
+        usable = any(found.values()) and (len(self.fleet.nodes) > 1 or self._visible(self._environ) > 0)
+        meant, tier = "", self.settings.tier
+        if not usable and (request := gpus.requested(self._environ)):
+            meant = f"{request} requests GPUs"
+        elif not usable and any(found.values()) and tier not in (stages.PROLOG, stages.PASSIVE):
+            meant = f"the node has {max(map(len, found.values()))}"  # hooks are for jobs without GPUs too
         if tier == stages.PROLOG and not usable and not meant:  # a job without GPUs
             tier = stages.PASSIVE
         self.settings = dataclasses.replace(
@@ -173,28 +172,19 @@ class Campaign:
         self.findings.append(inventory.unusable(node, why))
         self.left_out[node] = self.findings[-1].cause
 
-    def _meant_for_gpus(self, found):
-        """Why a node without a usable GPU is not accepted on the CPU; "" where it is."""
-        request = gpus.requested(self._environ)
-        if request:
-            return f"{request} requests GPUs"
-        count = max(map(len, found.values()), default=0)
-        alone = self.settings.tier in (stages.PROLOG, stages.PASSIVE)  # for jobs without GPUs too
-        return f"the node has {count}" if count and not alone else ""
-
-    def _count_ranks(self, run, found):
+    def _count_ranks(self, run, count, on_gpus):
+        """`count`: of the GPUs that the inventory found."""
         node, = run.nodes
-        on_gpus = self.settings.backend == stages.GPU
         allocation = slurm.allocation(self._environ)
-        count = min(len(found), allocation and allocation.gpus_on_node or len(found))
+        count = min(count, allocation and allocation.gpus_on_node or count)
         if on_gpus and self.fleet.is_here(node) and self.settings.tier != stages.PASSIVE:
             count = self._visible(self._environ)
         self.ranks[node] = self._ranks or (count if on_gpus else CPU_RANKS)
+        why = self._unusable(run)
         if node in self.left_out:
             return
-        unusable = self._unusable(run)
-        if unusable:
-            self.left_out[node] = unusable[0]
+        if why is not None:
+            self.left_out[node] = why
         elif run.code not in (0, 1):
             self.left_out[node] = run.note or "its inventory has no result"
         elif on_gpus and count == 0 and self._needs_gpus:
@@ -245,9 +235,8 @@ class Campaign:
             self._isolate(stage, nodes, ATTEMPTS)
 
     def _isolate(self, stage, nodes, first_round=0):
-        domains = self._domains or topology.domains(nodes, self._environ)
         lost = set()
-        search = ladder.isolate(nodes, domains, lost=lost)
+        search = ladder.isolate(nodes, slurm.domains(nodes, self._environ), lost)
         outcomes, number = None, first_round
         end_at = time.monotonic() + ISOLATION_S.get(self.settings.tier, ISOLATION_S[stages.DEFAULT])
         try:
@@ -257,7 +246,7 @@ class Campaign:
                     search.send(None)  # what is open is inconclusive
                 runs = self._run([self._task(stage, group, round_=number, group=i)
                                   for i, group in enumerate(groups)])
-                outcomes = self.judge.outcomes(runs, self.runs)
+                outcomes, self.rounds = self.judge.round(runs, self.runs, self.rounds)
                 number += 1
                 lost |= self._lost(stage, number, [
                     run for run in runs if run.code == 3 and self.judge.outcome(run) == INCONCLUSIVE])
@@ -266,7 +255,7 @@ class Campaign:
 
     def _lost(self, stage, number, runs):
         """The nodes of these runs that do not answer: every later round would wait for them."""
-        named = [[name for name in run.nodes if f"host {name}" in run.lost] for run in runs]
+        named = [[name for name in run.nodes if name in dict(run.lost)] for run in runs]
         inventory_ = stages.named(stages.INVENTORY)
         tasks = [dataclasses.replace(
             self._task(inventory_, [name], round_=number, group=i), stage=f"{stage.name}/answer")
@@ -319,7 +308,7 @@ class Campaign:
 
     def _leave_out_lost(self, run, stage):
         """The nodes of a run that no longer answer: they would hold up all that is to come."""
-        lost = {name for name in run.nodes if f"host {name}" in run.lost}
+        lost = {name for name in run.nodes if name in dict(run.lost)}
         if len(run.nodes) == 1 and (run.lost or
                                     run.code == 3 and run.seconds >= self._limit(stage)):
             lost = set(run.nodes)

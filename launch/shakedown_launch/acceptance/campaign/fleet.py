@@ -11,16 +11,16 @@ import resource
 import shlex
 import time
 
-from ... import hosts, mpi, slurm
+from ... import hosts, mpi, places, slurm
 from ...command import UsageError
 from ...job import RUNNING, Job, Output, Stopped
+from ...words import clean
 from ..model import Run
-from ..words import clean
 
 GRACE = 10  # seconds, as launch/mpi
 ALONE = {"OMPI_MCA_ess_singleton_isolated": "1"}  # Open MPI then starts no daemon
-ERROR = re.compile(rb"^error: (rank \d+ on .*)", re.M)  # with which a program ends its ranks
-LOG_END = 65536  # bytes of a log in which it is searched
+ERROR = re.compile(r"^error: (rank \d+ on .*)", re.M)  # with which a program ends its ranks
+LOG_END = 65536  # characters of a log in which it is searched
 
 
 def at_once():
@@ -96,21 +96,23 @@ class Fleet:
             return self._run(collections.deque(enumerate(tasks)), tick)
 
     def _run(self, waiting, tick):
-        running, runs = [], {}
+        running, runs = {}, {}
         while waiting or running:
             while waiting and len(running) < AT_ONCE and self._may_start():
                 number, task = waiting.popleft()
-                running += self._start(number, task)
+                job = self._start(task)
+                if job:
+                    running[number] = job
             if not self._may_start():
                 waiting.clear()
             tick()
             if running:
                 RUNNING.serve(time.monotonic() + 1)
-            for each in list(running):
+            for number, each in list(running.items()):
                 each.end_if_late()
                 if each.job.result is not None:
-                    running.remove(each)
-                    run = runs[each.number] = each.run()
+                    del running[number]
+                    run = runs[number] = each.run(f"{self._output}/{each.place}.log")
                     self._log(f"{run.log}: {run.code} after {run.seconds:.1f} s"
                               f"{run.note and f': {run.note}'}")
         return [runs[number] for number in sorted(runs)]
@@ -124,26 +126,22 @@ class Fleet:
     def _time_left(self):
         return math.inf if self._deadline is None else self._deadline - time.monotonic()
 
-    def _start(self, number, task):
-        """[Running]; none where a signal came first."""
-        place = place_of(task)
+    def _start(self, task):
+        """Its Running; None where a signal came first."""
         self.folder(task.stage)
-        addresses = [self._address[name] for name in task.nodes]
-        what = mpi.request({"-n": str(task.ranks)}, [*task.words, "--record",
-                                                     f"{self._output}/{place}.jsonl"],
-                           self._environ)
-        what = what._replace(hosts=[each for each in addresses if each is not None])
-        log = f"{self._output}/{place}.log"
+        path = f"{self._output}/{place_of(task)}"
+        what = mpi.request({"-n": str(task.ranks)}, [*task.words, "--record", f"{path}.jsonl"], self._environ)
+        what = what._replace(hosts=[each for each in map(self._address.get, task.nodes) if each is not None])
+        log = f"{path}.log"
         job = mpi.job(what, self._environ, log=log, shown=False, grace=self._grace) \
             if self._by_mpirun(task) else \
             Job(what.words, {**self._environ, **ALONE}, Output(log, shown=False), grace=self._grace)
-        limit = min(task.limit, self._time_left())
-        self._log(f"{place}: {shlex.join(task.words)}")
+        self._log(f"{place_of(task)}: {shlex.join(task.words)}")
         try:
             job.start()
         except Stopped:
-            return []
-        return [Running(number, task, log, place, job, limit)]
+            return None
+        return Running(task, job, min(task.limit, self._time_left()))
 
 
 def place_of(task):
@@ -156,42 +154,32 @@ def place_of(task):
 class Running:
     """A job that runs."""
 
-    def __init__(self, number, task, log, place, job, limit):
-        self.number, self.job = number, job
-        self._task, self._log, self._place, self._limit = task, log, place, limit
-        self._started = time.time()
-        self._start = time.monotonic()
+    def __init__(self, task, job, limit):
+        self.place, self.job = place_of(task), job
+        self._task, self._limit = task, limit
+        self._started, self._start = time.gmtime(), time.monotonic()
         self._late = False
 
     def end_if_late(self):
-        if not self._late and self.job.result is None and self._seconds() > self._limit:
+        if not self._late and self.job.result is None and time.monotonic() - self._start > self._limit:
             self._late = True
             self.job.stop()
 
-    def _seconds(self):
-        return time.monotonic() - self._start
-
-    def run(self):
-        result = self.job.result
+    def run(self, log):
+        """model.Run, once it has ended."""
+        result, task = self.job.result, self._task
         notes = list(result.said)
         if self._late:
             notes.insert(0, f"did not end within {self._limit:.0f} s and was stopped")
         elif result.code not in (0, 1) and not result.dead and not result.lost:
-            notes += last_error(self._log)
-        return Run(stage=self._task.stage, nodes=self._task.nodes,
-                   code=3 if self._late else result.code,
-                   started=time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(self._started)),
-                   seconds=self._seconds(), record=f"{self._place}.jsonl",
-                   log=f"{self._place}.log", round=self._task.round, dead=tuple(result.dead),
-                   lost=tuple(result.lost), note="; ".join(notes), group=self._task.group)
+            notes += last_error(log)
+        return Run(task.stage, task.nodes, 3 if self._late else result.code,
+                   time.strftime("%Y-%m-%dT%H:%M:%SZ", self._started), time.monotonic() - self._start,
+                   f"{self.place}.jsonl", f"{self.place}.log", task.round, tuple(result.dead),
+                   tuple(result.lost), "; ".join(notes), task.group)
 
 
 def last_error(path):
     """[the last error of a rank] in a job's log; []: there is none."""
-    try:
-        with open(path, "rb") as file:
-            file.seek(max(0, os.path.getsize(path) - LOG_END))
-            found = ERROR.findall(file.read())[-1:]
-        return [clean(each.decode(errors="replace")) for each in found]
-    except OSError:
-        return []
+    found = ERROR.findall(places.text_of(path)[-LOG_END:])[-1:]
+    return [clean(each) for each in found]

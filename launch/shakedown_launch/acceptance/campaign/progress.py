@@ -6,6 +6,8 @@ import os
 import sys
 import time
 
+from ...words import duration
+
 
 class Log:
     def __init__(self, path):
@@ -62,7 +64,7 @@ class Progress:
     def _line(self):
         head = f"{self._number}/{self._count} " if self._count else ""
         left = sum(self._coming.values()) + max(0, self._until - time.monotonic())
-        tail = f", about {minutes(left)} left" if self._count else ""
+        tail = f", about {duration(round(left))} left" if self._count else ""
         return f"{head}{self._stage} on {self._what}{tail}"
 
 
@@ -72,6 +74,3 @@ def to_standard_error(text):
         sys.stderr.flush()
 
 
-def minutes(seconds):
-    seconds = round(seconds)
-    return f"{seconds} s" if seconds < 60 else f"{seconds // 60}:{seconds % 60:02d} min"

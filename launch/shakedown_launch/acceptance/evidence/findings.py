@@ -3,9 +3,9 @@ closed: a run without a verdict of its own is INCONCLUSIVE and its finding says 
 
 import re
 
+from ...records import UNREADABLE, Ranks, jobs
 from ..model import (CLASSES, CONFIG, ENVIRONMENT, EXIT_CODES, FAIL, INCONCLUSIVE, INFRASTRUCTURE,
                      MISSING, OUTCOMES, PASS, SOFTWARE, STOPPED, Finding, worst)
-from .records import UNREADABLE, Ranks, jobs
 
 LINK = re.compile(r"(\d+)(?:<->|->)(\d+)")
 RATES = "rates"  # check of a program's job verdict that is INCONCLUSIVE for unjudged rates alone
@@ -41,9 +41,9 @@ def is_of_rates(line):
         "metric" in line or line.get("scope") == "job" and line.get("check") == RATES)
 
 
-def about_run(run, outcome, cause, check, **other):
+def about_run(run, outcome, cause, check, nodes=None, **other):
     """It concerns all nodes of the run; which of several, the ladder finds out."""
-    return Finding(run.stage, outcome, run.nodes, cause, check=check, evidence=run.log, **other)
+    return Finding(run.stage, outcome, nodes or run.nodes, cause, check=check, evidence=run.log, **other)
 
 
 # ---- how it ended ----
@@ -51,41 +51,32 @@ def about_run(run, outcome, cause, check, **other):
 def dead_or_lost(run, head, failures):
     """`head`: its `run` record, as far as there is one. `failures`: its lines about ranks that did not
     answer."""
-    found, blamed = [], []
+    found = []
+
+    def blame(node, cause, check, subject, class_, action):
+        found.append(Finding(run.stage, INCONCLUSIVE, (node,), cause, class_, action, subject=subject,
+                             check=check, evidence=run.log))
     for rank, host, how in run.dead:
         node = node_of(run, head, int(rank), host)
-        class_, action = DEATHS.get(how.partition(" (")[0], DEATH)
-        found.append(Finding(run.stage, INCONCLUSIVE, (node,), f"rank {rank} on {node} died: {how}",
-                             class_, action, subject=f"rank {rank}", check="rank-died",
-                             evidence=run.log))
-        blamed.append(node)
-    silent = [pair for line in failures for pair in zip(line["ranks"], line["hosts"])]
-    for rank, host in dict.fromkeys(silent):
+        blame(node, f"rank {rank} on {node} died: {how}", "rank-died", f"rank {rank}",
+              *DEATHS.get(how.partition(" (")[0], DEATH))
+    silent = dict.fromkeys(pair for line in failures for pair in zip(line["ranks"], line["hosts"]))
+    for rank, host in silent:
         node = node_of(run, head, int(rank), host)
-        found.append(Finding(run.stage, INCONCLUSIVE, (node,), run.note or
-                             f"no answer from rank {rank} on {node}", INFRASTRUCTURE,
-                             "inspect the node: processes that hang in the kernel or were stopped "
-                             "(ps), its network; run again", subject=f"rank {rank}",
-                             check="no-answer", evidence=run.log))
-        blamed.append(node)
-    for who in run.lost:  # "host n017", or "a node of the allocation"
-        host = who.removeprefix("host ")
+        blame(node, run.note or f"no answer from rank {rank} on {node}", "no-answer", f"rank {rank}", INFRASTRUCTURE,
+              "inspect the node: processes that hang in the kernel or were stopped (ps), its network; run again")
+    unknown = []
+    for host, cause in run.lost:
         node = Ranks(run.nodes, {"hosts": [host]}).host(host)
-        if node not in run.nodes:
-            found.append(about_run(run, INCONCLUSIVE, f"{who} was lost", "node-lost",
-                                   action="inspect the nodes and their network"))
-            continue
-        cause = next((said for said in run.note.split("; ") if said.startswith(f"{who} ")),
-                     f"node {node} was lost{run.note and f': {run.note}'}")
-        found.append(Finding(run.stage, INCONCLUSIVE, (node,), cause, INFRASTRUCTURE,
-                             "inspect the node and its network", subject=f"node {node}",
-                             check="node-lost", evidence=run.log))
-        blamed.append(node)
-    rest = tuple(name for name in run.nodes if name not in blamed)
-    if blamed and rest:
-        found.append(Finding(run.stage, INCONCLUSIVE, rest, f"not finished: {found[0].cause}",
-                             check="not-finished", evidence=run.log))
-    return found
+        if host and node in run.nodes:
+            blame(node, cause, "node-lost", f"node {node}", INFRASTRUCTURE, "inspect the node and its network")
+        else:
+            unknown.append(about_run(run, INCONCLUSIVE, cause, "node-lost",
+                                     action="inspect the nodes and their network"))
+    rest = tuple(name for name in run.nodes if (name,) not in {each.nodes for each in found})
+    if found and rest:
+        found.append(about_run(run, INCONCLUSIVE, f"not finished: {found[0].cause}", "not-finished", nodes=rest))
+    return found + unknown
 
 
 def node_of(run, head, rank, host):

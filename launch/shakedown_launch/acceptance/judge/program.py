@@ -6,14 +6,12 @@ import contextlib
 import json
 import math
 import os
-import subprocess
 
 from ... import places
+from ...words import valid
 from .. import stages
-from ..lines import finding_line, stage_line
 from ..model import (CLASSES, INCONCLUSIVE, NOT_JUDGED, OUTCOMES, PASS, SOFTWARE, VERDICTS,
                      Figure, Finding, worst)
-from ..words import valid
 
 RUNS, RECORD = "runs.jsonl", "judged.jsonl"
 LIMIT_S = 300  # 8,000 GPUs take 2 s
@@ -31,7 +29,7 @@ def write_runs(folder, nodes, runs, findings=()):
     """`nodes`: {name: the hosts that its ranks report}. What several nodes did together is the job's: a
     finding of each says what it means for the node."""
     lines = [*({"kind": "node", "name": name, "hosts": hosts} for name, hosts in nodes.items()),
-             *map(stage_line, runs), *map(finding_line, findings)]
+             *(each.line() for each in (*runs, *findings))]
     with open(os.path.join(folder, RUNS), "w", encoding="utf-8") as file:
         for line in lines:
             if line["kind"] == "verdict" and len(line["nodes"]) > 1:
@@ -70,20 +68,13 @@ class Program:
     def run(self, words, limit=LIMIT_S):
         """Why there is no result; "" where there is, whatever it is."""
         line = [places.find_program("judge", self._environ), self._folder, *self._options, *words]
-        try:
-            result = subprocess.run(line, env=self._environ, stdin=subprocess.DEVNULL, timeout=limit,
-                                    stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
-                                    start_new_session=True)  # a Ctrl-C is not its own
-        except subprocess.TimeoutExpired:
-            return f"bin/judge did not end within {limit:.0f} s"
-        except OSError as error:
-            return f"bin/judge: {error.strerror}"
-        said = result.stderr.decode(errors="replace").strip().removeprefix("error: ")
-        if result.returncode not in (0, 1, 3):
-            how = f"signal {-result.returncode}" if result.returncode < 0 else \
-                f"exit code {result.returncode}"
-            return said or f"bin/judge ended with {how}"
-        return ""
+        said = places.ask(line, limit, self._environ)
+        if said.code in (0, 1, 3):
+            return ""
+        if said.code is None:
+            return f"bin/judge {said.error}"
+        how = f"signal {-said.code}" if said.code < 0 else f"exit code {said.code}"
+        return said.error.strip().removeprefix("error: ") or f"bin/judge ended with {how}"
 
 
 def read(path):

@@ -7,75 +7,61 @@ together. docs/engineering/isolation.md has the method, what it finds and what i
 
 import math
 
-from .conclusion import Conclusion
-from .isolation import Isolation
-from .rounds import Pool, Rounds
-from .search import Search, left_of, parts_of
+from .isolation import Conclusion, Isolation
+from .search import Pool, Rounds, Search, left_of, parts_of
 
 ROUNDS = 60  # what is open then is unresolved
 ATTEMPTS = 3  # at a domain of which a part keeps failing
 
 
-def isolate(nodes, domains=None, *, group_size=None, confirmations=3, screens=1,
-            representatives=1, lost=None):
+def isolate(nodes, domains=None, lost=None):
     """A generator: yields rounds, lists of disjoint groups (tuples of node names) to be tested at
     the same time; is sent the outcome of each group, in order, or None to end early; returns an
     Isolation.
 
     `nodes`: in an order in which neighbours share a switch, as far as that is known. `domains`:
-    {node: name of what it shares a switch with}. Without: groups of ceil(sqrt(N)). `group_size`:
-    the most nodes of a group that is screened. `confirmations`: tests with different known-good
-    partners that a node must fail before it is blamed. `screens`: each more finds intermittent
-    nodes that passed in those before. `representatives` of each domain: of as many paths between
-    the domains, at the same time. `lost`: a set to which the caller adds nodes that no longer answer,
-    before it sends the outcomes of a round: each is in no further test, and those that had no result
-    with it are repeated without it."""
+    {node: name of what it shares a switch with}. Without: groups of ceil(sqrt(N)). `lost`: a set to which
+    the caller adds nodes that no longer answer, before it sends the outcomes of a round: each is in no
+    further test, and those that had no result with it are repeated without it."""
     nodes = list(dict.fromkeys(nodes))
     if not nodes:
         return Isolation()
-    ladder = _Ladder(_screened(nodes, domains, group_size), domains or {}, confirmations,
-                     representatives, set() if lost is None else lost)
-    yield from ladder.run(screens)
+    ladder = _Ladder(_screened(nodes, domains), domains or {}, set() if lost is None else lost)
+    yield from ladder.run()
     return Conclusion(ladder).isolation(nodes)
 
 
-def _screened(nodes, domains, group_size):
+def _screened(nodes, domains):
     """{name: units}: what is tested first."""
+    groups = {}
     if domains is None:
         count = max(1, len(nodes) // math.ceil(math.sqrt(len(nodes))))
-        chunks = {("", i): chunk for i, chunk in enumerate(parts_of(nodes, count))}
-    else:
-        chunks = {}
-        for node in nodes:
-            chunks.setdefault((domains.get(node, ""), 0), []).append(node)
-    groups = {}
-    for (name, index), members in chunks.items():
-        pieces = math.ceil(len(members) / (group_size or len(members)))
-        for i, piece in enumerate(parts_of(members, pieces)):
-            groups[name, index, i] = tuple((node,) for node in piece)
-    return groups
+        groups = dict(enumerate(parts_of(nodes, count)))
+    for node in nodes if domains is not None else ():
+        groups.setdefault(domains.get(node, ""), []).append(node)
+    return {name: tuple((node,) for node in members) for name, members in groups.items()}
 
 
 class _Ladder:
-    def __init__(self, groups, domains, confirmations, sets, lost):
-        self.groups, self.domains, self.sets = groups, domains, sets
+    def __init__(self, groups, domains, lost):
+        self.groups, self.domains = groups, domains
         self.home = home = {node: name for name, units in groups.items() for node, in units}
         self.rounds = Rounds(ROUNDS)
-        self.within = Search(self.rounds, Pool(home, lost, by_chance=not domains), confirmations)
-        self.across = Search(self.rounds, Pool(home, lost, across=True), confirmations)
+        self.within = Search(self.rounds, Pool(home, lost, by_chance=not domains))
+        self.across = Search(self.rounds, Pool(home, lost, across=True))
         self.failing = set()  # names of groups of which what is left did not pass
         self.separate = ()  # units that did not pass across, where that is not explained yet
         self.alone = {}  # unit: Test
         self.islands = {self.within: [], self.across: []}  # fail with others, pass together
         self.known = set()  # what was tested together: frozensets of units
 
-    def run(self, screens):
-        self.rounds.spawn(self.screen(screens))
+    def run(self):
+        self.rounds.spawn(self.screen(self.groups, True))
         yield from self.rounds.run()
         for _ in range(ATTEMPTS):
             tests = self.rounds.tests
-            for task in (self.remainders, self.blamed_nodes, self.blamed_domains):
-                self.rounds.spawn(task())
+            for task in (self.screen(self.remainders()), self.blamed_nodes(), self.blamed_domains()):
+                self.rounds.spawn(task)
             yield from self.rounds.run()
             for task in (self.representatives, self.blamed_by_others, self.blamed_nodes):
                 self.rounds.spawn(task())
@@ -83,45 +69,35 @@ class _Ladder:
             if self.rounds.tests == tests:
                 break
 
-    def screen(self, screens):
-        failed = {}
-        for _ in range(screens):
-            tests = {name: self.within.test(units) for name, units in self.groups.items()
-                     if name not in failed}
-            yield list(tests.values())
-            failed.update((name, test) for name, test in tests.items() if not test.passed)
-        self.failing = set(failed)
-        self.rounds.spawn(self.representatives())
+    def screen(self, groups, first=False):
+        tests = {name: self.within.test(units) for name, units in groups.items()}
+        yield list(tests.values())
+        self.failing = {name for name, test in tests.items() if not test.passed}
+        if first:
+            self.rounds.spawn(self.representatives())
         for name in sorted(self.failing):
-            self.within.failed(self.groups[name], failed[name])
+            self.within.failed(groups[name], tests[name])
 
     def remainders(self):
         """What is left of each group that failed has to pass: another fault may be in it."""
         rest = {name: left_of(self.within, self.groups[name]) for name in sorted(self.failing)}
-        tests = {name: self.within.test(units) for name, units in rest.items() if len(units) > 1}
-        yield list(tests.values())
-        self.failing = {name for name, test in tests.items() if not test.passed}
-        for name in sorted(self.failing):
-            self.within.failed(rest[name], tests[name])
+        return {name: units for name, units in rest.items() if len(units) > 1}
 
     def representatives(self):
-        """One node of each domain that passed, or several disjoint sets of them."""
+        """One node of each domain that passed."""
         domains = (tuple(node for node, in left_of(self.within, units))
                    for name, units in self.groups.items() if name not in self.failing)
         units = left_of(self.across, tuple(filter(None, domains)))
         self.separate = ()
         if len(units) < 2 or frozenset(units) in self.known:
             return
-        sets = min(self.sets, min(map(len, units)))
-        tests = [self.across.test(units, turn) for turn in range(sets)]
-        yield tests
-        failed = [turn for turn, test in enumerate(tests) if not test.passed]
-        if not failed:
+        test = self.across.test(units)
+        yield [test]
+        if test.passed:
             self.known.add(frozenset(units))
-            return
-        self.separate = units  # the other sets are tested again after this one is explained
-        self.across.failed(tuple(unit[failed[0]:] + unit[:failed[0]] for unit in units),
-                           tests[failed[0]])
+        else:
+            self.separate = units
+            self.across.failed(units, test)
 
     def blamed_by_others(self):
         """Nodes that only partners of other domains were left for: now one of their own may be."""

@@ -3,9 +3,9 @@
 import dataclasses
 import math
 
+from ...words import by_number, clean, count, duration, nodes
 from ..model import FAIL, INCONCLUSIVE, PASS, UNKNOWN, WORST_FIRST
 from ..stages import CPU, INVENTORY, only_on_gpus
-from ..words import by_number, clean, count, duration, nodes
 
 MISSING = "no result"
 NOT_KNOWN, ACCEPTED = "Not known", "Accepted"  # titles of what comes last
@@ -111,11 +111,15 @@ def merged(findings, gpus):
             for same in alike.values()]
 
 
-def warnings(acceptance):
-    """[Shown] of nodes that passed."""
-    return merged([each for verdict in acceptance.verdicts if verdict.outcome == PASS
-                   for each in verdict.findings if not is_apart(acceptance, each)],
-                  gpus_of(acceptance))
+def concerns(acceptance):
+    """[(title, [Shown])]: of links and of the job, worst first; what nodes that passed warn of."""
+    gpus = gpus_of(acceptance)
+    others = sorted(acceptance.findings, key=lambda each: WORST_FIRST.index(each.outcome))
+    warned = merged([each for verdict in acceptance.verdicts if verdict.outcome == PASS
+                     for each in verdict.findings if not is_apart(acceptance, each)], gpus)
+    found = [("Links and job", [shown(each, gpus, True) for each in others if not is_apart(acceptance, each)]),
+             ("Warnings", warned)]
+    return [(title, of) for title, of in found if of]
 
 
 def apart(acceptance):
@@ -133,12 +137,17 @@ def apart(acceptance):
     return found
 
 
-def others(acceptance):
-    """[Shown] of links and of the job, worst first."""
-    gpus = gpus_of(acceptance)
-    return [shown(each, gpus, True) for each in sorted(
-        acceptance.findings, key=lambda each: WORST_FIRST.index(each.outcome))
-        if not is_apart(acceptance, each)]
+def apart_sentences(acceptance):
+    """[(title, lines)] of what comes last."""
+    return [(f"{title} ({len(found)})", [f"{each.text} [{each.check}]" for each in found])
+            for title, found in apart(acceptance).items() if found]
+
+
+def sentences(acceptance):
+    """[(title, lines)] after the tables."""
+    found = [("Soak", [clean(acceptance.statement)] if acceptance.statement else []),
+             ("Not judged", not_judged(acceptance)), ("Machine", identity(acceptance))]
+    return [(title, lines) for title, lines in found if lines]
 
 
 def in_order(acceptance):

@@ -1,23 +1,20 @@
 """What was found, in a file that only grows: one JSON line per run and GPU, or node. A part that
 fails again is named, also where it came back on another node."""
 
-import contextlib
 import datetime
 import errno
 import fcntl
 import json
 import os
-import pathlib
 import time
 
+from ...words import clean, count
 from ..model import FAIL, WARN, Finding
-from ..words import clean, count
 from .digest import injected
 
 FORMAT = "shakedown-history-1"
 WINDOW_DAYS = 30
 LOCK_S = 10  # then without: lines of two jobs may be torn, but no job hangs on a file system
-NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.EINVAL)
 NO_SERIAL = {"", "0", "n/a", "[n/a]", "na", "none", "unknown", "not available"}
 NODES, CHECKS = 6, 16  # named at most
 
@@ -30,66 +27,50 @@ def append(path, acceptance):
     lines = [json.dumps(entry, ensure_ascii=True) for entry in entries(acceptance).values()]
     if not lines:
         return
-    pathlib.Path(path).parent.mkdir(parents=True, exist_ok=True)
-    file = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o664)
-    try:
-        with locked(file):
-            data = ("\n" * is_torn(file) + "\n".join(lines) + "\n").encode()
-            if os.write(file, data) != len(data):
-                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
-            os.fsync(file)
-    finally:
-        os.close(file)
+    os.makedirs(os.path.dirname(os.path.abspath(path)), exist_ok=True)
+    with open(path, "ab+", buffering=0) as file:
+        lock(file)
+        torn = file.seek(0, os.SEEK_END) and os.pread(file.fileno(), 1, file.tell() - 1) != b"\n"  # its writer died
+        data = ("\n" * bool(torn) + "\n".join(lines) + "\n").encode()
+        if file.write(data) != len(data):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
+        os.fsync(file.fileno())
 
 
-@contextlib.contextmanager
-def locked(file):
-    """Waits for the lock, but not forever: a file system's lock service may be down."""
+def lock(file):
+    """Waits for it until the file is closed elsewhere, but not forever: a file system's lock service may be
+    down, or it may have none."""
     limit = time.monotonic() + LOCK_S
     while True:
         try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            break
-        except OSError as error:
-            if error.errno in NO_LOCKS or time.monotonic() > limit:
-                break
+            return fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if time.monotonic() > limit:
+                return None
             time.sleep(0.01)
-    try:
-        yield
-    finally:
-        with contextlib.suppress(OSError):
-            fcntl.flock(file, fcntl.LOCK_UN)
-
-
-def is_torn(file):
-    """Whether the last line has no end: its writer died, or its disk was full."""
-    size = os.fstat(file).st_size
-    return size > 0 and os.pread(file, 1, size - 1) != b"\n"
+        except OSError:
+            return None
 
 
 def entries(acceptance):
     """{(node's name, UUID; empty for what names no GPU): line}"""
     found = {}
     for verdict in acceptance.verdicts:
-        gpus = {gpu.uuid: gpu for gpu in verdict.node.gpus}
         for finding in verdict.findings:
             if finding.outcome == FAIL or finding.outcome == WARN and finding.slow_looks:
-                found.setdefault((verdict.node.name, finding.gpu),
-                                 (gpus.get(finding.gpu), []))[1].append(finding)
-    return {key: entry(acceptance, *key, *value) for key, value in found.items()}
+                found.setdefault((verdict.node.name, finding.gpu), []).append(finding)
+    gpus = {gpu.uuid: gpu for verdict in acceptance.verdicts for gpu in verdict.node.gpus}
+    return {(node, uuid): entry(acceptance, node, uuid, gpus.get(uuid), of) for (node, uuid), of in found.items()}
 
 
 def entry(acceptance, node, uuid, gpu, findings):
     worst = findings[0]
     checks = dict.fromkeys(clean(each.check or each.stage, 80) for each in findings)
-    values = {"node": node, "uuid": uuid, "serial": gpu.serial if gpu else "",
-              "model": gpu.model if gpu else "", "subject": worst.subject, "class": worst.class_,
-              "cause": worst.cause, "action": worst.action,
-              "injected": ", ".join(injected(acceptance)),
-              "outcome": WARN if worst.outcome == WARN else ""}
+    values = {"node": node, "uuid": uuid, "serial": gpu and gpu.serial, "model": gpu and gpu.model,
+              "subject": worst.subject, "class": worst.class_, "cause": worst.cause, "action": worst.action,
+              "injected": ", ".join(injected(acceptance)), "outcome": WARN * (worst.outcome == WARN)}
     return {"format": FORMAT, "time": acceptance.started, "tier": acceptance.tier,
-            **{key: clean(value) for key, value in values.items() if value},
-            "checks": list(checks)[:CHECKS]}
+            **{key: clean(value) for key, value in values.items() if value}, "checks": list(checks)[:CHECKS]}
 
 
 # ---- what is read --------------------------------------------------------------------------------
@@ -101,26 +82,23 @@ def offenders(path, acceptance):
     try:
         earlier, skipped = read(path, acceptance)
     except OSError as error:
-        return [Finding("history", WARN, (), f"{path} cannot be read: {error.strerror}",
-                        subject="history", check="history")]
-    found = []
-    for verdict in acceptance.verdicts:
-        node = verdict.node.name
-        for gpu in (*verdict.node.gpus, None):
-            uuid, serial = (gpu.uuid, gpu.serial) if gpu else ("", "")
-            before = {id(line): line for key in keys(node, clean(uuid), clean(serial))
-                      for line in earlier.get(key, ())}
-            found.append(repeated(node, gpu, sorted(before.values(), key=lambda line: line["time"]),
-                                  (node, uuid) in now))
+        return [warning((), f"{path} cannot be read: {error.strerror}")]
+    found = [repeated(verdict.node.name, gpu, earlier, (verdict.node.name, gpu.uuid if gpu else "") in now)
+             for verdict in acceptance.verdicts for gpu in (*verdict.node.gpus, None)]
     if skipped:
-        found.append(Finding("history", WARN, (), f"{count(skipped, 'line')} of {path} skipped: "
-                             "not readable as history", subject="history",
-                             check="history"))
-    return [finding for finding in found if finding]
+        found.append(warning((), f"{count(skipped, 'line')} of {path} skipped: not readable as history"))
+    return list(filter(None, found))
 
 
-def repeated(node, gpu, before, here):
-    """The Finding of a GPU or node with these earlier lines, or None. `here`: it failed again."""
+def warning(nodes, cause, subject="history", **more):
+    return Finding("history", WARN, nodes, cause, subject=subject, check="history", **more)
+
+
+def repeated(node, gpu, earlier, here):
+    """The Finding of a GPU or node, or None. `here`: it failed again."""
+    uuid, serial = (gpu.uuid, clean(gpu.serial)) if gpu else ("", "")
+    before = {id(line): line for key in keys(node, clean(uuid), serial) for line in earlier.get(key, ())}
+    before = sorted(before.values(), key=lambda line: line["time"])
     hosts = list(dict.fromkeys([line["node"] for line in before] + [node] * here))
     moved = gpu is not None and set(hosts) - {node}
     if not before or not (here or moved or len(before) > 1):
@@ -128,19 +106,10 @@ def repeated(node, gpu, before, here):
     number, last = len(before) + here, before[-1]
     cause = f"{ordinal(number)} finding in {WINDOW_DAYS} days" if here else \
         f"passed now, {count(number, 'finding')} in the last {WINDOW_DAYS} days"
-    cause += f", on {', '.join(hosts[-NODES:])}"
-    if moved:
-        cause += ": the same GPU came back on another node"
+    cause += f", on {', '.join(hosts[-NODES:])}{': the same GPU came back on another node' * bool(moved)}"
     cause += f"; before on {last['time'][:10]}: {last.get('cause', 'cause unknown')}"
-    return Finding("history", WARN, (node,), cause, class_=last.get("class", ""),
-                   gpu=gpu.uuid if gpu else "", subject=subject(node, gpu), check="history")
-
-
-def subject(node, gpu):
-    if gpu is None:
-        return f"node {node}"
-    return f"GPU {gpu.index}, serial {clean(gpu.serial)}" if readable(gpu.serial) else \
-        f"GPU {gpu.index}, {clean(gpu.uuid)}"
+    subject = f"GPU {gpu.index}, {f'serial {serial}' if readable(serial) else clean(uuid)}" if gpu else f"node {node}"
+    return warning((node,), cause, subject, class_=last.get("class", ""), gpu=uuid)
 
 
 def readable(serial):

@@ -2,8 +2,8 @@
 
 import math
 
+from ...words import clean, count, nodes
 from ..model import FAIL, INCONCLUSIVE, PASS, WARN, WORST_FIRST
-from ..words import clean, count, nodes
 from . import digest, series
 
 OK, WARNING, CRITICAL, UNKNOWN = range(4)

@@ -1,44 +1,82 @@
 """acceptance.html: one file that needs nothing else, of bounded size for thousands of nodes."""
 
+import math
 import pathlib
+from xml.etree import ElementTree
 
+from ...words import clean, count, duration, figure, nodes, printable
 from ..model import FAIL, INCONCLUSIVE, MISSING, PASS, UNKNOWN, WARN
-from ..words import clean, count, duration, figure, nodes
-from . import charts, digest, plots, series
-from .markup import document, element
+from . import digest, series
 
 SQUARES = {PASS: "#c5e0d5", FAIL: "#b3261e", INCONCLUSIVE: "#e39b1e"}
 SIGNS = {PASS: "\u2713", FAIL: "\u2715", INCONCLUSIVE: "?", WARN: "!", UNKNOWN: "?"}
+BLUE, RED = "#0072B2", "#b3261e"
 GROUPS = {FAIL: 24, INCONCLUSIVE: 12}  # of nodes, shown at most
 KINDS, FINDINGS, LINES = 24, 8, 40  # shown at most
 NODES, RUNS, SETTINGS = 64, 400, 200
 METRICS, ALL_METRICS = 24, 400
 LONGEST = 100_000  # characters of a command, which is never cut
 FLEET = 16  # nodes from which on a map shows them
+WIDTH, HEIGHT, DOTS = 150, 34, 96  # of a plot; values that are named in it
+SPREAD = 0.04  # of the value, at least, from bottom to top: noise is not blown up
 MORE = "more in acceptance.jsonl"
 
 
-def html(acceptance, plots=True, sections=()):
+def html(acceptance, sections=()):
     """`sections`: [(title, lines)] to add, as of the text: repeat offenders, Slurm lines."""
     title = f"Acceptance: {acceptance.outcome}, {digest.headline(acceptance)}"
-    return document(element(
+    style = element("style", pathlib.Path(__file__).with_name("page.css").read_text(encoding="ascii"))
+    page = element(
         "html", element("head", element("meta", charset="utf-8"),
-                        element("meta", name="viewport",
-                                content="width=device-width, initial-scale=1"),
-                        element("title", title), style()),
+                        element("meta", name="viewport", content="width=device-width, initial-scale=1"),
+                        element("title", title), style),
         element("body", banner(acceptance), fleet_map(acceptance), node_cards(acceptance),
-                cards("Links and job", digest.others(acceptance)),
-                cards("Warnings", digest.warnings(acceptance)),
+                [cards(title, found) for title, found in digest.concerns(acceptance)],
                 stage_table(acceptance), figure_table(acceptance),
-                plot_section(acceptance) if plots else None, statements(acceptance),
-                [added(title, lines) for title, lines in sections if lines],
-                details(acceptance)), lang="en"))
+                [titled(title, element("ul", [element("li", line) for line in lines[:LINES]]))
+                 for title, lines in digest.sentences(acceptance)],
+                [titled(title, added(lines)) for title, lines in sections if lines],
+                titled("Details", list(details(acceptance)))), lang="en")
+    return "<!DOCTYPE html>\n" + ElementTree.tostring(page, "unicode", method="html") + "\n"
 
 
-def style():
-    made = element("style")
-    made.text = pathlib.Path(__file__).with_name("page.css").read_text(encoding="ascii")
+def element(tag, /, *children, **attributes):
+    """Text and attributes are escaped where they are written, and control characters replaced.
+    `children`: elements, text, None, or lists of them. class_ is class, stroke_width is stroke-width."""
+    made = ElementTree.Element(tag, {key.rstrip("_").replace("_", "-"): printable(value)
+                                     for key, value in attributes.items() if value is not None})
+    add(made, children)
     return made
+
+
+def add(parent, children):
+    for child in children:
+        if isinstance(child, (list, tuple)):
+            add(parent, child)
+        elif isinstance(child, ElementTree.Element):
+            parent.append(child)
+        elif child is not None:
+            text = child if parent.tag in ("pre", "style") else printable(child)
+            if len(parent):
+                parent[-1].tail = (parent[-1].tail or "") + text
+            else:
+                parent.text = (parent.text or "") + text
+
+
+def titled(title, *content):
+    return [element("h2", title), content]
+
+
+def quiet(text):
+    return element("p", text, class_="quiet") if text else None
+
+
+def more(number, noun):
+    return quiet(f"and {count(number, noun)} {MORE}" if number > 0 else "")
+
+
+def fold(title, content, left_out, noun):
+    return element("details", element("summary", title), content, more(left_out, noun))
 
 
 # ---- verdicts ------------------------------------------------------------------------------------
@@ -47,72 +85,70 @@ def banner(acceptance):
     outcome = acceptance.outcome
     return [element("h1", "Shakedown acceptance"),
             element("div", element("div", outcome, class_=f"verdict {outcome}"),
-                    element("div", element("div", digest.headline(acceptance), class_="headline"),
-                            element("div", digest.about(acceptance), class_="about"),
-                            element("div", digest.would_have_found(acceptance), class_="about")),
+                    element("div", element("div", digest.headline(acceptance), class_="name"),
+                            quiet(digest.about(acceptance)), quiet(digest.would_have_found(acceptance))),
                     class_="banner"),
-            [element("p", f"A fault was injected for a test: {each}", class_="injected")
-             for each in digest.injected(acceptance)],
-            [element("p", line, class_="quiet") for line in digest.identity(acceptance)[:LINES]]]
+            [element("p", f"A fault was injected for a test: {each}", class_="do")
+             for each in digest.injected(acceptance)]]
 
 
 def fleet_map(acceptance):
+    """A square per node; those that passed, which are many, are one path."""
     if len(acceptance.verdicts) < FLEET:
         return None
-    squares = [(SQUARES[each.outcome],
-                "" if each.outcome == PASS else f"{each.node.name}: {each.outcome}")
-               for each in digest.in_order(acceptance)]
-    legend = ", ".join(f"{number:,} {outcome}"
-                       for outcome, number in digest.tally(acceptance).items())
-    return element("div", charts.fleet(squares),
-                   element("p", f"A square per node, in the order of their names: {legend}.",
-                           class_="quiet"), class_="map")
+    across, passed, named = 64 if len(acceptance.verdicts) <= 1024 else 128, [], []
+    for at, each in enumerate(digest.in_order(acceptance)):
+        y, x = (13 * part for part in divmod(at, across))
+        if each.outcome == PASS:
+            passed.append(f"M{x} {y}h11v11h-11z")
+        else:
+            named.append(element("rect", element("title", f"{each.node.name}: {each.outcome}"), x=x, y=y,
+                                 width=11, height=11, fill=SQUARES[each.outcome]))
+    legend = ", ".join(f"{number:,} {outcome}" for outcome, number in digest.tally(acceptance).items())
+    wide = 13 * min(len(acceptance.verdicts), across)
+    return [element("svg", element("path", d="".join(passed), fill=SQUARES[PASS]), named, class_="map",
+                    viewBox=f"0 0 {wide} {13 * math.ceil(len(acceptance.verdicts) / across)}", role="img",
+                    aria_label="verdicts of the nodes", style=f"max-width: {1.4 * wide:.0f}px"),
+            quiet(f"A square per node, in the order of their names: {legend}.")]
 
 
 def chip(outcome):
     return element("span", f"{SIGNS[outcome]} {outcome}", class_=f"chip {outcome}")
 
 
+def card(outcome, *content):
+    return element("div", content, class_=f"node {outcome}")
+
+
 def node_cards(acceptance):
     drawn, failed = [], digest.groups(acceptance)
     for outcome, most in GROUPS.items():
         groups = [group for group in failed if group.outcome == outcome]
-        drawn += [element("div", chip(outcome),
-                          element("span", nodes(group.names, 200), class_="name"),
-                          [finding(each, outcome) for each in group.findings[:FINDINGS]],
-                          more(len(group.findings) - FINDINGS, "finding"),
-                          class_=f"node {outcome}") for group in groups[:most]]
-        drawn += [element("div", chip(outcome),
-                          element("span", f"{count(len(names), 'more node')}, {kind}",
-                                  class_="name"),
-                          element("p", nodes(names, 600)), class_=f"node {outcome}")
+        drawn += [card(outcome, chip(outcome), element("span", " ", nodes(group.names, 200), class_="name"),
+                       [finding(each, outcome) for each in group.findings[:FINDINGS]],
+                       more(len(group.findings) - FINDINGS, "finding")) for group in groups[:most]]
+        drawn += [card(outcome, chip(outcome), f" {count(len(names), 'more node')}, {kind}",
+                       element("p", nodes(names, 600)))
                   for kind, names in digest.kinds(groups[most:])[:KINDS]]
-    return [element("h2", "Nodes that did not pass"), drawn] if drawn else None
+    return titled("Nodes that did not pass", drawn) if drawn else None
 
 
 def finding(shown, outcome=None):
     """Cause, action, class, check and evidence. Of what blames nobody, and of what did not run, only
     what is known."""
-    unknown = ("no action known", "class unknown") if shown.outcome in (FAIL, INCONCLUSIVE) and \
-        shown.check != MISSING else ("", "")
-    action, class_ = shown.action or unknown[0], shown.class_ or unknown[1]
-    about = " \u00b7 ".join(filter(None, (class_, shown.check, shown.evidence)))
-    return element("div", [chip(shown.outcome), " "] if shown.outcome != outcome else None,
-                   shown.text,
-                   element("div", [element("span", action, class_="do"), " \u00b7 "]
-                           if action else None, about, class_="quiet"), class_="finding")
-
-
-def more(number, noun):
-    return element("p", f"and {count(number, noun)} {MORE}", class_="quiet") if number > 0 else None
+    blames = shown.outcome in (FAIL, INCONCLUSIVE) and shown.check != MISSING
+    action = shown.action or "no action known" * blames
+    about = " \u00b7 ".join(filter(None, (shown.class_ or "class unknown" * blames, shown.check, shown.evidence)))
+    return element("div", [chip(shown.outcome), " "] if shown.outcome != outcome else None, shown.text,
+                   element("div", [element("span", action, class_="do"), " \u00b7 "] if action else None,
+                           about, class_="quiet"), class_="finding")
 
 
 def cards(title, found):
     """A card for each outcome."""
-    drawn = [element("div", [finding(each) for each in found[:LINES] if each.outcome == outcome],
-                     class_=f"node {outcome}")
+    drawn = [card(outcome, [finding(each) for each in found[:LINES] if each.outcome == outcome])
              for outcome in dict.fromkeys(each.outcome for each in found[:LINES])]
-    return [element("h2", title), drawn, more(len(found) - LINES, "finding")] if found else None
+    return titled(title, drawn, more(len(found) - LINES, "finding"))
 
 
 # ---- tables --------------------------------------------------------------------------------------
@@ -122,133 +158,121 @@ def table(head, rows, numbers=()):
     any content are left out."""
     def cell(name, at, value):
         value, kind = value if isinstance(value, tuple) else (value, None)
-        kinds = " ".join(filter(None, ("n" if at in numbers else None, kind)))
-        return element(name, value, class_=kinds or None)
+        return element(name, value, class_=" ".join(filter(None, ("n" * (at in numbers), kind))) or None)
     shown = [at for at in range(len(head))
-             if any((row[at][0] if isinstance(row[at], tuple) else row[at]) != "" for row in rows)]
+             if any((row[at][0] if isinstance(row[at], tuple) else row[at]) not in ("", None) for row in rows)]
     return element("div", element(
         "table", element("thead", element("tr", [cell("th", at, head[at]) for at in shown])),
-        element("tbody", [element("tr", [cell("td", at, row[at]) for at in shown])
-                          for row in rows])), class_="scroll")
+        element("tbody", [element("tr", [cell("td", at, row[at]) for at in shown]) for row in rows])),
+        class_="scroll")
 
 
 def stage_table(acceptance):
-    stages = digest.stages(acceptance)
-    if not stages:
-        return None
     kinds = (PASS, FAIL, INCONCLUSIVE, digest.MISSING)
-    rows = [[stage.name, duration(stage.seconds), f"{stage.nodes:,}", f"{stage.runs:,}",
-             f"{stage.rounds}", *((f"{stage.outcomes[kind]:,}", "missed" * (kind == FAIL))
-                                  if kind in stage.outcomes else "" for kind in kinds)]
-            for stage in stages]
-    ladder = f"{count(acceptance.tests, 'test')} of the isolation, " \
-             f"{count(acceptance.rounds, 'round')}." if acceptance.tests else None
-    return [element("h2", "What ran"),
-            table(["stage", "time", "nodes", "runs", "rounds", *kinds], rows, range(1, 9)),
-            element("p", ladder, class_="quiet") if ladder else None]
+    rows = [[stage.name, duration(stage.seconds), f"{stage.nodes:,}", f"{stage.runs:,}", f"{stage.rounds}",
+             *((f"{stage.outcomes[kind]:,}", "missed" * (kind == FAIL)) if kind in stage.outcomes else ""
+               for kind in kinds)] for stage in digest.stages(acceptance)]
+    ladder = f"{count(acceptance.tests, 'test')} of the isolation, {count(acceptance.rounds, 'round')}."
+    return titled("What ran", table(["stage", "time", "nodes", "runs", "rounds", *kinds], rows, range(1, 9)),
+                  quiet(ladder * bool(acceptance.tests))) if rows else None
 
 
 def figure_table(acceptance):
     found = series.measured(acceptance)
     if not found:
         return None
-    chosen = series.chosen(found, METRICS)
-    return [element("h2", "Figures"), figure_rows(acceptance, chosen),
-            fold("All figures", figure_rows(acceptance, found[:ALL_METRICS]),
-                 len(found) - ALL_METRICS, "metric") if len(found) > len(chosen) else None]
+    chosen, plots = series.chosen(found, METRICS), Plots(acceptance)
+    return titled("Figures", quiet("Plots: a dot per value over the nodes in the order of their names; red: a "
+                                   "finding of FAIL names it; dashed: from there on it fails."),
+                  figure_rows([*chosen, *series.explaining(found)], plots),
+                  fold("All figures", figure_rows(found[:ALL_METRICS], plots, METRICS), len(found) - ALL_METRICS,
+                       "metric") if len(found) > len(chosen) else None)
 
 
-def figure_rows(acceptance, found):
-    gpus = digest.gpus_of(acceptance)
+def figure_rows(found, plots, most=math.inf):
+    """`most`: plots."""
+    def known(value):
+        return figure(value) if value == value else ""
     rows = [[each.name, each.unit, f"{len(each.figures):,}",
-             (figure(each.worst.value), "missed" * each.missed), series.where(each.worst, gpus),
+             (figure(each.worst.value), "missed" * each.missed), series.where(each.worst, plots.gpus),
              each.slower, known(each.median), figure(each.best), known(each.limit), known(each.usual),
-             each.witness] for each in found]
+             each.witness, plots.of(each) if at < most else None] for at, each in enumerate(found)]
     return table(["metric", "unit", "values", "worst", "of", "slower", "median", "best",
-                  "limit", "usual", "by"], rows, (2, 3, 5, 6, 7, 8, 9))
+                  "limit", "usual", "by", "over nodes"], rows, (2, 3, 5, 6, 7, 8, 9))
 
 
-def known(value):
-    return figure(value) if value == value else ""
+class Plots:
+    """Values over nodes: where a node and a GPU stand from left to right, and which of them a finding of
+    FAIL names."""
 
+    def __init__(self, acceptance):
+        self.gpus, self.places, self.named = digest.gpus_of(acceptance), {}, set()
+        verdicts = digest.in_order(acceptance)
+        for at, verdict in enumerate(verdicts):
+            gpus = verdict.node.gpus
+            self.places[verdict.node.name] = (at + 0.5) / len(verdicts)
+            self.places.update((gpu.uuid, (at + (i + 1) / (len(gpus) + 1)) / len(verdicts))
+                               for i, gpu in enumerate(gpus))
+            self.named.update((name, each.gpu) for each in verdict.findings
+                              if each.outcome == FAIL for name in each.nodes)
 
-def plot_section(acceptance):
-    how, first, rest, left_out = plots.drawn(acceptance)
-    if not first:
-        return None
-    return [element("h2", "Figures over nodes"), element("p", how, class_="quiet"),
-            element("div", first, class_="charts"),
-            fold("More plots", element("div", rest, class_="charts"), left_out,
-                 "plot") if rest else None]
+    def of(self, each):
+        values = [of.value for of in each.figures] + [each.limit] * math.isfinite(each.limit)
+        room = max(0.1 * (max(values) - min(values)), SPREAD / 2 * max(map(abs, values))) or 1
+        low, high = min(values) - room, max(values) + room
+
+        def y(value):
+            return round(HEIGHT * (high - value) / (high - low))
+        dots = sorted(((self.is_named(of), self.x(of), y(of.value), of) for of in each.figures),
+                      key=lambda dot: dot[0], reverse=True)
+        limit = element("line", x1=0, x2=WIDTH, y1=y(each.limit), y2=y(each.limit), stroke=RED,
+                        stroke_dasharray="4 3") if math.isfinite(each.limit) else None
+        many = dict.fromkeys(f"M{x} {at}h0" for _, x, at, _ in dots[DOTS:])
+        return element(
+            "svg", limit, element("path", d="".join(many), stroke=BLUE, stroke_width=3, stroke_linecap="round")
+            if many else None, [element("circle", element(
+                "title", f"{series.where(of, self.gpus)}: {figure(of.value)} {each.unit}"), cx=x, cy=at, r=2,
+                fill=RED if named else BLUE) for named, x, at, of in reversed(dots[:DOTS])],
+            width=WIDTH, height=HEIGHT, role="img", aria_label=f"{each.name} over nodes")
+
+    def x(self, of):
+        known = [self.places[name] for name in of.nodes if name in self.places] or [0.5]
+        return round(WIDTH * self.places.get(of.gpu, sum(known) / len(known)))
+
+    def is_named(self, of):
+        return any((name, of.gpu) in self.named for name in of.nodes)
 
 
 # ---- the rest ------------------------------------------------------------------------------------
 
-def statements(acceptance):
-    open_ = digest.not_judged(acceptance)[:LINES]
-    return [[element("h2", "What the soak proves"), element("p", acceptance.statement)]
-            if acceptance.statement else None,
-            [element("h2", "Not judged"), element("ul", [element("li", line) for line in open_])]
-            if open_ else None]
-
-
-def added(title, lines):
-    block = element("pre")
-    block.text = "\n".join(clean(line, LONGEST) for line in lines[:RUNS])
-    return [element("h2", title), block, more(len(lines) - RUNS, "line")]
-
-
-def fold(title, content, left_out, noun):
-    return element("details", element("summary", title), content, more(left_out, noun))
+def added(lines):
+    return [element("pre", "\n".join(clean(line, LONGEST) for line in lines[:RUNS])), more(len(lines) - RUNS, "line")]
 
 
 def details(acceptance):
-    return [element("h2", "Details"), gpu_details(acceptance), stage_details(acceptance),
-            run_details(acceptance), setting_details(acceptance),
-            [fold(f"{title} ({len(found)})",
-                  element("ul", [element("li", f"{each.text} [{each.check}]")
-                                 for each in found[:LINES]]), len(found) - LINES, "finding")
-             for title, found in digest.apart(acceptance).items() if found]]
-
-
-def shown_first(acceptance):
-    """Verdicts: those that did not pass, then the others, by name."""
-    return sorted(digest.in_order(acceptance), key=lambda each: each.outcome == PASS)[:NODES]
-
-
-def gpu_details(acceptance):
-    rows = [[verdict.node.name, str(gpu.index), gpu.model, gpu.serial, gpu.uuid, gpu.pci_id]
-            for verdict in shown_first(acceptance) for gpu in verdict.node.gpus]
-    head = ["node", "GPU", "model", "serial", "UUID", "PCI"]
-    return fold("GPUs", table(head, rows, (1,)), len(acceptance.verdicts) - NODES,
-                "node") if rows else None
-
-
-def stage_details(acceptance):
-    names = list(dict.fromkeys(name for each in acceptance.verdicts for name in each.stages))
-    rows = [[each.node.name, chip(each.outcome),
-             *((SIGNS.get(each.stages.get(name), "\u2013"), "sign") for name in names)]
-            for each in shown_first(acceptance)]
-    return fold("Stages by node", table(["node", "verdict", *names], rows),
-                len(acceptance.verdicts) - NODES, "node") if names else None
-
-
-def run_details(acceptance):
-    # What went wrong first.
+    """Tables that are folded: nodes that did not pass first, then by name; runs that went wrong first."""
+    verdicts = sorted(digest.in_order(acceptance), key=lambda each: each.outcome == PASS)
+    names = list(dict.fromkeys(name for each in verdicts for name in each.stages))
     runs = sorted(acceptance.runs, key=lambda run: (run.code == 0, run.started))
-    rows = [[run.stage, nodes(run.nodes, 80), str(run.round), str(run.code), duration(run.seconds),
-             run.started, run.record, run.log, (ending(run), "long")] for run in runs[:RUNS]]
-    head = ["stage", "nodes", "round", "code", "time", "started", "record", "log", "how it ended"]
-    return fold("Runs", table(head, rows, (2, 3, 4)), len(runs) - RUNS, "run") if rows else None
+    for title, head, rows, number, noun in [
+            ("GPUs", ["node", "GPU", "model", "serial", "UUID", "PCI"],
+             [[verdict.node.name, str(gpu.index), gpu.model, gpu.serial, gpu.uuid, gpu.pci_id]
+              for verdict in verdicts[:NODES] for gpu in verdict.node.gpus], len(verdicts) - NODES, "node"),
+            ("Stages by node", ["node", "verdict", *names],
+             [[each.node.name, chip(each.outcome), *(SIGNS.get(each.stages.get(name), "\u2013") for name in names)]
+              for each in verdicts[:NODES]], len(verdicts) - NODES, "node"),
+            ("Runs", ["stage", "nodes", "round", "code", "time", "started", "record", "log", "how it ended"],
+             [[run.stage, nodes(run.nodes, 80), str(run.round), str(run.code), duration(run.seconds), run.started,
+               run.record, run.log, (ending(run), "long")] for run in runs[:RUNS]], len(runs) - RUNS, "run"),
+            ("Settings", ["setting", "value"],
+             [[key, (str(value), "long")] for key, value in acceptance.settings.items()][:SETTINGS],
+             len(acceptance.settings) - SETTINGS, "setting")]:
+        if rows and (names or title != "Stages by node"):
+            yield fold(title, table(head, rows), number, noun)
+    for title, lines in digest.apart_sentences(acceptance):
+        yield fold(title, element("ul", [element("li", line) for line in lines[:LINES]]), len(lines) - LINES, "finding")
 
 
 def ending(run):
-    return "; ".join(filter(None, [
-        *(f"rank {rank} on {host}: {how}" for rank, host, how in run.dead),
-        *(f"lost {host}" for host in run.lost), run.note]))
-
-
-def setting_details(acceptance):
-    rows = [[key, (str(value), "long")] for key, value in acceptance.settings.items()]
-    return fold("Settings", table(["setting", "value"], rows[:SETTINGS]), len(rows) - SETTINGS,
-                "setting") if rows else None
+    return "; ".join(filter(None, [*(f"rank {rank} on {host}: {how}" for rank, host, how in run.dead),
+                                   *(cause for _, cause in run.lost if cause not in run.note), run.note]))

@@ -6,8 +6,8 @@ import math
 import re
 import statistics
 
-from ..model import FAIL
-from ..words import clean, nodes, size
+from ...words import clean, nodes, size
+from ..model import FAIL, PASS
 
 FEW = 3  # values that have a median: of two it is their mean
 CONDITION = "condition."
@@ -81,6 +81,22 @@ def measured(acceptance):
         keys = collections.Counter(item for kind in of for item in kind)
         differ = {key for (key, _), number_ in keys.items() if number_ < len(of)} | {"condition.bytes"}
         made += [Series(readable(metric, kind, differ), metric, figures) for kind, figures in of.items()]
+    return made
+
+
+EXPLAINS = {"temperature_c": ("GPU temperature", "°C"), "clock_mhz": ("SM clock", "MHz"), "power_w": ("power", "W")}
+
+
+def explaining(found):
+    """[Series] of what was seen meanwhile, of the load during which most of it is known; products are the
+    hottest."""
+    made = []
+    for key, (name, unit) in EXPLAINS.items():
+        loads = [(each.name, [dataclasses.replace(of, value=of.more[key], unit=unit, usual=math.nan, limit=math.nan,
+                                                  outcome=PASS, witness="", more={}) for of in each.figures
+                              if math.isfinite(number(of.more.get(key)))]) for each in found]
+        load, figures = max(loads, key=lambda each: (len(each[1]), "product/" in each[0]), default=("", []))
+        made += [Series(f"{name} during {load}", "", figures)] if figures else []
     return made
 
 

@@ -2,8 +2,8 @@
 
 import re
 
+from ...words import clean, count, hostlist, nodes
 from ..model import FAIL, INCONCLUSIVE
-from ..words import clean, count, hostlist, nodes
 from .digest import injected, is_named
 
 PREFIX = "shakedown:"  # of each reason: only what was drained by these lines is resumed by them

@@ -3,8 +3,8 @@
 import math
 import textwrap
 
+from ...words import aligned, clean, count, duration, figure, glued, nodes
 from ..model import FAIL, INCONCLUSIVE, MISSING, PASS
-from ..words import clean, count, duration, figure, glued, nodes
 from . import digest, series
 
 WIDTH = 98
@@ -18,20 +18,16 @@ MORE = "more: acceptance.jsonl"
 
 def text(acceptance, sections=()):
     """`sections`: [(title, lines)] to add: repeat offenders, Slurm lines."""
-    parts = [[f"Shakedown acceptance: {acceptance.outcome}", digest.headline(acceptance),
-              digest.about(acceptance), *folded(digest.would_have_found(acceptance), 0),
+    parts = [[f"Shakedown acceptance: {acceptance.outcome}",
+              *(line for each in (digest.headline(acceptance), digest.about(acceptance),
+                                  digest.would_have_found(acceptance)) for line in folded(each, 0)),
               *(f"injected for a test: {each}" for each in digest.injected(acceptance))],
              node_lines(acceptance),
-             titled("Links and job", listed(map(finding_lines, digest.others(acceptance)))),
-             titled("Warnings", listed(map(finding_lines, digest.warnings(acceptance)))),
+             *([title, *listed(map(finding_lines, found))] for title, found in digest.concerns(acceptance)),
              titled("Stages", stage_lines(acceptance)),
              titled("Figures", figure_lines(acceptance)),
-             titled("Soak", folded(clean(acceptance.statement))),
-             titled("Not judged", listed(map(folded, digest.not_judged(acceptance)))),
-             titled("Machine", listed(map(folded, digest.identity(acceptance)))),
-             *(titled(f"{title} ({len(found)})",
-                      listed(folded(f"{each.text} [{each.check}]") for each in found))
-               for title, found in digest.apart(acceptance).items() if found),
+             *([title, *listed(map(folded, lines))] for title, lines in
+               [*digest.sentences(acceptance), *digest.apart_sentences(acceptance)]),
              *(titled(clean(title), [f"  {clean(line, LONGEST)}" for line in lines])
                for title, lines in sections)]
     return "\n\n".join("\n".join(part) for part in parts if part) + "\n"
@@ -64,7 +60,7 @@ def node_lines(acceptance):
             lines += group_lines(group, max(LEAST, FINDINGS // len(failed)))
         for kind, names in digest.kinds(groups[most:])[:KINDS]:
             lines += [f"{outcome:<{MARGIN}}{count(len(names), 'more node')}, {kind}:",
-                      f"{'':{MARGIN}}{nodes(names)}"]
+                      f"{'':{MARGIN}}{nodes(names, 60)}"]
     names = digest.passed(acceptance)
     if names:
         who = nodes(names) if len(names) <= 4 else count(len(names), "node")
@@ -104,18 +100,18 @@ def stage_lines(acceptance):
         [clean(stage.name, 24), duration(stage.seconds), count(stage.nodes, "node"),
          count(stage.runs, "run"), f"{stage.rounds} rounds" if stage.rounds > 1 else "",
          ", ".join(f"{number:,} {outcome}" for outcome, number in stage.outcomes.items())]
-        for stage in digest.stages(acceptance)], left={0, 5})
+        for stage in digest.stages(acceptance)], {0, 5}, most=WIDTH)
 
 
 def figure_lines(acceptance):
     gpus, found = digest.gpus_of(acceptance), series.measured(acceptance)
     chosen = series.chosen(found, METRICS)
     lines = aligned([
-        [each.name, each.unit, figure(each.worst.value), series.where(each.worst, gpus),
-         each.slower, known(math.nan if each.usual == each.usual else each.median),
-         known(each.best if len(each.figures) == 2 else math.nan), known(each.limit), known(each.usual), "missed" if each.missed else ""] for each in chosen],
-        left={0, 1, 3, 9},
-        head=["", "unit", "worst", "of", "slower", "median", "best", "limit", "usual", ""])
+        [each.name, each.unit, figure(each.worst.value), series.where(each.worst, gpus), each.slower,
+         known(math.nan if each.usual == each.usual else each.median),
+         known(each.best if len(each.figures) == 2 else math.nan), known(each.limit), known(each.usual),
+         "missed" * each.missed] for each in chosen], {0, 1, 3, 9},
+        ["", "unit", "worst", "of", "slower", "median", "best", "limit", "usual", ""], WIDTH)
     if len(found) > len(chosen):
         lines.append(f"  and {len(found) - len(chosen)} {MORE}")
     return lines
@@ -123,13 +119,3 @@ def figure_lines(acceptance):
 
 def known(value):
     return figure(value) if value == value else "-"
-
-
-def aligned(rows, left, head=None):
-    """Lines of a table, columns in `left` flush left; a column without any content is left out."""
-    cells = [*([head] if head and rows else []), *rows]
-    columns = [at for at in range(len(cells[0]) if cells else 0)
-               if {row[at] for row in rows} - {"", "-"}]
-    wide = {at: max(len(row[at]) for row in cells) for at in columns}
-    return ["  " + "  ".join(f"{row[at]:<{wide[at]}}" if at in left else f"{row[at]:>{wide[at]}}"
-                             for at in columns).rstrip() for row in cells]

@@ -1,0 +1,89 @@
+#include "collectives/links/options.hpp"
+
+#include <fmt/format.h>
+
+#include <cstdint>
+#include <utility>
+
+#include "common/error.hpp"
+#include "common/options.hpp"
+#include "common/placement.hpp"
+
+namespace shakedown::collectives {
+namespace {
+
+constexpr int kGpuMiB = 64;
+constexpr int kCpuMiB = 4;
+
+/// Number of 8-byte words in a message whose bandwidth is measured. Throws UsageError.
+std::size_t message_words(const LinkOptions& options, BackendKind kind) {
+  const std::size_t mib = kind == BackendKind::gpu ? kGpuMiB : kCpuMiB;
+  const std::size_t bytes =
+      options.bytes.empty() ? mib << 20 : parse_bytes("--bytes", options.bytes);
+  if (bytes % 8 != 0 || bytes == 0)
+    throw UsageError(fmt::format("--bytes {}: must be a multiple of 8 above 0", options.bytes));
+  return bytes / 8;
+}
+
+}  // namespace
+
+void declare_options(OptionSet& options, LinkOptions& values) {
+  options.heading("Measurement");
+  options
+      .add("--bytes", values.bytes,
+           "size of the messages that measure bandwidth, a multiple of 8: 64K, 4M")
+      .metavar("SIZE")
+      .default_text(fmt::format("{} MiB on gpu, {} MiB on cpu", kGpuMiB, kCpuMiB));
+  options.add("--iterations", values.iterations, "timed messages per link and direction")
+      .at_least(1);
+  options.add("--warmup", values.warmup, "messages before the timed ones").at_least(1);
+  options.add("--latency-iterations", values.latency_iterations, "timed round trips of 8 bytes")
+      .at_least(1);
+  options.add("--alone", values.alone,
+              "also measure each pair while no other is busy; off saves time on many ranks");
+  options
+      .add("--matrix", values.matrix,
+           "print every link (on) or one line per rank (off); auto: off above 16 ranks")
+      .one_of({"auto", "on", "off"});
+  options.add("--csv", values.csv, "CSV file, one line per link, direction and concurrency")
+      .metavar("FILE");
+  options.add("--record", values.record, ".jsonl file to which the results are appended")
+      .metavar("FILE");
+  declare_options(options, values.backend);
+  options.heading("Verdict");
+  judge::declare_options(options, values.judge);
+  options
+      .add("--min-bandwidth", values.min_bandwidth_gbs,
+           "lowest one-way bandwidth of a link, by messages; below it is FAIL")
+      .at_least(0)
+      .metavar("GB/S")
+      .default_text("none");
+  options.add("--max-latency", values.max_latency_us, "highest latency of a link; above it is FAIL")
+      .at_least(0)
+      .metavar("US")
+      .default_text("none");
+  declare_options(options, values.injection);
+  declare_pretended_nodes(options, values.pretend_nodes);
+  options.add("--outlier-mad", values.outlier_mad, "");
+  options.add("--outlier-percent", values.outlier_percent, "");
+  options.add("--fail-on-outlier", values.fail_on_outlier, "without effect: a slow link fails");
+  options.check([&] {
+    message_words(values, BackendKind::cpu);
+    for (const auto& [name, value] : {std::pair("--outlier-mad", &values.outlier_mad),
+                                      std::pair("--outlier-percent", &values.outlier_percent)})
+      if (!value->empty())
+        throw UsageError(fmt::format(
+            "{} {}: no longer an option: a link is slow by its floor in the table of limits "
+            "(--limits FILE)",
+            name, *value));
+  });
+}
+
+MessageSettings message_settings(const LinkOptions& options, BackendKind kind, int ranks) {
+  if (ranks < 2)
+    throw UsageError("link_matrix needs at least 2 ranks: launch/mpi -n 2 link_matrix");
+  return {message_words(options, kind), options.iterations, options.warmup,
+          options.latency_iterations};
+}
+
+}  // namespace shakedown::collectives

@@ -1,0 +1,52 @@
+// The options of bin/link_matrix.
+#pragma once
+
+#include <string>
+
+#include "collectives/injection.hpp"
+#include "common/backend.hpp"
+#include "common/judge/court.hpp"
+
+namespace shakedown {
+
+class OptionSet;
+
+}  // namespace shakedown
+
+namespace shakedown::collectives {
+
+struct LinkOptions {
+  std::string bytes;  // by backend
+  int iterations = 10;
+  int warmup = 2;
+  int latency_iterations = 100;
+  bool alone = true;
+  std::string matrix = "auto";
+  judge::JudgeOptions judge;
+  double min_bandwidth_gbs = 0;
+  double max_latency_us = 0;
+  std::string csv;
+  std::string record;
+  BackendOptions backend;
+  // for tests
+  InjectionOptions injection;
+  int pretend_nodes = 0;
+  // gone
+  std::string outlier_mad, outlier_percent;
+  bool fail_on_outlier = false;
+};
+
+void declare_options(OptionSet& options, LinkOptions& values);
+
+/// The messages sent.
+struct MessageSettings {
+  std::size_t words = 0;  // of 8 bytes, in a message whose bandwidth is measured
+  int iterations = 0;
+  int warmup = 0;
+  int latency_iterations = 0;
+};
+
+/// Throws UsageError naming the option.
+MessageSettings message_settings(const LinkOptions& options, BackendKind kind, int ranks);
+
+}  // namespace shakedown::collectives

@@ -1,0 +1,100 @@
+// The printed table: nccl-tests' lines, to the column, for its users and their parsers.
+#pragma once
+
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "collectives/perf/bench.hpp"
+#include "collectives/perf/plan.hpp"
+#include "common/mpi_session.hpp"
+#include "common/placement.hpp"
+#include "common/record.hpp"
+#include "common/statistics.hpp"
+#include "common/units.hpp"
+
+namespace shakedown::collectives {
+
+/// One half of a row.
+struct Figures {
+  double time_us = 0;
+  double cputime_us = 0;
+  double algbw_gbs = 0;  // 1e9 bytes/s
+  double busbw_gbs = 0;
+  std::optional<std::uint64_t> wrong;  // elements; nothing where they were not checked
+  Summary spread;                      // of the samples, us
+  std::vector<double> samples;         // batches, or one by one iterations on their slowest rank
+};
+/// The figures of a measurement by nccl-tests' formulas, with the median sample as the time.
+Figures figures_of(const Trial& trial, const Measurement& measured, int ranks, bool checked);
+
+/// Totals of all measurements.
+struct Totals {
+  long wrong_rows = 0;  // measurements in which an element was wrong
+  double mean_busbw_gbs = 0;
+  std::string judgement;  // of the mean: OK, FAILED, or empty where it is not judged
+};
+
+/// The lines before the rows: what runs, with which libraries, on which devices. Collective.
+std::string preamble(const PerfOptions& options, const Plan& plan, const Communicator& communicator,
+                     const Backend& backend, const MpiSession& session);
+std::string table_header(const PerfOptions& options);
+std::string row_start(const Trial& trial);
+std::string row_half(const Figures& figures, const PerfOptions& options);
+std::string footer(const PerfOptions& options, const Totals& totals);
+/// "2026-11-21 16:40:00", as nccl-tests has it.
+std::string local_now();
+
+// The "collective" record and the CSV line of one operation at one size and placement.
+
+/// Fields of every record: where it was measured and how, so that records can be compared.
+/// Collective.
+Json conditions_of(const PerfOptions& options, const Plan& plan, const Communicator& communicator,
+                   const Backend& backend, const MpiSession& session);
+
+/// The record of one measurement, without the conditions.
+Json record_of(const Trial& trial, const Measurement& measured, const Figures& figures,
+               const MpiSession& session);
+
+/// Of a row of which `fields` are the record with its conditions: its busbw, up to 64 KiB its
+/// latency. None where nothing was exchanged, or --path was on, as to write NCCL's log is slow.
+std::optional<judge::Observation> observation_of(const Json& fields, const Figures& figures,
+                                                 const Communicator& communicator,
+                                                 const NodeMap& nodes,
+                                                 const std::vector<Unit>& units);
+
+/// "all_reduce float32 sum 8 MiB in place", of a "collective" record.
+std::string name_of_row(const Json& collective);
+
+/// The record's keys that --csv writes.
+std::vector<std::string> csv_columns();
+
+/// "rank 1 on n2, iteration 7, element 3: expected 0x0, found 0x10".
+std::string describe(const WrongElement& wrong, const MpiSession& session);
+
+// The .json file of nccl-tests' -J, in the layout of its version 3; booleans are strings there.
+
+class NcclTestsJson {
+ public:
+  /// Nothing is written where the path is empty. As nccl-tests, uses PATH.0, PATH.1 where PATH
+  /// exists. Collective. Throws UsageError where the file cannot be written; the functions below
+  /// throw InconclusiveError (disk full).
+  NcclTestsJson(const std::string& path, const PerfOptions& options, const Plan& plan,
+                const Backend& backend, const MpiSession& session);
+
+  void start_row(const Trial& trial);
+  void add_half(bool in_place, const Figures& figures, const Measurement& measured);
+  void end_row(int iterations);
+  void finish(const Totals& totals);
+
+ private:
+  void write() const;
+
+  std::string path_;
+  bool cputime_ = false;
+  Json file_;
+  Json row_;
+};
+
+}  // namespace shakedown::collectives

@@ -1,0 +1,264 @@
+#include <algorithm>
+
+#include "common/error.hpp"
+#include "common/gpu/native.hpp"
+#include "launch/node/soak/gpu/sm_probe.cuh"
+#include "launch/node/soak/memory_test.hpp"
+#include "launch/node/soak/tile_hash.hpp"
+#include "launch/node/soak/transfer_load.hpp"
+
+namespace shakedown::node::gpu {
+namespace {
+
+constexpr int kThreads = 256;
+
+unsigned blocks_for(std::size_t count) {
+  return static_cast<unsigned>(std::clamp<std::size_t>((count + kThreads - 1) / kThreads, 1, 4096));
+}
+
+__device__ std::size_t first_word() {
+  return static_cast<std::size_t>(blockIdx.x) * blockDim.x + threadIdx.x;
+}
+__device__ std::size_t grid_threads() { return static_cast<std::size_t>(gridDim.x) * blockDim.x; }
+
+__global__ void fill_words_kernel(std::uint64_t* to, std::size_t count, KnownWords words) {
+  for (std::size_t i = first_word(); i < count; i += grid_threads()) to[i] = words.word(i);
+}
+
+__global__ void check_words_kernel(const std::uint64_t* found, std::size_t count, KnownWords words,
+                                   std::uint64_t index, WordErrors* wrong) {
+  for (std::size_t i = first_word(); i < count; i += grid_threads()) {
+    if (found[i] == words.word(i)) continue;
+    atomicAdd(&wrong->count, 1ULL);
+    atomicMin(&wrong->first, static_cast<unsigned long long>(index + i));
+  }
+}
+
+class CudaWordKernels final : public WordKernels {
+ public:
+  void fill(View to, const KnownWords& words, Stream& stream) const override {
+    if (to.count == 0) return;
+    fill_words_kernel<<<blocks_for(to.count), kThreads, 0, shakedown::gpu::native(stream)>>>(
+        static_cast<std::uint64_t*>(to.data), to.count, words);
+    CHECK_LAUNCH();
+  }
+
+  void check(ConstView found, const KnownWords& words, std::uint64_t index, WordErrors* wrong,
+             Stream& stream) const override {
+    if (found.count == 0) return;
+    check_words_kernel<<<blocks_for(found.count), kThreads, 0, shakedown::gpu::native(stream)>>>(
+        static_cast<const std::uint64_t*>(found.data), found.count, words, index, wrong);
+    CHECK_LAUNCH();
+  }
+};
+
+}  // namespace
+
+std::unique_ptr<WordKernels> make_word_kernels() { return std::make_unique<CudaWordKernels>(); }
+
+namespace {
+
+constexpr int kThreadsOfOne = 1024;  // where one SM does it all
+constexpr int kInFlight = 4;         // groups of 16 bytes that a thread loads at once
+
+using Group = ulonglong2;  // two words, one access
+
+/// What is swept, and how: all that a kernel knows.
+struct Task {
+  Group* groups;
+  std::uint64_t count;        // groups
+  std::uint64_t first_group;  // the number of the first one in the tested memory
+  WordRule check, write;
+  bool descending;
+  std::uint32_t id;
+};
+
+__device__ __noinline__ void report(const Task& task, std::uint64_t index, std::uint64_t expected,
+                                    std::uint64_t found, const unsigned long long* word,
+                                    MemoryErrors* result) {
+  const unsigned long long slot = atomicAdd(&result->count, 1ULL);
+  if (slot >= MemoryErrors::kListed) return;
+  result->list[slot] = {index, expected, found, __ldcv(word), task.id, this_processor()};
+}
+
+/// `thread` of `threads` that sweep together.
+template <WordKind kind, bool checks, bool writes>
+__device__ void sweep_groups(const Task& task, std::uint64_t thread, std::uint64_t threads,
+                             MemoryErrors* result) {
+  for (std::uint64_t base = thread; base < task.count; base += kInFlight * threads) {
+    Group loaded[kInFlight];
+    if constexpr (checks) {
+#pragma unroll
+      for (int j = 0; j < kInFlight; ++j) {
+        const std::uint64_t i = base + j * threads;
+        if (i < task.count)
+          loaded[j] = __ldcs(task.groups + (task.descending ? task.count - 1 - i : i));
+      }
+    }
+#pragma unroll
+    for (int j = 0; j < kInFlight; ++j) {
+      const std::uint64_t i = base + j * threads;
+      if (i >= task.count) break;
+      const std::uint64_t group = task.descending ? task.count - 1 - i : i;
+      const std::uint64_t index = 2 * (task.first_group + group);
+      auto* const words = reinterpret_cast<unsigned long long*>(task.groups + group);
+      if constexpr (checks) {
+        const std::uint64_t even = word_of(kind, task.check, index);
+        const std::uint64_t odd = word_of(kind, task.check, index + 1);
+        if (loaded[j].x != even) report(task, index, even, loaded[j].x, words, result);
+        if (loaded[j].y != odd) report(task, index + 1, odd, loaded[j].y, words + 1, result);
+      }
+      if constexpr (writes)
+        __stcs(task.groups + group,
+               Group{word_of(kind, task.write, index), word_of(kind, task.write, index + 1)});
+    }
+  }
+}
+
+template <WordKind kind, bool checks, bool writes>
+__global__ void __launch_bounds__(kThreads) sweep_kernel(Task task, MemoryErrors* result) {
+  sweep_groups<kind, checks, writes>(
+      task, static_cast<std::uint64_t>(blockIdx.x) * blockDim.x + threadIdx.x,
+      static_cast<std::uint64_t>(gridDim.x) * blockDim.x, result);
+}
+
+/// The same by the first block that gets to the SM.
+template <WordKind kind, bool checks, bool writes>
+__global__ void __launch_bounds__(kThreadsOfOne)
+    sweep_by_one_kernel(Task task, int processor, unsigned* claim, MemoryErrors* result) {
+  if (this_processor() != processor) return hold_processor(claim, 1);
+  if (!claimed(claim)) return;
+  sweep_groups<kind, checks, writes>(task, threadIdx.x, blockDim.x, result);
+  if (threadIdx.x == 0) atomicAdd(&result->swept_by_one, 1ULL);
+}
+
+template <WordKind kind>
+struct Kind {
+  static constexpr WordKind value = kind;
+};
+
+/// Calls body with the kind, and with whether words are checked and written, as constants.
+template <class Body>
+void with_constants(const Sweep& sweep, Body&& body) {
+  const auto with_kind = [&](auto kind) {
+    if (!sweep.check) return body(kind, std::false_type(), std::true_type());
+    if (!sweep.write) return body(kind, std::true_type(), std::false_type());
+    return body(kind, std::true_type(), std::true_type());
+  };
+  switch (kind_of(sweep)) {
+    case WordKind::address: return with_kind(Kind<WordKind::address>());
+    case WordKind::random: return with_kind(Kind<WordKind::random>());
+    case WordKind::constant: return with_kind(Kind<WordKind::constant>());
+    case WordKind::walking: return with_kind(Kind<WordKind::walking>());
+  }
+}
+
+class CudaSweepKernels final : public SweepKernels {
+ public:
+  explicit CudaSweepKernels(Device& device)
+      : device_(device), processors_(gpu::processors(device)), claim_(device, sizeof(unsigned)) {}
+
+  void sweep(const MemoryBlock& block, const Sweep& sweep, MemoryErrors* found,
+             Stream& stream) const override {
+    ENSURE(block.words.count % 2 == 0 && block.first % 2 == 0, "a block has whole groups");
+    if (block.words.count == 0) return;
+    const Task task{static_cast<Group*>(block.words.data),
+                    block.words.count / 2,
+                    block.first / 2,
+                    sweep.check.value_or(WordRule{}),
+                    sweep.write.value_or(WordRule{}),
+                    sweep.descending,
+                    sweep.id};
+    with_constants(sweep, [&](auto kind, auto checks, auto writes) {
+      constexpr WordKind k = decltype(kind)::value;
+      constexpr bool c = decltype(checks)::value;
+      constexpr bool w = decltype(writes)::value;
+      const cudaStream_t native = shakedown::gpu::native(stream);
+      if (sweep.processor == kAnyProcessor) {
+        sweep_kernel<k, c, w><<<blocks_for(task.count), kThreads, 0, native>>>(task, found);
+      } else {
+        auto* const claim = static_cast<unsigned*>(claim_.data());
+        device_.zero(claim, sizeof(unsigned), stream);
+        launch_one_per_processor(sweep_by_one_kernel<k, c, w>, processors_.size(), kThreadsOfOne,
+                                 native, task, sweep.processor, claim, found);
+      }
+    });
+    CHECK_LAUNCH();
+  }
+
+  std::vector<int> processors() const override { return processors_; }
+
+ private:
+  unsigned blocks_for(std::uint64_t groups) const {
+    return static_cast<unsigned>(
+        std::clamp<std::uint64_t>((groups + kThreads - 1) / kThreads, 1, 8 * processors_.size()));
+  }
+
+  Device& device_;
+  std::vector<int> processors_;
+  Buffer claim_;  // of the sweep by one processor in progress
+};
+
+}  // namespace
+
+std::unique_ptr<SweepKernels> make_sweep_kernels(Device& device) {
+  return std::make_unique<CudaSweepKernels>(device);
+}
+
+namespace {
+
+/// A block per tile, a thread per chain. A pair of words costs 18 instructions, a fifth of what an
+/// H200's SM could issue while its memory delivers them, and a thread has four loads under way.
+template <int kElementBytes>
+__global__ void __launch_bounds__(kHashLanes)
+    hash_tiles_kernel(const std::byte* matrix, std::int64_t row_bytes, std::uint32_t product,
+                      TileRecord* records) {
+  constexpr int kPairs = kTileEdge * kElementBytes / 16;  // per row of a tile
+  constexpr int kRows = kHashLanes / kPairs;              // that a block reads at a time
+  const unsigned lane = threadIdx.x;
+  const std::int64_t row = static_cast<std::int64_t>(blockIdx.y) * kTileEdge + lane / kPairs;
+  const std::int64_t pair = static_cast<std::int64_t>(blockIdx.x) * kPairs + lane % kPairs;
+  const std::byte* at = matrix + row * row_bytes + pair * 16;
+  std::uint64_t hash = 0;
+#pragma unroll 8
+  for (int i = 0; i < kTileEdge / kRows; ++i, at += kRows * row_bytes) {
+    const auto words = __ldcs(reinterpret_cast<const ulonglong2*>(at));
+    hash = chained(chained(hash, words.x), words.y);
+  }
+  hash = share_of_lane(hash, lane);
+  for (int distance = 16; distance > 0; distance /= 2)
+    hash += __shfl_down_sync(0xFFFFFFFFU, hash, distance);
+  __shared__ std::uint64_t sums[kHashLanes / 32];
+  if (lane % 32 == 0) sums[lane / 32] = hash;
+  __syncthreads();
+  if (lane != 0) return;
+  for (int warp = 1; warp < kHashLanes / 32; ++warp) hash += sums[warp];
+  add_hash(records[blockIdx.y * gridDim.x + blockIdx.x], hash, product);
+}
+
+auto kernel_for(const TileGrid& grid) {
+  switch (grid.element_bytes) {
+    case 2: return hash_tiles_kernel<2>;
+    case 4: return hash_tiles_kernel<4>;
+    case 8: return hash_tiles_kernel<8>;
+    default: throw InternalError("elements of a product have 2, 4 or 8 bytes");
+  }
+}
+
+class CudaTileHasher final : public TileHasher {
+ public:
+  void hash(ConstView matrix, const TileGrid& grid, std::uint32_t product, TileRecord* records,
+            Stream& stream) const override {
+    const dim3 tiles(static_cast<unsigned>(grid.across()),
+                     static_cast<unsigned>(grid.rows / kTileEdge));
+    kernel_for(grid)<<<tiles, kHashLanes, 0, shakedown::gpu::native(stream)>>>(
+        static_cast<const std::byte*>(matrix.data), grid.row_bytes(), product, records);
+    CHECK_LAUNCH();
+  }
+};
+
+}  // namespace
+
+std::unique_ptr<TileHasher> make_tile_hasher() { return std::make_unique<CudaTileHasher>(); }
+
+}  // namespace shakedown::node::gpu

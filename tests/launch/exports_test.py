@@ -1,0 +1,419 @@
+"""An acceptance for others: acceptance.jsonl, Nagios, Prometheus, JUnit XML, the lines that drain nodes in Slurm."""
+
+import dataclasses
+import math
+import pathlib
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+import unittest
+import xml.etree.ElementTree as xml
+
+TREE = pathlib.Path(__file__).resolve().parents[2]
+sys.path[:0] = [str(TREE / each) for each in ("launch", "tests/programs", "tests/simulation", "tests/launch")]
+import acceptance_samples as samples  # noqa: E402
+from acceptance_fakes import concluded  # noqa: E402
+from support import Folder, read_record  # noqa: E402
+from shakedown_launch import words  # noqa: E402
+from shakedown_launch.acceptance.evidence import findings  # noqa: E402
+from shakedown_launch.acceptance.report import exports, nagios, page, slurm_lines  # noqa: E402
+
+SAMPLE = re.compile(r'(shakedown_[a-z_]+)\{((?:[a-z_]+="(?:[^"\\\n]|\\["\\n])*",?)*)\} (-?[0-9.e+-]+|NaN|[+-]Inf)')
+# 'label'=value[UOM];[warn];[crit];[min];[max], as the Nagios plugin guidelines have it.
+DATA = re.compile(r"('[^'=|]+'|[^ '=|]+)=(-?[0-9.e+]+)(s|%|[KMGT]?B|c)?"
+                  r"(;[-0-9.:@~e+]*){0,2}(;[0-9.]*){0,2}( |$)")
+
+
+class Jsonl(Folder):
+    def setUp(self):
+        super().setUp()
+        self.path = self.folder / "acceptance.jsonl"
+
+    def write(self, acceptance):
+        exports.write_records(self.path, acceptance)
+        return read_record(self.path)
+
+    def test_records(self):
+        lines = self.write(samples.few())
+        kinds = [line["kind"] for line in lines]
+        self.assertEqual((kinds[0], kinds[-1]), ("run", "end"))
+        self.assertEqual(set(kinds), {"run", "stage", "figure", "found", "verdict", "end"})
+        self.assertEqual(len({line["run_id"] for line in lines}), 1)
+        self.assertFalse([key for line in lines for key, value in line.items()
+                          if isinstance(value, dict)])
+        self.assertEqual(lines[-1]["exit_code"], 1)
+        *_, end = exports.records(samples.few(), stopped=True)
+        self.assertEqual(end["exit_code"], 5)
+
+    def test_one_verdict_per_node_and_one_of_the_job(self):
+        verdicts = [line for line in self.write(samples.few()) if line["kind"] == "verdict"]
+        whole = [line for line in verdicts if "stage" not in line]
+        self.assertEqual([(line["scope"], line["name"], line["verdict"]) for line in whole],
+                         [("node", "n001", "PASS"), ("node", "n002", "FAIL"),
+                          ("node", "n003", "INCONCLUSIVE"), ("node", "n004", "PASS"),
+                          ("job", "acceptance", "FAIL")])
+        self.assertEqual((whole[1]["class"], whole[1]["action"]), ("HARDWARE", "RMA"))
+        self.assertEqual([line["cause"] for line in whole[::3]], ["", ""])
+        self.assertEqual(whole[2]["missing_stages"], ["collectives"])
+        found = [line for line in verdicts if "stage" in line]
+        gpus = [samples.node(name).gpus[i].uuid for name, i in
+                [("n002", 5), ("n002", 3), ("n004", 0)]]
+        self.assertEqual([(line["scope"], line["name"], line["verdict"]) for line in found],
+                         [("gpu", gpus[0], "FAIL"), ("gpu", gpus[1], "FAIL"),
+                          ("node", "n003", "INCONCLUSIVE"), ("gpu", gpus[2], "WARN"),
+                          ("link", "n001-n003", "FAIL")])
+
+    def test_names_of_findings(self):
+        for subject, nodes, scope, name in [
+                ("rank 1", ("n1",), "rank", "1"), ("link 0->2", ("n1",), "link", "0->2"),
+                ("", ("n1", "n2"), "link", "n1,n2"), ("all-reduce", ("n1",), "node", "n1"),
+                ("", (), "job", "train"), ("rail 3", (), "rail", "3")]:
+            line = samples.Finding(
+                "train", "FAIL", nodes, "x", samples.INFRASTRUCTURE, subject=subject).line()
+            self.assertEqual((line["scope"], line["name"]), (scope, name))
+
+    def test_figures_and_findings_of_rates_are_as_bin_judge_has_them(self):
+        records = self.write(samples.few())
+        figure = next(line for line in records if line.get("metric") == samples.ALL_REDUCE)
+        self.assertEqual((figure["usual"], figure["limit"], figure["witness"], figure["condition.in_place"],
+                          figure["scope"], figure["outcome"]), (478, 0.92 * 478, "reference", "true", "node", "PASS"))
+        self.assertEqual(len(figure["samples"]), 5)
+        rate, = [line for line in records if line["kind"] == "verdict" and "metric" in line]
+        self.assertEqual((rate["metric"], rate["slow_looks"], rate["looks"]), (samples.FP16, 2, 2))
+        self.assertEqual([(line["rates"], line["slow_down"]) for line in records if line["kind"] == "found"],
+                         [("products", 0.014), ("memory", 0.0382)])
+
+    def test_all_that_a_run_says_of_itself(self):
+        run = samples.Run("soak", ("n001", "n002"), 3, samples.STARTED, 7.5, "r", "l", 2,
+                          ((1, "n002", "signal 9 (Killed)"),), (("n001", "host n001 was lost"),), "killed")
+        line = [line for line in self.write(dataclasses.replace(samples.clean(), runs=(run,)))
+                if line["kind"] == "stage"]
+        self.assertEqual([{key: value for key, value in each.items() if key != "run_id"}
+                          for each in line],
+                         [{"kind": "stage", "name": "soak", "nodes": ["n001", "n002"],
+                           "exit_code": 3, "started": samples.STARTED, "elapsed_s": 7.5,
+                           "record": "r", "log": "l", "round": 2, "group": 0, "dead_ranks": [1],
+                           "dead_hosts": ["n002"], "dead_causes": ["signal 9 (Killed)"],
+                           "lost_hosts": ["n001"], "note": "killed"}])
+
+    def test_all_that_an_acceptance_says_of_itself(self):
+        acceptance = samples.few()
+        head = self.write(acceptance)[0]
+        self.assertEqual((head["tier"], head["started"], head["elapsed_s"], head["tests"],
+                          head["rounds"], head["statement"]),
+                         (acceptance.tier, acceptance.started, acceptance.seconds,
+                          acceptance.tests, acceptance.rounds, acceptance.statement))
+        self.assertEqual({key: head[f"settings.{key}"] for key in acceptance.settings},
+                         acceptance.settings)
+        self.assertEqual(head["backend"], "gpu")
+
+    def test_what_is_not_finite_is_null(self):
+        first, *others = samples.clean().figures
+        first = dataclasses.replace(first, value=math.nan, samples=(math.inf, 1.0))
+        line = next(line for line in self.write(dataclasses.replace(
+            samples.clean(), figures=(first, *others))) if line["kind"] == "figure")
+        self.assertEqual((line["value"], line["samples"]), (None, [None, 1.0]))
+
+    def test_names_from_hosts(self):
+        of = samples.node("n1\n\x1b[2J\udc80")
+        names = [line["name"] for line in self.write(
+            samples.acceptance([samples.verdict(of, samples.slow(of))]))
+            if line.get("scope") == "node" and "stage" not in line]
+        self.assertEqual(names, [of.name.replace("\udc80", "?")])  # a byte that is no UTF-8
+
+    def test_a_failed_write_leaves_what_there_was(self):
+        self.path.write_text("before")
+        bad = dataclasses.replace(samples.clean(), settings={"x": [object()]})
+        with self.assertRaises(TypeError):
+            exports.write_records(self.path, bad)
+        self.assertEqual(self.path.read_text(), "before")
+        self.assertEqual(list(self.folder.iterdir()), [self.path])
+
+
+class Nagios(unittest.TestCase):
+    def line(self, acceptance):
+        """(text, data, code); the data follow the guidelines."""
+        line, code = nagios.line(acceptance)
+        self.assertNotIn("\n", line)
+        self.assertLess(len(line.encode()), 1024)
+        text, _, data = line.partition(" | ")
+        self.assertNotIn("|", data)
+        self.assertEqual(DATA.sub("", data), "")
+        return text, data, code
+
+    def test_states(self):
+        of = samples.node("n001")
+        for findings, state, code in [((), "OK - 1 node PASS", 0),
+                                      ((samples.warned(of),), "WARNING - 1 node PASS; n001 GPU 0", 1),
+                                      ((samples.slow(of), samples.silent(of)),
+                                       "CRITICAL - 1 of 1 node FAIL: n001; n001 GPU 3: 7 % slow", 2),
+                                      ((samples.silent(of),),
+                                       "UNKNOWN - 1 of 1 node INCONCLUSIVE: n001; n001: no end", 3)]:
+            text, _, found = self.line(samples.acceptance([samples.verdict(of, *findings)]))
+            self.assertEqual(found, code)
+            self.assertTrue(text.startswith(f"ACCEPTANCE {state}"), text)
+
+    def test_a_fact_that_is_not_known_is_no_warning(self):
+        of = samples.node("n001")
+        facts = samples.unknown(of), samples.unknown(of, "nics", "eth0 at unknown speed")
+        usual = dataclasses.replace(samples.warned(of), accepted=True)
+        for found, said, code in [
+                (facts, "ACCEPTANCE OK - 1 node PASS; 2 facts not known; would have found at 99 %: products 1.4", 0),
+                ((*facts, samples.warned(of)), "ACCEPTANCE WARNING - 1 node PASS; n001 GPU 0: power limit 650 W, "
+                 "700 by default; 2 facts not known", 1),
+                ((usual,), "ACCEPTANCE OK - 1 node PASS", 0),
+                ((usual, samples.silent(of)), "ACCEPTANCE UNKNOWN - 1 of 1 node INCONCLUSIVE", 3)]:
+            text, _, state = self.line(samples.acceptance([samples.verdict(of, *found)]))
+            self.assertEqual((text[:len(said)], state), (said, code))
+
+    def test_healthy_machines_of_which_not_all_is_known(self):
+        """As node_check records them: no GPU, an H200 in a virtual machine (results/0.2/h200), a user
+        without rights. A remark on corrected errors is a warning on each."""
+        gpu = "GPU-574bcfa1"
+        for facts in [
+                [("node", "gpu-count", "how many GPUs there are is not known"),
+                 ("node", "driver", "the driver's version is not known"), ("node", "nics", "eth0 at unknown speed")],
+                [("node", "gpu-count", "1 GPUs; how many there should be is not known"),
+                 ("gpu", "nvlink-count", "the state of the NVLinks is not reported"),
+                 ("gpu", "nvlink-errors", "NVLinks are not reported"),
+                 ("node", "governor", "no frequency governor is visible"),
+                 ("node", "fabric-manager", "the fabric manager's version is not readable here")],
+                [("node", "kernel-log", "the kernel's messages are not readable: XIDs are not known")]]:
+            lines = [{"kind": "verdict", "scope": scope, "name": gpu if scope == "gpu" else "vm", "check": check,
+                      "cause": cause, "verdict": "UNKNOWN"}
+                     for scope, check, cause in facts]
+            corrected = {"kind": "verdict", "scope": "gpu", "name": gpu, "check": "ecc-corrected",
+                         "cause": "7 corrected ECC errors", "verdict": "WARN"}
+            for more, said, code in [([], f"OK - 1 node PASS; {len(facts)} fact", 0),
+                                     ([corrected], f"WARNING - 1 node PASS; vm: 7 corrected ECC errors; {len(facts)} fact", 1)]:
+                found, run = self.of_node_check([*lines, *more], gpu)
+                made, = concluded(["vm"], [run], found)
+                acceptance = dataclasses.replace(samples.acceptance([made]), figures=(), runs=(run,))
+                text, _, state = self.line(acceptance)
+                self.assertEqual((text.replace(f" GPU of rank 0:", ":")[:len(said) + 11], state),
+                                 (f"ACCEPTANCE {said}", code))
+                shown = page.html(acceptance)
+                self.assertIn(f"<summary>Not known ({len(facts)})</summary>", shown)
+                self.assertEqual("Warnings" in shown, bool(more))
+
+    @staticmethod
+    def of_node_check(lines, gpu):
+        run = samples.Run("inventory", ("vm",), 0, samples.STARTED, 0.3, "r.jsonl", "r.log")
+        head = {"kind": "run", "program": "node_check", "hosts": ["vm"], "gpu_uuids": [gpu]}
+        job = {"kind": "verdict", "scope": "job", "name": "node_check", "verdict": "PASS", "cause": ""}
+        return findings.findings(run, [head, *lines, job, {"kind": "end", "exit_code": 0}]), run
+
+    def test_a_link_alone_is_critical(self):
+        clean = dataclasses.replace(samples.clean(4), findings=(samples.LINK,))
+        self.assertEqual(self.line(clean)[2], 2)
+
+    def test_nothing_judged_is_unknown(self):
+        self.assertEqual(self.line(samples.acceptance([]))[2], 3)
+
+    def test_performance_data(self):
+        _, data, _ = self.line(samples.few())
+        self.assertTrue(data.startswith("nodes=4;;;0 pass=2;;;0;4 fail=1;;0;0;4 "
+                                        "inconclusive=1;0;;0;4 time=432s;;;0 "))
+        self.assertRegex(data, r"'product/fp16'=372\d\.\d+;;3681\.84: ")
+        figure = samples.Figure("collectives", ("n1",), "it's=|latency", 9.0, "us", limit=12.0)
+        _, data, _ = self.line(dataclasses.replace(samples.clean(), figures=(figure,)))
+        self.assertTrue(data.endswith("'its/latency'=9;;12"), data)
+
+    def test_text_of_hosts(self):
+        of = samples.node("n1|rm\n-rf")
+        bad = dataclasses.replace(samples.slow(of), cause="a|b\nc\x1b[2J" + "x" * 2000)
+        text, _, code = self.line(samples.acceptance([samples.verdict(of, bad)]))
+        self.assertEqual(code, 2)
+        self.assertIn("n1/rm -rf", text)
+
+    def test_thousands_of_nodes(self):
+        text, data, _ = self.line(samples.fleet(1024, per_node=1))
+        self.assertRegex(text, r"CRITICAL - \d+ of 1,024 nodes FAIL: n\[\d.*\.\.\.\] \(\d+ nodes\)")
+        self.assertIn("nodes=1024", data)
+
+
+class Prometheus(unittest.TestCase):
+    def samples_of(self, acceptance):
+        """{(metric, labels): value}; the text has the textfile collector's form."""
+        found, described = {}, set()
+        text = exports.prometheus(acceptance)
+        self.assertTrue(text.endswith("\n"))
+        for line in text.splitlines():
+            if line.startswith("# "):
+                described.add(line.split()[2])
+                continue
+            match = SAMPLE.fullmatch(line)
+            self.assertIsNotNone(match, line)
+            self.assertIn(match[1], described)
+            self.assertNotIn(match.group(1, 2), found, "a series twice")
+            found[match.group(1, 2)] = float(match[3])
+        return found
+
+    def test_verdicts_findings_and_age(self):
+        of = samples.node("n001")
+        found = self.samples_of(samples.acceptance([samples.verdict(of, samples.slow(of))]))
+        self.assertEqual(found["shakedown_node_verdict", 'node="n001",verdict="FAIL"'], 1)
+        self.assertEqual(found["shakedown_node_verdict", 'node="n001",verdict="PASS"'], 0)
+        self.assertEqual(found["shakedown_findings", 'node="n001",outcome="FAIL",check="product/fp16/flop_per_cycle_sm",class="ENVIRONMENT"'], 1)
+        self.assertAlmostEqual(found["shakedown_acceptance_end_time_seconds", 'tier="default"'], 1795425164 + 431.6)
+
+    def test_what_is_accepted_and_what_is_not_known_are_no_warnings(self):
+        of = samples.node("n001")
+        usual = dataclasses.replace(samples.warned(of), accepted=True)
+        found = self.samples_of(samples.acceptance([samples.verdict(of, usual, samples.unknown(of))]))
+        self.assertEqual([key for key in found if 'outcome="WARN"' in key[1]], [])
+        self.assertEqual(sum('outcome="ACCEPTED"' in key[1] or 'outcome="UNKNOWN"' in key[1] for key in found), 2)
+
+    def test_any_text_and_number(self):
+        of = samples.node('n"1\\\n')
+        figure = samples.Figure("compute", (of.name,), "x", float("nan"), "TFLOP/s")
+        self.samples_of(dataclasses.replace(samples.acceptance([samples.verdict(of)]), figures=(figure, figure)))
+
+    def test_figures_of_other_conditions_are_others(self):
+        figures = [dataclasses.replace(each, more={"condition.bytes": size}) for size in ("8", "16")
+                   for each in samples.clean().figures if each.metric == samples.ALL_REDUCE]
+        found = self.samples_of(dataclasses.replace(samples.clean(), figures=figures))
+        self.assertEqual([key[1].partition("conditions=")[2] for key in found if key[0] == "shakedown_figure"],
+                         ['"bytes=8"', '"bytes=16"'])
+
+    @unittest.skipUnless(shutil.which("promtool"), "promtool is not installed")
+    def test_promtool_accepts_it(self):
+        for acceptance in (samples.few(), samples.clean(2)):
+            result = subprocess.run(["promtool", "check", "metrics"], input=exports.prometheus(acceptance), text=True, capture_output=True)
+            self.assertEqual((result.returncode, result.stdout + result.stderr), (0, ""))
+
+
+class Junit(unittest.TestCase):
+    def root(self, acceptance):
+        return xml.fromstring(exports.junit(acceptance))
+
+    def test_failures_and_errors_by_stage(self):
+        of, other = samples.node("n001"), samples.node("n002")
+        root = self.root(samples.acceptance([samples.verdict(of, samples.slow(of), samples.silent(of)),
+                                             samples.verdict(other, samples.warned(other))]))
+        self.assertEqual([(each.get("name"), each.get("failures"), each.get("errors")) for each in root],
+                         [("n001", "1", "1"), ("n002", "0", "0")])
+        self.assertEqual(root.get("tests"), str(2 * len(samples.STAGES)))
+        case = root.find("./testsuite[@name='n001']/testcase[@name='compute']")
+        self.assertEqual(case.get("time"), "92.000")
+        self.assertIn("7 % slow", case.find("failure").get("message"))
+        self.assertEqual(case.find("failure").get("type"), "ENVIRONMENT")
+        self.assertIn("power limit", root.find("./testsuite[@name='n002']/testcase[@name='node_check']/system-out").text)
+
+    def test_what_is_missing_is_an_error(self):
+        self.assertEqual(self.root(samples.acceptance([])).get("errors"), "1")
+        linked = self.root(dataclasses.replace(samples.clean(2), findings=(samples.LINK,)))
+        self.assertEqual(linked.find("./testsuite[@name='job']").get("failures"), "1")
+
+    def test_control_characters_are_no_xml(self):
+        of = samples.node("n1")
+        self.root(samples.acceptance([samples.verdict(of, dataclasses.replace(samples.slow(of), cause="a\x00b\x1b[1m\udcfc"))]))
+
+
+def failed(*names, cause="3 wrong products", check="soak-products"):
+    verdicts = [samples.verdict(of, dataclasses.replace(samples.corrupt(of), cause=cause,
+                                                        check=check))
+                for of in map(samples.node, names)]
+    return samples.acceptance(verdicts)
+
+
+def commands(lines, name):
+    return [shlex.split(line) for line in lines if line.startswith(name)]
+
+
+class HostLists(unittest.TestCase):
+    def test_as_slurm(self):
+        for names, text in [("n3 n17", "n[3,17]"), ("n1", "n1"), ("n001 n002 n003 n004 n007",
+                                                                   "n[001-004,007]"),
+                            ("n9 n10 n11 n8", "n[8-11]"), ("n09 n10 n9 n99 n100",
+                                                          "n[9,09-10,99-100]"),
+                            ("n n1 n2 login", "login,n,n[1-2]"), ("r1n1 r1n2 r2n1",
+                                                                  "r1n[1-2],r2n1"),
+                            ("a-1-b a-2-b", "a-1-b,a-2-b"), ("10 11", "[10-11]"),
+                            ("n2 n2 n1", "n[1-2]"), ("", "")]:
+            self.assertEqual(words.hostlist(names.split()), text)
+
+    def test_a_sentence_counts_what_it_cuts(self):
+        names = [f"n{i:04}" for i in range(0, 4096, 2)]
+        self.assertRegex(words.nodes(names), r"^n\[0000,0002,.*,\.\.\.\] \(2,048 nodes\)$")
+        self.assertLess(len(words.nodes(names)), 120)
+        self.assertEqual(words.nodes(["x" * 200]), "x" * 90 + ",... (1 node)")
+
+
+class Lines(unittest.TestCase):
+    def test_drain_and_resume(self):
+        lines = slurm_lines.drain_lines(failed("n3", "n17"))
+        self.assertIn('scontrol update nodename="n[3,17]" state=drain '
+                      'reason="shakedown:soak-products: GPU 5, 3 wrong products"', lines)
+        self.assertIn("sinfo -hR -n \"n[3,17]\" -o '%N %E' | grep -F ' shakedown:soak-products:' | "
+                      "cut -d' ' -f1 | xargs -rI{} scontrol update nodename={} state=resume", lines)
+
+    def test_a_reason_does_not_repeat_the_node(self):
+        of = samples.node("n3", gpus=0)
+        lost = samples.Finding("inventory", samples.FAIL, ("n3",), "0 GPUs, 8 expected",
+                               subject="node n3", check="gpu-count")
+        one = samples.acceptance([samples.verdict(of, lost)])
+        self.assertIn('reason="shakedown:gpu-count: 0 GPUs, 8 expected"',
+                      slurm_lines.drain_lines(one)[1])
+        self.assertIn("n3: 0 GPUs, 8 expected", nagios.line(one)[0])
+
+    def test_grouped_by_reason(self):
+        both = samples.acceptance([*failed("n1", "n2").verdicts,
+                                   *failed("n5", cause="a hang", check="end").verdicts])
+        drained = commands(slurm_lines.drain_lines(both), "scontrol")
+        self.assertEqual([(words_[2], words_[4]) for words_ in drained],
+                         [("nodename=n[1-2]", "reason=shakedown:soak-products: GPU 5, 3 wrong "
+                           "products"), ("nodename=n5", "reason=shakedown:end: GPU 5, a hang")])
+
+    def test_more_reasons_than_one_reads(self):
+        many = samples.acceptance([each for i in range(40) for each in
+                                   failed(f"n{i}", cause=f"{i} wrong").verdicts])
+        drained = commands(slurm_lines.drain_lines(many), "scontrol")
+        self.assertEqual([words_[2:] for words_ in drained],
+                         [["nodename=n[0-39]", "state=drain", "reason=shakedown:soak-products: see the report"]])
+
+    def test_only_what_failed(self):
+        lines = slurm_lines.drain_lines(samples.few())
+        self.assertEqual([words_[2] for words_ in commands(lines, "scontrol")], ["nodename=n002"])
+        self.assertIn("# Not drained, INCONCLUSIVE: n003; run the acceptance again.", lines)
+        self.assertEqual(slurm_lines.drain_lines(samples.clean(3)), [])
+        self.assertEqual(lines[0], "# Drain 1 node; nothing was drained.")
+        for count, said in [(2, False), (3, True)]:
+            first = slurm_lines.drain_lines(failed(*[f"n{i}" for i in range(count)]))[0]
+            self.assertEqual("2 nodes per hour" in first, said)
+
+    def test_injected_faults(self):
+        acceptance = dataclasses.replace(failed("n1"), settings={"inject_fault": "slow:0"})
+        self.assertIn("injected (inject_fault slow:0)", slurm_lines.drain_lines(acceptance)[0])
+
+    def test_nothing_of_a_host_is_run(self):
+        """The lines are given to a shell, with functions in place of Slurm's commands."""
+        evil = "\"; touch /tmp/x; echo $(id) `id` \\ 'a' ! | & \n\x1b[2J\u202e 83 °C"
+        acceptance = samples.acceptance([*failed("n1", cause=evil, check=evil).verdicts,
+                                         *failed("n2;id", "-n3", "$(id)").verdicts])
+        lines = slurm_lines.drain_lines(acceptance)
+        self.assertTrue(all(line.isascii() and line.isprintable() for line in lines))
+        self.assertEqual([words_[2] for words_ in commands(lines, "scontrol")], ["nodename=n1"])
+        self.assertEqual(sum("by hand" in line for line in lines), 3)
+        shown = subprocess.run(
+            ["bash", "-c", "scontrol() { printf '<%s>' \"$@\"; echo; }; sinfo() { :; }\n" +
+             "\n".join(lines)], capture_output=True, text=True)
+        self.assertEqual((shown.returncode, shown.stderr), (0, ""))
+        self.assertRegex(shown.stdout, r"^<update><nodename=n1><state=drain><reason=shakedown:"
+                                       r"[^<>]*>\n$")
+
+    def test_resumes_only_its_own_reasons(self):
+        """sinfo's answer has another's reason, and a node of ours."""
+        answer = "n[1-2] Not responding\\nn3 shakedown:soak-products: GPU 5\\nn4 shakedown:end: x\\n"
+        lines = slurm_lines.drain_lines(failed("n1", "n3"))
+        folder = f"f() {{ :; }}; sinfo() {{ printf '{answer}'; }}\n"
+        resume = next(line for line in lines if line.startswith("sinfo"))
+        shown = subprocess.run(["bash", "-c", folder + resume.replace("scontrol", "echo scontrol")],
+                               capture_output=True, text=True)
+        self.assertEqual(shown.stdout, "scontrol update nodename=n3 state=resume\n")
+
+
+if __name__ == "__main__":
+    unittest.main()

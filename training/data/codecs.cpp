@@ -1,0 +1,385 @@
+// Only libjpeg's own interface: not every machine has TurboJPEG's. The order of its headers
+// matters: jpeglib.h needs cstdio's FILE, and jerror.h's numbers depend on the version jpeglib.h
+// sets.
+// clang-format off
+#include "training/data/codecs.hpp"
+
+#include <jerror.h>
+#include <jpeglib.h>
+#include <png.h>
+
+#include <algorithm>
+#include <array>
+#include <cstdio>
+#include <cstring>
+#include <string_view>
+#include <utility>
+
+#include "training/data/image.hpp"
+
+// clang-format on
+
+namespace shakedown::training {
+namespace {
+
+ErrorTrap& trap_of(j_common_ptr state) { return *static_cast<ErrorTrap*>(state->client_data); }
+
+void on_error(j_common_ptr state) {
+  char reason[JMSG_LENGTH_MAX];
+  state->err->format_message(state, reason);
+  trap_of(state).fail(reason);
+}
+
+/// libjpeg only warns where it makes up pixels, and those would train the network on grey. Its
+/// other warnings (extra bytes between segments, odd markers) leave the image whole, and ImageNet
+/// has them.
+void on_message(j_common_ptr state, int level) {
+  constexpr std::array kMadeUp{JWRN_JPEG_EOF, JWRN_HIT_MARKER, JWRN_HUFF_BAD_CODE,
+                               JWRN_MUST_RESYNC};
+  const bool warning = level < 0;
+  if (warning && std::count(kMadeUp.begin(), kMadeUp.end(), state->err->msg_code) > 0)
+    on_error(state);
+}
+
+// ---- rows of four bytes a pixel
+// ------------------------------------------------------------------
+
+/// Inverted inks, as Adobe writes them, over white paper: each is a transmittance of 0..255.
+void inks_to_rgb(std::uint8_t* pixel, int width) {
+  for (int x = 0; x < width; ++x, pixel += 4)
+    for (int c = 0; c < 3; ++c)
+      pixel[c] = static_cast<std::uint8_t>((pixel[c] * pixel[3] + 127) / 255);
+}
+
+#ifdef JCS_EXTENSIONS
+constexpr J_COLOR_SPACE kRgb = JCS_EXT_RGBX;
+void widen(std::uint8_t*, int) {}
+#else
+constexpr J_COLOR_SPACE kRgb = JCS_RGB;
+/// Moves pixels of three bytes to where those of four belong.
+void widen(std::uint8_t* row, int width) {
+  for (int x = width - 1; x > 0; --x)
+    std::copy_backward(row + 3 * x, row + 3 * x + 3, row + 4 * x + 3);
+}
+#endif
+
+// ---- parts of an image: libjpeg-turbo has calls for them, libjpeg decodes all up to the last row
+// ---
+
+/// Columns of the decoded image.
+struct Columns {
+  JDIMENSION first;
+  JDIMENSION count;
+};
+
+#if defined(LIBJPEG_TURBO_VERSION_NUMBER) && LIBJPEG_TURBO_VERSION_NUMBER >= 2000000
+/// Chroma pixels at the left and right edge of what is decoded lack a neighbour to interpolate
+/// with: two pixels more on either side keep those of `needed` as they are in the whole image
+/// (tested with libjpeg-turbo 2.0.6 to 3.2; of scaled images 2.x spoils some subsamplings).
+Columns crop(jpeg_decompress_struct& state, Region needed) {
+  constexpr int kMargin = 2;
+  const int left = std::max(needed.x - kMargin, 0);
+  const int right =
+      std::min(needed.x + needed.width + kMargin, static_cast<int>(state.output_width));
+  Columns columns{static_cast<JDIMENSION>(left), static_cast<JDIMENSION>(right - left)};
+  if (columns.count == state.output_width || state.scale_denom > 1) return {0, state.output_width};
+  jpeg_crop_scanline(&state, &columns.first, &columns.count);
+  return columns;
+}
+
+void skip_rows(jpeg_decompress_struct& state, JDIMENSION count, JSAMPROW) {
+  if (count > 0) jpeg_skip_scanlines(&state, count);
+}
+#else
+Columns crop(jpeg_decompress_struct& state, Region) { return {0, state.output_width}; }
+
+void skip_rows(jpeg_decompress_struct& state, JDIMENSION count, JSAMPROW scratch) {
+  while (state.output_scanline < count) jpeg_read_scanlines(&state, &scratch, 1);
+}
+#endif
+
+/// The largest denominator at which the region still has enough pixels.
+unsigned scale_of(Region region, Size enough) {
+  unsigned denominator = 1;
+  while (denominator < 8 && region.width >= enough.width * 2 * static_cast<int>(denominator) &&
+         region.height >= enough.height * 2 * static_cast<int>(denominator))
+    denominator *= 2;
+  return denominator;
+}
+
+/// The pixels of the scaled image that hold anything of the region.
+Region scaled(Region region, int denominator) {
+  const auto range = [&](int begin, int count) {
+    const int first = begin / denominator;
+    return std::pair{first, (begin + count + denominator - 1) / denominator - first};
+  };
+  const auto [x, width] = range(region.x, region.width);
+  const auto [y, height] = range(region.y, region.height);
+  return {x, y, width, height};
+}
+
+class JpegDecoder final : public FormatDecoder {
+ public:
+  JpegDecoder() {
+    state_.err = jpeg_std_error(&errors_);
+    errors_.error_exit = on_error;
+    errors_.emit_message = on_message;
+    state_.client_data = &trap_;
+  }
+  ~JpegDecoder() override { jpeg_destroy_decompress(&state_); }  // harmless if never created
+  JpegDecoder(const JpegDecoder&) = delete;
+  JpegDecoder& operator=(const JpegDecoder&) = delete;
+
+  Size open(std::span<const std::uint8_t> file) override {
+    jpeg_destroy_decompress(
+        &state_);  // or one file's tables would serve the next that lacks its own
+    trap_.attempt([&] {
+      jpeg_create_decompress(&state_);
+      jpeg_mem_src(&state_, file.data(), file.size());
+      jpeg_read_header(&state_, TRUE);
+    });
+    return checked_size(state_.image_width, state_.image_height);
+  }
+
+  void decode(Region region, Size enough, Image& image) override {
+    const bool inks = state_.num_components == 4;  // CMYK or YCCK
+    Columns columns{};
+    trap_.attempt([&] {
+      state_.out_color_space = inks ? JCS_CMYK : kRgb;
+      state_.scale_num = 1;
+      state_.scale_denom = scale_of(region, enough);
+      jpeg_start_decompress(&state_);
+      region = scaled(region, static_cast<int>(state_.scale_denom));
+      columns = crop(state_, region);
+    });
+    const int left = region.x - static_cast<int>(columns.first);
+    image.reshape({region.width, region.height}, static_cast<int>(columns.count), left);
+    trap_.attempt([&] {
+      skip_rows(state_, static_cast<JDIMENSION>(region.y), image.row(0) - 4 * left);
+      for (int y = 0; y < region.height; ++y) {
+        JSAMPROW row = image.row(y) - 4 * left;
+        jpeg_read_scanlines(&state_, &row, 1);
+        if (inks)
+          inks_to_rgb(image.row(y), region.width);
+        else
+          widen(row, static_cast<int>(columns.count));
+      }
+      check_end();
+    });
+  }
+
+ private:
+  /// A file is whole if it has its end marker, which entropy-coded data cannot contain.
+  void check_end() {
+    if (state_.output_scanline == state_.output_height) {
+      jpeg_finish_decompress(&state_);  // reads on to the marker
+      return;
+    }
+    const std::string_view rest(reinterpret_cast<const char*>(state_.src->next_input_byte),
+                                state_.src->bytes_in_buffer);
+    const bool ends = jpeg_input_complete(&state_) || state_.unread_marker == JPEG_EOI ||
+                      rest.rfind("\xFF\xD9") != rest.npos;
+    if (!ends) trap_.fail("the file ends early");
+  }
+
+  jpeg_error_mgr errors_{};
+  jpeg_decompress_struct state_{};
+  ErrorTrap trap_;
+};
+
+}  // namespace
+
+std::unique_ptr<FormatDecoder> make_jpeg_decoder() { return std::make_unique<JpegDecoder>(); }
+
+namespace {
+
+using Bytes = std::span<const std::uint8_t>;
+
+// Of ITU-T T.81, table B.1; SOF0 is baseline, SOF1 to SOF15 are other processes.
+enum Marker : std::uint8_t {
+  SOF0 = 0xC0,
+  DHT = 0xC4,
+  SOF15 = 0xCF,
+  RST0 = 0xD0,
+  SOI = 0xD8,
+  EOI = 0xD9,
+  SOS = 0xDA,
+  APP14 = 0xEE
+};
+
+// Smaller images cost the host nothing; larger ones are beyond what engines are specified for.
+constexpr int kShortestSide = 64;
+constexpr int kLongestSide = 16384;
+
+int word(Bytes bytes, std::size_t at) { return bytes[at] << 8 | bytes[at + 1]; }
+
+struct Header {
+  Size size{0, 0};
+  int components = 0;
+  bool named_rgb = false;  // the components' identifiers are letters
+  bool adobe_rgb = false;
+};
+
+bool is_side(int side) { return side >= kShortestSide && side <= kLongestSide; }
+
+/// Horizontal and vertical factor of each component, as 4-bit numbers in a byte.
+bool engines_know_sampling(Bytes factors) {
+  if (factors.size() == 1) return factors[0] == 0x11;
+  constexpr std::array<std::uint8_t, 4> kLuminance{0x11, 0x12, 0x21, 0x22};
+  return std::count(kLuminance.begin(), kLuminance.end(), factors[0]) > 0 && factors[1] == 0x11 &&
+         factors[2] == 0x11;
+}
+
+/// The segment of SOF0, after its length.
+bool read_frame(Bytes segment, Header& header) {
+  if (segment.size() < 6 || segment[0] != 8 || header.components != 0) return false;
+  header.size = {word(segment, 3), word(segment, 1)};
+  header.components = segment[5];
+  const auto components = static_cast<std::size_t>(header.components);
+  if ((components != 1 && components != 3) || segment.size() != 6 + 3 * components) return false;
+  std::array<std::uint8_t, 3> names{};
+  std::array<std::uint8_t, 3> factors{};
+  for (std::size_t c = 0; c < components; ++c) {
+    names[c] = segment[6 + 3 * c];
+    factors[c] = segment[7 + 3 * c];
+  }
+  header.named_rgb = names == std::array<std::uint8_t, 3>{'R', 'G', 'B'};
+  return is_side(header.size.width) && is_side(header.size.height) &&
+         engines_know_sampling({factors.data(), components});
+}
+
+/// Photoshop's note on the colours, whose last byte is 0 for RGB.
+bool is_adobe_rgb(Bytes segment) {
+  constexpr std::array<std::uint8_t, 5> kName{'A', 'd', 'o', 'b', 'e'};
+  return segment.size() >= 12 && std::equal(kName.begin(), kName.end(), segment.begin()) &&
+         segment[11] == 0;
+}
+
+/// Whether the scan, the segment of SOS, has all components of the frame.
+bool is_only_scan(Bytes segment, const Header& header) {
+  return header.components > 0 && !segment.empty() && segment[0] == header.components &&
+         segment.size() == 4 + 2 * static_cast<std::size_t>(header.components);
+}
+
+}  // namespace
+
+std::optional<Size> baseline_jpeg_size(Bytes file) {
+  const std::size_t size = file.size();
+  if (size < 4 || word(file, 0) != (0xFF00 | SOI) || word(file, size - 2) != (0xFF00 | EOI))
+    return {};
+  Header header;
+  for (std::size_t at = 2; at + 4 <= size;) {
+    if (file[at] != 0xFF) return {};
+    const std::uint8_t marker = file[at + 1];
+    if (marker == 0xFF) {  // a fill byte
+      ++at;
+      continue;
+    }
+    const auto length = static_cast<std::size_t>(word(file, at + 2));
+    if (length < 2 || at + 2 + length > size) return {};
+    const Bytes segment = file.subspan(at + 4, length - 2);
+    at += 2 + length;
+    if (marker == SOS) {
+      const bool ycc = header.components == 1 || !(header.named_rgb || header.adobe_rgb);
+      return is_only_scan(segment, header) && ycc ? std::optional(header.size) : std::nullopt;
+    }
+    if (marker == APP14) header.adobe_rgb = is_adobe_rgb(segment);
+    if (marker == SOF0 && !read_frame(segment, header)) return {};
+    // other processes, and what has no place before a scan
+    if (marker < SOF0 || (marker > SOF0 && marker <= SOF15 && marker != DHT) ||
+        (marker >= RST0 && marker <= EOI))
+      return {};
+  }
+  return {};
+}
+
+namespace {
+
+void on_error(png_structp png, png_const_charp reason) {
+  static_cast<ErrorTrap*>(png_get_error_ptr(png))->fail(reason);
+}
+
+/// libpng warns of chunks that do not touch the pixels, such as a colour profile it dislikes.
+void on_warning(png_structp, png_const_charp) {}
+
+void read_bytes(png_structp png, png_bytep to, std::size_t count) {
+  auto& rest = *static_cast<std::span<const std::uint8_t>*>(png_get_io_ptr(png));
+  if (rest.size() < count) png_error(png, "the file ends early");
+  std::memcpy(to, rest.data(), count);
+  rest = rest.subspan(count);
+}
+
+/// Values of 16 bits to 8, as PIL converts a gray image of mode I;16.
+void clip_to_8_bits(png_structp, png_row_infop row, png_bytep values) {
+  for (std::size_t i = 0; i < row->rowbytes / 2; ++i)
+    values[i] = values[2 * i] != 0 ? 255 : values[2 * i + 1];
+}
+
+class PngDecoder final : public FormatDecoder {
+ public:
+  PngDecoder() = default;
+  ~PngDecoder() override { png_destroy_read_struct(&png_, &info_, nullptr); }
+  PngDecoder(const PngDecoder&) = delete;
+  PngDecoder& operator=(const PngDecoder&) = delete;
+
+  Size open(std::span<const std::uint8_t> file) override {
+    png_destroy_read_struct(&png_, &info_, nullptr);
+    rest_ = file;
+    trap_.attempt([&] {
+      png_ = png_create_read_struct(PNG_LIBPNG_VER_STRING, &trap_, on_error, on_warning);
+      if (png_ != nullptr) info_ = png_create_info_struct(png_);
+    });
+    ENSURE(info_ != nullptr, "libpng does not start: another version than the header's?");
+    trap_.attempt([&] {
+      png_set_read_fn(png_, &rest_, read_bytes);
+      png_set_user_limits(png_, PNG_UINT_31_MAX, PNG_UINT_31_MAX);  // checked_size judges
+      png_read_info(png_, info_);
+    });
+    return checked_size(png_get_image_width(png_, info_), png_get_image_height(png_, info_));
+  }
+
+  /// Decodes all of it: each row is compressed in terms of those above, and checksums come last.
+  void decode(Region region, Size, Image& image) override {
+    const int width = static_cast<int>(png_get_image_width(png_, info_));
+    const int height = static_cast<int>(png_get_image_height(png_, info_));
+    image.reshape({width, height}, width, 0);
+    trap_.attempt([&] {
+      request_rgb();
+      const int passes = png_set_interlace_handling(png_);
+      png_read_update_info(png_, info_);
+      if (png_get_rowbytes(png_, info_) != std::size_t{4} * static_cast<std::size_t>(width))
+        png_error(png_, "libpng does not give RGB");
+      for (int pass = 0; pass < passes; ++pass)
+        for (int y = 0; y < height; ++y) png_read_row(png_, image.row(y), nullptr);
+      png_read_end(png_, nullptr);
+    });
+    image.narrow(region);
+  }
+
+ private:
+  /// Whatever the file holds becomes 8-bit RGB and a fourth byte, without gamma: the numbers as
+  /// they were stored.
+  void request_rgb() {
+    const bool gray = png_get_color_type(png_, info_) == PNG_COLOR_TYPE_GRAY;
+    png_set_expand(png_);  // palette to RGB, 1, 2 and 4 bits to 8, transparency to alpha
+    png_set_gray_to_rgb(png_);
+    png_set_filler(png_, 0, PNG_FILLER_AFTER);  // where there is no alpha
+    if (gray && png_get_bit_depth(png_, info_) == 16) {
+      png_set_read_user_transform_fn(png_, clip_to_8_bits);
+      png_set_user_transform_info(png_, nullptr, 8, 4);
+    } else {
+      png_set_strip_16(png_);
+    }
+  }
+
+  png_structp png_ = nullptr;
+  png_infop info_ = nullptr;
+  std::span<const std::uint8_t> rest_;
+  ErrorTrap trap_;
+};
+
+}  // namespace
+
+std::unique_ptr<FormatDecoder> make_png_decoder() { return std::make_unique<PngDecoder>(); }
+
+}  // namespace shakedown::training

@@ -1,0 +1,434 @@
+#include "training/data/source.hpp"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <array>
+#include <cctype>
+#include <chrono>
+#include <filesystem>
+#include <iterator>
+#include <span>
+#include <sstream>
+#include <vector>
+
+#include "common/error.hpp"
+#include "common/hash.hpp"
+#include "common/options.hpp"
+
+namespace shakedown::training {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+double seconds_between(Clock::time_point start, Clock::time_point end) {
+  return std::chrono::duration<double>(end - start).count();
+}
+
+}  // namespace
+
+std::string ImageSource::name(std::size_t index) const {
+  return (std::filesystem::path(root()) / path(index)).string();
+}
+
+std::uint64_t ImageSource::listing_checksum() const {
+  std::string listing;  // no name has a NUL
+  for (const std::string& name : classes()) listing += name + '\0';
+  for (std::size_t i = 0; i < size(); ++i)
+    listing += fmt::format("{} {}", label(i), path(i)) + '\0';
+  return xxh64({reinterpret_cast<const std::uint8_t*>(listing.data()), listing.size()});
+}
+
+std::string text_of(const ImageSource& source) {
+  return fmt::format("{} image{} of {} class{} in {}{}", source.size(),
+                     source.size() == 1 ? "" : "s", source.classes().size(),
+                     source.classes().size() == 1 ? "" : "es", source.root(), source.remark());
+}
+
+void check_same_classes(const ImageSource& training, const ImageSource& validation) {
+  if (training.classes() == validation.classes()) return;
+  throw UsageError("the training and the validation folder must have the same classes" +
+                   names_missing(training.classes(), validation.classes(), validation.root()) +
+                   names_missing(validation.classes(), training.classes(), training.root()));
+}
+
+void FolderSource::read(std::size_t index, std::vector<std::uint8_t>& bytes,
+                        StageTimes& times) const {
+  const std::string path = name(index);
+  read_patiently("image " + path, retries_, [&] {
+    const auto start = Clock::now();
+    const InputFile file(path);
+    const auto opened = Clock::now();
+    bytes.resize(file.size());
+    file.read(0, bytes);
+    times.open_s += seconds_between(start, opened);
+    times.read_s += seconds_between(opened, Clock::now());
+  });
+}
+
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr std::array kExtensions{".jpg", ".jpeg", ".png"};
+
+std::string extension_of(const fs::path& path) {
+  std::string extension = path.extension().string();
+  for (char& c : extension) c = static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
+  return extension;
+}
+
+bool is_hidden(const fs::path& path) { return path.filename().native().front() == '.'; }
+
+std::vector<std::string> class_folders(const std::string& root) {
+  std::vector<std::string> names;
+  for (const fs::directory_entry& entry : fs::directory_iterator(root)) {
+    if (is_hidden(entry.path())) continue;
+    if (entry.is_symlink() && !entry.exists())  // perhaps a class, which must not be missed
+      throw UsageError(
+          fmt::format("image folder {}: the link {} leads nowhere", root, entry.path().string()));
+    if (entry.is_directory()) names.push_back(entry.path().filename().string());
+  }
+  std::sort(names.begin(), names.end());
+  return names;
+}
+
+/// Throws UsageError where a linked folder below `top` is one that it lies in: its images would be
+/// there again and again.
+void refuse_loop(const fs::path& link, const fs::path& top) {
+  const fs::path target = fs::canonical(link);
+  for (fs::path around = link.parent_path();; around = around.parent_path()) {
+    if (fs::canonical(around) == target)
+      throw UsageError(fmt::format("class folder {}: the link {} leads back to a folder it lies in",
+                                   top.string(), link.string()));
+    if (around == top) return;
+  }
+}
+
+/// Sorted by folder, then by name: torchvision's order, which puts a folder's files before those of
+/// its sub-folders. Counts what it leaves out.
+std::vector<fs::path> images_below(const fs::path& folder, std::map<std::string, long>& left_out) {
+  std::vector<fs::path> paths;
+  constexpr auto kFollow = fs::directory_options::follow_directory_symlink;
+  fs::recursive_directory_iterator entries(folder, kFollow);
+  for (const fs::directory_entry& entry : entries) {
+    const bool is_folder = entry.is_directory();
+    if (is_hidden(entry.path())) {
+      if (is_folder) entries.disable_recursion_pending();
+    } else if (is_folder) {
+      if (entry.is_symlink()) refuse_loop(entry.path(), folder);
+    } else if (const std::string extension = extension_of(entry.path());
+               std::count(kExtensions.begin(), kExtensions.end(), extension) > 0) {
+      // a dangling link is listed too: better an error that names it than an image silently missing
+      paths.push_back(entry.path());
+    } else {
+      ++left_out[extension];
+    }
+  }
+  std::sort(paths.begin(), paths.end(), [](const fs::path& a, const fs::path& b) {
+    const int order = a.parent_path().native().compare(b.parent_path().native());
+    return order != 0 ? order < 0 : a.filename().native() < b.filename().native();
+  });
+  return paths;
+}
+
+/// Whether a name holds combining characters in UTF-8: U+0300 to U+036F, and kana's voicing marks.
+/// macOS writes names so (Unicode's form NFD); elsewhere an accented letter is one character (NFC).
+bool is_decomposed(const std::string& name) {
+  const auto byte = [&](std::size_t at) { return static_cast<unsigned char>(name[at]); };
+  for (std::size_t i = 0; i + 1 < name.size(); ++i) {
+    if (byte(i) == 0xCC || (byte(i) == 0xCD && byte(i + 1) <= 0xAF)) return true;
+    if (byte(i) == 0xE3 && byte(i + 1) == 0x82 && i + 2 < name.size() &&
+        (byte(i + 2) == 0x99 || byte(i + 2) == 0x9A))
+      return true;
+  }
+  return false;
+}
+
+}  // namespace
+
+std::string names_missing(const std::vector<std::string>& some,
+                          const std::vector<std::string>& others, const std::string& where) {
+  constexpr std::size_t kShown = 5;
+  std::vector<std::string> missing;
+  std::set_difference(some.begin(), some.end(), others.begin(), others.end(),
+                      std::back_inserter(missing));
+  if (missing.empty()) return "";
+  std::string text = fmt::format("; not in {}: ", where);
+  for (std::size_t i = 0; i < std::min(kShown, missing.size()); ++i)
+    text += (i > 0 ? ", " : "") + missing[i];
+  if (missing.size() > kShown) text += fmt::format(" and {} more", missing.size() - kShown);
+  if (std::any_of(missing.begin(), missing.end(), is_decomposed))
+    text += " (with combining characters, Unicode NFD as macOS writes it: not the same as NFC)";
+  return text;
+}
+
+ImageFolder scan_image_folder(const std::string& root) {
+  ImageFolder folder{.root = root, .classes = {}, .samples = {}, .left_out = {}};
+  fs::path reading = root;  // where the error names no path
+  try {
+    folder.classes = class_folders(root);
+    for (std::size_t label = 0; label < folder.classes.size(); ++label) {
+      reading = fs::path(root) / folder.classes[label];
+      const std::vector<fs::path> images = images_below(reading, folder.left_out);
+      if (images.empty())
+        throw UsageError(fmt::format("class folder {}: there is no .jpg, .jpeg or .png file in it",
+                                     reading.string()));
+      for (const fs::path& path : images)
+        folder.samples.push_back({path.lexically_relative(root).string(), static_cast<int>(label)});
+    }
+  } catch (const fs::filesystem_error& error) {
+    const std::string path = error.path1().empty() ? reading.string() : error.path1().string();
+    throw UsageError(
+        fmt::format("image folder: {} cannot be read: {}", path, error.code().message()));
+  }
+  if (folder.classes.empty())
+    throw UsageError(
+        fmt::format("image folder {}: it has no sub-folders, and each class should be one", root));
+  return folder;
+}
+
+std::string text_of_left_out(const ImageFolder& folder) {
+  std::string text;
+  for (const auto& [extension, count] : folder.left_out)
+    text += fmt::format("{}{} {}", text.empty() ? " (left out: " : ", ", count,
+                        extension.empty() ? "without extension" : extension);
+  return text.empty() ? "" : text + ")";
+}
+
+BadImages::BadImages(long most_allowed, std::function<void(const std::string&)> report)
+    : most_allowed_(most_allowed), report_(std::move(report)) {}
+
+void BadImages::note(const ImageSource& source, std::size_t index, const std::string& reason) {
+  constexpr std::size_t kReported = 20;
+  const std::string text = fmt::format("image {}: {}", source.name(index), reason);
+  const std::lock_guard lock(mutex_);
+  const bool is_new = indices_.insert(index).second;
+  if (static_cast<long>(indices_.size()) > most_allowed_) {
+    if (most_allowed_ == 0) throw UsageError(text);
+    std::set<std::size_t> before = indices_;
+    before.erase(index);
+    throw UsageError(fmt::format("{}; --max-bad-images {}: {} were bad before: {}", text,
+                                 most_allowed_, before.size(), names_of(source, before)));
+  }
+  if (!is_new || indices_.size() > kReported) return;
+  report_(text + "; another image replaces it" +
+          (indices_.size() == kReported ? "; further bad images are only counted" : ""));
+}
+
+void BadImages::restore(const std::vector<std::size_t>& indices) {
+  const std::lock_guard lock(mutex_);
+  indices_.insert(indices.begin(), indices.end());
+  if (static_cast<long>(indices_.size()) > most_allowed_)
+    throw UsageError(fmt::format("--max-bad-images {}: {} were bad before the interruption",
+                                 most_allowed_, indices_.size()));
+}
+
+long BadImages::count() const {
+  const std::lock_guard lock(mutex_);
+  return static_cast<long>(indices_.size());
+}
+
+std::vector<std::size_t> BadImages::indices() const {
+  const std::lock_guard lock(mutex_);
+  return {indices_.begin(), indices_.end()};
+}
+
+std::set<std::size_t> over_ranks(const BadImages& mine, const MpiSession& session) {
+  std::set<std::size_t> all;
+  for (const auto& list : session.all_gather(fmt::format("{}", fmt::join(mine.indices(), " ")))) {
+    std::istringstream in(list);
+    for (std::size_t index = 0; in >> index;) all.insert(index);
+  }
+  return all;
+}
+
+std::string names_of(const ImageSource& source, const std::set<std::size_t>& indices) {
+  constexpr std::size_t kShown = 5;
+  std::string text;
+  std::size_t shown = 0;
+  for (const std::size_t index : indices) {
+    if (shown == kShown) return text + fmt::format(" and {} more", indices.size() - kShown);
+    text += (shown++ > 0 ? ", " : "") + source.name(index);
+  }
+  return text;
+}
+
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr std::array kSplits{"train", "training", "val", "valid", "validation",
+                             "test",  "testing",  "dev", "eval"};
+
+/// The first `most` entries of a folder, sorted, but for hidden ones: folders, or all else. None
+/// where it cannot be read: its reader reports why.
+std::vector<fs::path> entries_of(const fs::path& folder, bool folders,
+                                 std::size_t most = std::string::npos) {
+  std::vector<fs::path> found;
+  std::error_code error, ignored;
+  for (fs::directory_iterator entry(folder, error), end;
+       !error && entry != end && found.size() < most; entry.increment(error))
+    if (!is_hidden(entry->path()) && entry->is_directory(ignored) == folders)
+      found.push_back(entry->path());
+  std::sort(found.begin(), found.end());
+  return found;
+}
+
+std::vector<std::string> folder_names(const fs::path& folder) {
+  std::vector<std::string> names;
+  for (const fs::path& path : entries_of(folder, true)) names.push_back(path.filename().string());
+  return names;
+}
+
+bool has_name_of_a_split(const fs::path& folder) {
+  std::string name = folder.filename().string();
+  for (char& c : name) c = static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
+  return std::find(kSplits.begin(), kSplits.end(), name) != kSplits.end();
+}
+
+/// The folders in a folder that are splits of data by what is in them: folders of classes, and no
+/// image. One folder is enough where the name is a split's too; else each of them must have two,
+/// as a class may keep its images in a folder.
+std::vector<std::string> splits_in(const std::string& folder) {
+  std::vector<std::string> named;
+  std::vector<std::string> all;
+  const std::vector<fs::path> parts = entries_of(folder, true);
+  for (const fs::path& part : parts) {
+    const bool has_files = !entries_of(part, false, 1).empty();
+    const std::size_t folders = has_files ? 0 : entries_of(part, true, 2).size();
+    if (folders > 0 && has_name_of_a_split(part)) named.push_back(part.filename().string());
+    if (folders > 1) all.push_back(part.filename().string());
+  }
+  return named.empty() && all.size() == parts.size() ? all : named;
+}
+
+/// "; DIR/valid has classes of train/ and is not used" for the folders next to a training folder.
+std::string text_of_unused(const std::string& folder, const std::string& train) {
+  const std::vector<std::string> classes = folder_names(train);
+  std::string text;
+  for (const fs::path& part : entries_of(folder, true)) {
+    const std::vector<std::string> own = folder_names(part);
+    if (part == fs::path(train) || own.empty() ||
+        !std::includes(classes.begin(), classes.end(), own.begin(), own.end()))
+      continue;
+    text += fmt::format("; {} has the same classes and is not used: --val-dir may name it",
+                        part.string());
+  }
+  return text;
+}
+
+/// DIR/NAME.pack, or DIR/NAME, or "" if neither is there.
+std::string part_of(const std::string& folder, const std::string& name) {
+  std::error_code ignored;
+  const fs::path path = fs::path(folder) / name;
+  if (fs::is_regular_file(path.string() + ".pack", ignored)) return path.string() + ".pack";
+  return fs::is_directory(path, ignored) ? path.string() : "";
+}
+
+}  // namespace
+
+void declare_options(OptionSet& options, SourceOptions& values) {
+  const std::vector<std::string> images{"--data-dir", "--train-dir", "--val-dir"};
+  options
+      .add("--data-dir", values.data_dir,
+           "folder with train/ and val/, or train.pack and val.pack; one without train/ is itself "
+           "the folder to train on")
+      .metavar("DIR")
+      .default_text("synthetic")
+      .not_with({"--train-dir"});
+  options
+      .add("--train-dir", values.train_dir,
+           "folder with one sub-folder of images per class, or a packed file of it")
+      .metavar("DIR")
+      .default_text("synthetic");
+  options
+      .add("--cache", values.cache,
+           "keep the encoded images of a folder in memory after their first read, in each rank a "
+           "copy; a packed file, which the ranks of a host share, is then read in windows of 8 MiB")
+      .only_with(images);
+  options
+      .add("--max-bad-images", values.max_bad_images,
+           "training images that may be corrupt: each is named and replaced by the next one of the "
+           "listing; counted over the whole training; in validation none may be; an image that "
+           "cannot be read ends the run with exit code 3")
+      .at_least(0)
+      .only_with({"--data-dir", "--train-dir"});
+  options
+      .add("--exif", values.exif,
+           "turn images as the orientation in their EXIF or XMP data says (as Pillow's "
+           "exif_transpose); off: as torchvision, which ignores it")
+      .only_with(images);
+}
+
+void find_data(SourceOptions& options, bool trains, bool validates) {
+  const std::string& folder = options.data_dir;
+  if (folder.empty()) return;
+  const std::string train = part_of(folder, "train");
+  if (trains) options.train_dir = train.empty() ? folder : train;
+  const bool guesses = trains && train.empty();
+  if (const auto splits = guesses ? splits_in(folder) : std::vector<std::string>(); !splits.empty())
+    throw UsageError(fmt::format(
+        "--data-dir {0}: there is no train/ in it, and {1} hold{2} folders and no images, as "
+        "splits "
+        "of data do: rename them to train and val, or name them with --train-dir and --val-dir. If "
+        "they are classes: --train-dir {0}",
+        folder, fmt::join(splits, ", "), splits.size() == 1 ? "s" : ""));
+  if (!validates || !options.val_dir.empty()) return;
+  if (!trains || !train.empty()) options.val_dir = part_of(folder, "val");
+  if (!options.val_dir.empty()) return;
+  if (!trains)
+    throw UsageError(fmt::format("--data-dir {}: there is no val/ or val.pack in it", folder));
+  options.remark = fmt::format("--data-dir {}: nothing is validated: there is no {}{}", folder,
+                               train.empty() ? "train/ with val/ next to it" : "val/ or val.pack",
+                               text_of_unused(folder, train));
+}
+
+namespace {
+
+constexpr std::uint64_t kStep = std::uint64_t{64} << 20;
+
+}  // namespace
+
+CachedSource::CachedSource(std::unique_ptr<ImageSource> source, std::function<bool()> has_room,
+                           std::function<void(const CachedSource&)> on_full)
+    : source_(std::move(source)),
+      has_room_(std::move(has_room)),
+      on_full_(std::move(on_full)),
+      kept_(source_->size()) {}
+
+CachedSource::~CachedSource() {
+  for (const auto& bytes : kept_) delete bytes.load();
+}
+
+void CachedSource::read(std::size_t index, std::vector<std::uint8_t>& bytes,
+                        StageTimes& times) const {
+  using Clock = std::chrono::steady_clock;
+  const auto start = Clock::now();
+  if (const Bytes* kept = kept_[index].load(std::memory_order_acquire)) {
+    bytes = *kept;
+    times.read_s += std::chrono::duration<double>(Clock::now() - start).count();
+    return;
+  }
+  source_->read(index, bytes, times);
+  if (!full_.load(std::memory_order_relaxed)) keep(index, bytes);
+}
+
+void CachedSource::keep(std::size_t index, const Bytes& bytes) const {
+  const std::uint64_t before = bytes_kept_.fetch_add(bytes.size());
+  const bool new_step = before == 0 || before / kStep != (before + bytes.size()) / kStep;
+  if (new_step && !has_room_()) {
+    bytes_kept_ -= bytes.size();
+    if (!full_.exchange(true)) on_full_(*this);
+    return;
+  }
+  auto copy = std::make_unique<const Bytes>(bytes);
+  const Bytes* none = nullptr;  // another thread may have kept it meanwhile
+  if (kept_[index].compare_exchange_strong(none, copy.get(), std::memory_order_release))
+    copy.release();
+  else
+    bytes_kept_ -= bytes.size();
+}
+
+}  // namespace shakedown::training

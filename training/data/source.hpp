@@ -1,0 +1,218 @@
+// A folder of images with one sub-folder a class, as torchvision's ImageFolder reads it.
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "common/mpi_session.hpp"
+#include "training/data/input_file.hpp"
+
+namespace shakedown::training {
+
+struct Sample {
+  std::string path;  // below ImageFolder::root
+  int label;         // index into ImageFolder::classes
+};
+
+struct ImageFolder {
+  std::string root;
+  std::vector<std::string> classes;      // names of the sub-folders, sorted
+  std::vector<Sample> samples;           // by class, then folder, then file name
+  std::map<std::string, long> left_out;  // files of other kinds, by extension in lower case
+};
+
+/// Lists the .jpg, .jpeg and .png files (any case) below each class folder; opens none of them.
+/// Hidden files and folders, whose names start with a dot, are passed over. Throws UsageError
+/// naming the folder that is missing, unreadable, or without classes or images, and the link that
+/// leads back to a folder around it.
+ImageFolder scan_image_folder(const std::string& root);
+
+/// " (left out: 3 .gif, 1 .txt)", or "".
+std::string text_of_left_out(const ImageFolder& folder);
+
+/// "; not in `where`: a, b" with the first few names of `some` that `others` lacks; "" when there
+/// are none. Both are sorted. Reports names in Unicode's form NFD, which look like others.
+std::string names_missing(const std::vector<std::string>& some,
+                          const std::vector<std::string>& others, const std::string& where);
+
+// Where the encoded images of a dataset lie: in the files of a folder, in one packed file
+// (pack.hpp), in memory.
+
+/// Seconds that one thread spent in each stage of the input pipeline.
+struct StageTimes {
+  double open_s = 0;
+  double read_s = 0;
+  double decode_s = 0;
+  double augment_s = 0;
+};
+
+/// Encoded images with a label each, numbered from 0 in the order of ImageFolder. Constant: any
+/// thread may read any image.
+class ImageSource {
+ public:
+  virtual ~ImageSource() = default;
+
+  virtual std::size_t size() const = 0;
+  /// Index into classes().
+  virtual std::int32_t label(std::size_t index) const = 0;
+  /// The path of the image's file below the folder: "dog/7.jpg".
+  virtual std::string path(std::size_t index) const = 0;
+  /// The name of the whole in messages: the path of the folder or of the packed file.
+  virtual const std::string& root() const = 0;
+  virtual const std::vector<std::string>& classes() const = 0;
+  /// A remark on the whole for people, as " (left out: 3 .gif)"; or "".
+  virtual std::string remark() const { return ""; }
+  /// Differs where other images are listed, as far as that is known without reading them: other
+  /// paths, classes or order; of packed files also other content.
+  virtual std::uint64_t checksum() const { return listing_checksum(); }
+  /// Replaces `bytes` by the encoded image and adds to `times` what that took. Throws UsageError
+  /// where the image is bad, with the reason only: the caller names the image; InconclusiveError
+  /// where it cannot be read, after some attempts.
+  virtual void read(std::size_t index, std::vector<std::uint8_t>& bytes,
+                    StageTimes& times) const = 0;
+
+  /// The name of the image in messages.
+  std::string name(std::size_t index) const;
+  /// Of the paths and classes in their order: a folder and its packed file have the same.
+  std::uint64_t listing_checksum() const;
+  /// The image that replaces a bad one, for attempt 0, 1, ...: the image itself, then those that
+  /// follow it. Depends on nothing else, so that all ranks and all runs agree.
+  std::size_t replacement(std::size_t index, std::size_t attempt) const {
+    return (index + attempt) % size();
+  }
+};
+
+/// "6000 images of 10 classes in DIR", and the remark.
+std::string text_of(const ImageSource& source);
+
+/// Throws UsageError naming the classes that only one of the two has.
+void check_same_classes(const ImageSource& training, const ImageSource& validation);
+
+/// Each image is a file.
+class FolderSource final : public ImageSource {
+ public:
+  explicit FolderSource(ImageFolder folder, ReadRetries retries = {})
+      : folder_(std::move(folder)), retries_(retries) {}
+
+  std::size_t size() const override { return folder_.samples.size(); }
+  std::int32_t label(std::size_t index) const override { return folder_.samples[index].label; }
+  std::string path(std::size_t index) const override { return folder_.samples[index].path; }
+  const std::string& root() const override { return folder_.root; }
+  const std::vector<std::string>& classes() const override { return folder_.classes; }
+  std::string remark() const override { return text_of_left_out(folder_); }
+  void read(std::size_t index, std::vector<std::uint8_t>& bytes, StageTimes& times) const override;
+
+ private:
+  ImageFolder folder_;
+  ReadRetries retries_;
+};
+
+// Images that cannot be read or decoded: named, counted, and refused when they are too many.
+
+/// Those of one source. Any thread may call it.
+class BadImages {
+ public:
+  /// `report` prints a line about each of the first few.
+  BadImages(long most_allowed, std::function<void(const std::string&)> report);
+
+  /// Notes that the image is bad, for this reason; each image counts once. Throws UsageError naming
+  /// it and those before when more are bad than allowed.
+  void note(const ImageSource& source, std::size_t index, const std::string& reason);
+
+  /// Counts those that a training met before it was interrupted. Throws UsageError where they are
+  /// more than allowed.
+  void restore(const std::vector<std::size_t>& indices);
+
+  long most_allowed() const { return most_allowed_; }
+  long count() const;
+  /// In rising order.
+  std::vector<std::size_t> indices() const;
+
+ private:
+  const long most_allowed_;
+  const std::function<void(const std::string&)> report_;
+  mutable std::mutex mutex_;
+  std::set<std::size_t> indices_;
+};
+
+/// Those of all ranks: each rank knows those of its own shards, which change with the epoch.
+/// Collective.
+std::set<std::size_t> over_ranks(const BadImages& mine, const MpiSession& session);
+
+/// "a.jpg, b.jpg and 3 more": the first few of these images by name.
+std::string names_of(const ImageSource& source, const std::set<std::size_t>& indices);
+
+}  // namespace shakedown::training
+
+namespace shakedown {
+
+// Options about which images there are, and where they lie.
+
+class OptionSet;
+
+}  // namespace shakedown
+
+namespace shakedown::training {
+
+struct SourceOptions {
+  std::string data_dir;   // or train_dir, or neither: synthetic
+  std::string train_dir;  // a folder or a packed file
+  std::string val_dir;
+  bool cache = false;
+  int max_bad_images = 0;
+  bool exif = false;
+  std::string remark;  // of find_data: what is not validated; else empty
+
+  bool synthetic() const { return data_dir.empty() && train_dir.empty(); }
+};
+void declare_options(OptionSet& options, SourceOptions& values);
+
+/// Sets train_dir and val_dir, as far as the run needs them and val_dir is not given, to what
+/// data_dir has: train.pack or train/, val.pack or val/. A data_dir without the former is itself
+/// the training folder. Looks at the disk. Throws UsageError where what is evaluated is missing,
+/// and where the folders in data_dir are splits under other names.
+void find_data(SourceOptions& options, bool trains, bool validates);
+
+// Keeps the encoded images of another source in memory.
+
+/// Each image after its first read, as long as there is room. Reading a kept one locks nothing.
+class CachedSource final : public ImageSource {
+ public:
+  /// `has_room` decides, once per 64 MiB, whether more may be kept; `on_full` is called once, when
+  /// it may not.
+  CachedSource(std::unique_ptr<ImageSource> source, std::function<bool()> has_room,
+               std::function<void(const CachedSource&)> on_full);
+  ~CachedSource() override;
+
+  std::size_t size() const override { return source_->size(); }
+  std::int32_t label(std::size_t index) const override { return source_->label(index); }
+  std::string path(std::size_t index) const override { return source_->path(index); }
+  const std::string& root() const override { return source_->root(); }
+  const std::vector<std::string>& classes() const override { return source_->classes(); }
+  std::string remark() const override { return source_->remark(); }
+  std::uint64_t checksum() const override { return source_->checksum(); }
+  void read(std::size_t index, std::vector<std::uint8_t>& bytes, StageTimes& times) const override;
+
+  std::uint64_t bytes_kept() const { return bytes_kept_; }
+
+ private:
+  using Bytes = std::vector<std::uint8_t>;
+  void keep(std::size_t index, const Bytes& bytes) const;
+
+  const std::unique_ptr<ImageSource> source_;
+  const std::function<bool()> has_room_;
+  const std::function<void(const CachedSource&)> on_full_;
+  mutable std::vector<std::atomic<const Bytes*>> kept_;  // by index; owned
+  mutable std::atomic<std::uint64_t> bytes_kept_ = 0;
+  mutable std::atomic<bool> full_ = false;
+};
+
+}  // namespace shakedown::training
