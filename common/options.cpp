@@ -165,6 +165,10 @@ void OptionSet::add_alias(const std::string& names, const std::string& option,
   aliases_.push_back({split_names(names), option, value, group_});
 }
 
+void OptionSet::refuse(const std::string& names, const std::string& reason) {
+  refused_.push_back({split_names(names), reason});
+}
+
 void OptionSet::add_text(const std::string& names, const std::string& help,
                          std::function<std::string()> text) {
   texts_.push_back({split_names(names), help, std::move(text)});

@@ -146,6 +146,8 @@ class OptionSet {
   void take_operands(const std::string& metavar, std::vector<std::string>& into) {
     operands_ = {metavar, &into};
   }
+  /// These options were removed: where one is given, an error names it with the reason.
+  void refuse(const std::string& names, const std::string& reason);
   /// Runs after parsing; throws UsageError where options do not fit together in a way that no
   /// declaration says.
   void check(std::function<void()> check) { checks_.push_back(std::move(check)); }
@@ -186,6 +188,10 @@ class OptionSet {
   struct Alias {
     std::vector<std::string> names;
     std::string option, value, group;
+  };
+  struct Refused {
+    std::vector<std::string> names;
+    std::string reason;
   };
   struct Text {
     std::vector<std::string> names;
@@ -233,6 +239,7 @@ class OptionSet {
   std::string group_ = "Options";
   std::deque<Option> options_;  // declarations keep their place
   std::vector<Alias> aliases_;
+  std::vector<Refused> refused_;
   std::vector<Text> texts_;
   std::map<const void*, List> lists_;  // by the single value's target
   std::vector<std::function<void()>> checks_;

@@ -191,6 +191,10 @@ void OptionSet::read(const std::vector<std::string>& arguments, From from) {
     if (!is_option(arguments[i]))
       throw UsageError(fmt::format("unexpected argument {}; see --help", arguments[i]));
     Argument argument(arguments[i]);
+    for (const Refused& refused : refused_)
+      if (std::find(refused.names.begin(), refused.names.end(), argument.name) !=
+          refused.names.end())
+        throw UsageError(fmt::format("{} was removed: {}", argument.name, refused.reason));
     for (const Alias& alias : aliases_)
       if (std::find(alias.names.begin(), alias.names.end(), argument.name) != alias.names.end())
         argument = Argument(alias.option + "=" + alias.value);

@@ -87,9 +87,7 @@ const std::set<std::string> kFree{"backend",
                                   "checkpoint_minutes",
                                   "decoder",
                                   "decoder_share",
-                                  "loader_only",
-                                  "history",
-                                  "mllog"};
+                                  "loader_only"};
 
 /// As it is given.
 std::string flag_of(std::string name) {

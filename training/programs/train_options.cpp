@@ -165,8 +165,8 @@ void declare_options(OptionSet& options, TrainOptions& values) {
   declare_options(options, values.checkpoints);
   declare_options(options, values.evaluation);
   options.heading("Output");
-  declare_options(options, values.history);
-  declare_options(options, values.mllog);
+  options.refuse("--history", "results/report --history FILE writes it from the record");
+  options.refuse("--mllog", "results/report --mllog FILE writes it from the record");
   options.add("--save", values.save, "write the trained weights to this .safetensors file")
       .metavar("FILE");
   options.add("--describe", values.describe,
@@ -233,8 +233,6 @@ void find_data(TrainOptions& options) {
   if (!options.pack.empty() && !data.data_dir.empty() &&
       std::filesystem::is_directory(folder, ignored))
     data.train_dir = folder.string();  // not the pack that was made of it before
-  if (!options.mllog.file.empty() && (data.val_dir.empty() || options.epochs == 0))
-    throw UsageError("--mllog logs a training with validation: --epochs and --val-dir are needed");
 }
 
 double warmup_seconds_of(const TrainOptions& options, BackendKind kind) {

@@ -4,12 +4,11 @@
 #include <string>
 
 #include "common/backend.hpp"
+#include "common/record.hpp"
 #include "training/checkpoint/checkpoints.hpp"
 #include "training/data/source.hpp"
 #include "training/data/transform.hpp"
 #include "training/programs/epochs.hpp"
-#include "training/programs/history.hpp"
-#include "training/programs/mllog.hpp"
 #include "training/programs/step_options.hpp"
 #include "training/step/schedule.hpp"
 
@@ -34,9 +33,8 @@ struct TrainOptions : StepOptions {
   DataOptions data;
   InputOptions input;
   EvaluationOptions evaluation;
-  HistoryOptions history;
-  MlLogOptions mllog;
   DetectorOptions detector;
+  std::int64_t started_ms = unix_ms();  // the program
   int iterations = 100;
   int warmup = 20;
   double warmup_seconds = -1;  // -1: the backend's
