@@ -175,13 +175,13 @@ void declare_options(OptionSet& options, TrainOptions& values) {
                                         "--max-batch"};
   options
       .add("--layers", values.layers,
-           "time every call of up to 20 steps, in place of the throughput run, and print each "
-           "layer's time and its roofline")
+           "time every call of up to 20 steps, in place of the throughput run, and record each "
+           "layer's time and its roofline, of which results/report makes a table")
       .not_with(others);
   options
       .add("--kernels", values.kernels,
-           "time every kernel as --layers does, and print its bandwidth relative to a copy and its "
-           "TFLOP/s")
+           "time every kernel as --layers does, and record its bandwidth relative to a copy and "
+           "its TFLOP/s")
       .not_with(others);
   options
       .add("--loader-only", values.loader_only,
