@@ -53,12 +53,12 @@ class HostDevice : public Device {
 };
 
 /// A batch, kept beyond its release.
-struct Kept {
-  explicit Kept(const Batch& batch)
+struct KeptBatch {
+  explicit KeptBatch(const Batch& batch)
       : images(batch.images.begin(), batch.images.end()),
         labels(batch.labels.begin(), batch.labels.end()),
         count(batch.count) {}
-  bool operator==(const Kept&) const = default;
+  bool operator==(const KeptBatch&) const = default;
 
   std::vector<std::uint8_t> images;
   std::vector<std::int32_t> labels;
@@ -74,8 +74,8 @@ LoaderSettings plain_settings() {
   return settings;
 }
 
-std::vector<Kept> rest_of_epoch(Loader& loader) {
-  std::vector<Kept> batches;
+std::vector<KeptBatch> rest_of_epoch(Loader& loader) {
+  std::vector<KeptBatch> batches;
   while (const Batch* batch = loader.next()) {
     batches.emplace_back(*batch);
     loader.release(batch);
@@ -83,8 +83,8 @@ std::vector<Kept> rest_of_epoch(Loader& loader) {
   return batches;
 }
 
-std::vector<Kept> epoch_of(const ImageSource& source, const LoaderSettings& settings, int epoch,
-                           long first_batch = 0, int threads = 4) {
+std::vector<KeptBatch> epoch_of(const ImageSource& source, const LoaderSettings& settings,
+                                int epoch, long first_batch = 0, int threads = 4) {
   HostDevice device;
   Workers workers(threads);
   Loader loader(source, settings, device, workers);
@@ -92,9 +92,9 @@ std::vector<Kept> epoch_of(const ImageSource& source, const LoaderSettings& sett
   return rest_of_epoch(loader);
 }
 
-std::vector<int> numbers_in(const std::vector<Kept>& batches) {
+std::vector<int> numbers_in(const std::vector<KeptBatch>& batches) {
   std::vector<int> numbers;
-  for (const Kept& batch : batches)
+  for (const KeptBatch& batch : batches)
     for (std::size_t row = 0; row < static_cast<std::size_t>(batch.count); ++row)
       numbers.push_back(batch.images[row * kSide * kSide * 3]);
   return numbers;
@@ -114,11 +114,11 @@ TEST_CASE("batches do not depend on threads or prefetch", "[loader]") {
   LoaderSettings settings = plain_settings();
   settings.transform.augmentation = Augmentation::resized_crop;
   settings.prefetch = 1;
-  const std::vector<Kept> expected = epoch_of(images, settings, 3, 0, 1);
+  const std::vector<KeptBatch> expected = epoch_of(images, settings, 3, 0, 1);
   CHECK(expected.size() == 16);
   settings.prefetch = 5;
   for (int workers : {1, 3, 8}) CHECK(epoch_of(images, settings, 3, 0, workers) == expected);
-  const std::vector<Kept> rest(expected.begin() + 5, expected.end());
+  const std::vector<KeptBatch> rest(expected.begin() + 5, expected.end());
   CHECK(epoch_of(images, settings, 3, 5) == rest);
   CHECK(epoch_of(images, settings, 3, 16).empty());
 }
@@ -131,11 +131,11 @@ TEST_CASE("the ranks share an epoch without loss or doubling; the last batches a
   settings.world_size = GENERATE(1, 2, 3);
   std::vector<int> seen;
   for (settings.rank = 0; settings.rank < settings.world_size; ++settings.rank) {
-    const std::vector<Kept> batches = epoch_of(images, settings, 0);
+    const std::vector<KeptBatch> batches = epoch_of(images, settings, 0);
     CHECK(batches.size() == (settings.world_size == 1 ? 7 : settings.world_size == 2 ? 4 : 3));
     const std::vector<int> numbers = numbers_in(batches);
     seen.insert(seen.end(), numbers.begin(), numbers.end());
-    for (const Kept& batch : batches) {
+    for (const KeptBatch& batch : batches) {
       const auto count = static_cast<std::size_t>(batch.count);
       for (std::size_t row = 0; row < count; ++row)
         CHECK(batch.labels[row] == (batch.images[row * kSide * kSide * 3] < 12 ? 0 : 1));
@@ -154,7 +154,7 @@ TEST_CASE("every rank makes as many batches, be they empty", "[loader]") {
   LoaderSettings settings = plain_settings();
   settings.world_size = 2;
   settings.rank = 1;  // 4 of the 9; rank 0 needs a second batch for its fifth
-  const std::vector<Kept> batches = epoch_of(images, settings, 0);
+  const std::vector<KeptBatch> batches = epoch_of(images, settings, 0);
   REQUIRE(batches.size() == 2);
   CHECK(batches[0].count == 4);
   CHECK(batches[1].count == 0);
@@ -168,9 +168,9 @@ TEST_CASE("drop_last makes full batches only", "[loader]") {
   settings.world_size = 2;
   std::vector<int> seen;
   for (settings.rank = 0; settings.rank < 2; ++settings.rank) {
-    const std::vector<Kept> batches = epoch_of(images, settings, 0);
+    const std::vector<KeptBatch> batches = epoch_of(images, settings, 0);
     CHECK(batches.size() == 3);
-    for (const Kept& batch : batches) CHECK(batch.count == 4);
+    for (const KeptBatch& batch : batches) CHECK(batch.count == 4);
     const std::vector<int> numbers = numbers_in(batches);
     seen.insert(seen.end(), numbers.begin(), numbers.end());
   }
@@ -186,7 +186,7 @@ TEST_CASE("a shard has the same batches as a rank of its own", "[loader]") {
   settings.transform.augmentation = Augmentation::resized_crop;
   settings.drop_last = true;
   settings.world_size = 4;
-  std::vector<std::vector<Kept>> shards;
+  std::vector<std::vector<KeptBatch>> shards;
   for (settings.rank = 0; settings.rank < 4; ++settings.rank)
     shards.push_back(epoch_of(images, settings, 2));
   REQUIRE(shards.front().size() == 3);
@@ -195,7 +195,7 @@ TEST_CASE("a shard has the same batches as a rank of its own", "[loader]") {
   settings.world_size = 4 / settings.shards;
   const auto per_rank = static_cast<std::size_t>(settings.shards);
   for (settings.rank = 0; settings.rank < settings.world_size; ++settings.rank) {
-    const std::vector<Kept> batches = epoch_of(images, settings, 2);
+    const std::vector<KeptBatch> batches = epoch_of(images, settings, 2);
     REQUIRE(batches.size() == 3 * per_rank);
     for (std::size_t i = 0; i < batches.size(); ++i) {
       const std::size_t shard = static_cast<std::size_t>(settings.rank) * per_rank + i % per_rank;
@@ -228,7 +228,7 @@ TEST_CASE("epochs and seeds differ, and each repeats", "[loader]") {
   Workers workers(4);
   Loader loader(images, settings, device, workers);
   CHECK(loader.next() == nullptr);
-  std::vector<std::vector<Kept>> epochs;
+  std::vector<std::vector<KeptBatch>> epochs;
   for (int epoch : {0, 1, 0}) {
     loader.start_epoch(epoch);
     epochs.push_back(rest_of_epoch(loader));
@@ -256,10 +256,10 @@ TEST_CASE("an epoch may be abandoned while batches are held", "[loader]") {
   CHECK(device.pinned == 2 * 3);  // images and labels of prefetch + 2 batches
   loader.start_epoch(0);
   const Batch* held = loader.next();
-  const Kept before(*held);
+  const KeptBatch before(*held);
   loader.start_epoch(1);
   CHECK(rest_of_epoch(loader) == epoch_of(images, settings, 1));
-  CHECK(Kept(*held) == before);
+  CHECK(KeptBatch(*held) == before);
   loader.release(held);
   loader.start_epoch(2);  // and the loader goes with the epoch just begun
 }
@@ -303,9 +303,9 @@ TEST_CASE("held batches are left alone; a third is refused", "[loader]") {
   const Batch* first = loader.next();
   const Batch* second = loader.next();
   REQUIRE(first != second);
-  const Kept before(*first);
+  const KeptBatch before(*first);
   std::this_thread::sleep_for(std::chrono::milliseconds(20));  // the workers run ahead if they can
-  CHECK(Kept(*first) == before);
+  CHECK(KeptBatch(*first) == before);
   CHECK_THROWS_AS(loader.next(), InternalError);
   loader.release(first);
   CHECK_THROWS_AS(loader.release(first), InternalError);
@@ -367,7 +367,7 @@ TEST_CASE("loaders share the workers", "[loader]") {
 }
 
 /// Samples of update `step`, over all ranks and micro-batches.
-std::vector<int> samples_of_update(const std::vector<std::vector<Kept>>& of_ranks, int step,
+std::vector<int> samples_of_update(const std::vector<std::vector<KeptBatch>>& of_ranks, int step,
                                    int accumulate) {
   std::vector<int> samples;
   for (const auto& batches : of_ranks)
@@ -394,7 +394,7 @@ TEST_CASE("with the same global batch an update has the same samples at any numb
       settings.world_size = ranks;
       settings.batch_size = kGlobalBatch / ranks / accumulate;
       if (settings.batch_size * ranks * accumulate != kGlobalBatch) continue;
-      std::vector<std::vector<Kept>> of_ranks;
+      std::vector<std::vector<KeptBatch>> of_ranks;
       for (settings.rank = 0; settings.rank < ranks; ++settings.rank)
         of_ranks.push_back(epoch_of(images, settings, 2));
       std::vector<std::vector<int>> updates;

@@ -12,8 +12,8 @@
 namespace shakedown::training {
 namespace {
 
-struct Folder {
-  ~Folder() { std::filesystem::remove_all(path); }
+struct HistoryFolder {
+  ~HistoryFolder() { std::filesystem::remove_all(path); }
   std::filesystem::path path = "history_test_folder";
 };
 
@@ -34,7 +34,7 @@ EpochResult epoch(int number, double loss) {
 }  // namespace
 
 TEST_CASE("the history is complete after each epoch, and a resumed run continues it", "[history]") {
-  const Folder folder;
+  const HistoryFolder folder;
   const std::filesystem::path path = folder.path / "new";
   const auto losses = [&] {
     return Json::parse(text_of(path / "training_history.json")).at("train_loss").dump();
