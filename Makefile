@@ -140,12 +140,12 @@ $(TEST_OBJECTS) $(MPI_TEST_OBJECTS): cxxflags = $(test_cxxflags) -fopenmp
 $(BUILD)/unit_tests: $(TEST_OBJECTS) $(BUILD)/fake_nvml.so
 $(BUILD)/mpi_tests: $(MPI_TEST_OBJECTS)
 $(TESTS): $(call archives,$(ROOMS)) $(BUILD)/link_flags
-	$(call quiet,link) $(MPICXX) $(cxxflags) $(ldflags) $(filter %.o %.a,$^) -o $@ $(ldlibs) $(CATCH_LIBS)
+	$(call quiet,link) $(MPICXX) $(cxxflags) $(ldflags) $(filter %.o,$^) $(filter %.a,$^) -o $@ $(ldlibs) $(CATCH_LIBS)
 
 # Variants of compute_perf's kernels and products, timed on a GPU: for whoever changes them. In no other target.
 EXPERIMENTS := $(call object,$(wildcard tests/experiments/gpu/*.cpp tests/experiments/gpu/*.cu))
 $(BUILD)/experiments: $(EXPERIMENTS) $(call archives,$(ROOMS)) $(BUILD)/link_flags
-	$(call quiet,link) $(MPICXX) $(cxxflags) $(ldflags) $(filter %.o %.a,$^) -o $@ $(ldlibs)
+	$(call quiet,link) $(MPICXX) $(cxxflags) $(ldflags) $(filter %.o,$^) $(filter %.a,$^) -o $@ $(ldlibs)
 
 # wgmma is sm_90a's alone, and gram_statistics is used with it: on other GPUs these files' kernels are not found, and not used.
 $(foreach file,gram_products wide_block_ends,$(BUILD)/resnet/gpu/$(file).cu.o): GENCODE := -gencode arch=compute_90a,code=sm_90a
