@@ -35,20 +35,15 @@ TEST_CASE("the advice names the stage that limits, and a cure", "[loader]") {
     CHECK_THAT(advice, ContainsSubstring("opening files limits"));
     return advice.substr(advice.find("at most): ") + 10);
   };
-  CHECK(
-      cure_of(false, false) ==
-      "--pack FILE, which --train-dir FILE --cache reads in windows of 8 MiB; --cache alone keeps "
-      "the files in memory once read");
-  CHECK(cure_of(false, true) ==
+  CHECK(cure_of(false, false) ==
         "--pack FILE, which --train-dir FILE --cache reads in windows of 8 MiB");
   CHECK(cure_of(true, false) == "--cache reads the packed file in windows of 8 MiB");
   CHECK(cure_of(true, true) == "a faster file system, or memory for the whole packed file");
   times.device_decode_s = 0.5;
   setup.decoder = "nvjpeg";
-  setup.device_share = 1;
   CHECK_THAT(input_advice(times, setup, 0.5, 1),
              ContainsSubstring("decoding by nvjpeg limits it to 1923 images/s") &&
-                 ContainsSubstring("--decoder-share below 100"));
+                 ContainsSubstring("--decoder cpu leaves it"));
   times.copy_s = 0.6;
   CHECK_THAT(input_advice(times, setup, 0.5, 1), ContainsSubstring("copies to the device limit"));
   CHECK((times - times).stages.decode_s == 0);

@@ -13,7 +13,6 @@ namespace shakedown::training {
 namespace {
 
 constexpr int kLentAtMost = 2;
-constexpr std::uint64_t kDecoderStream = 1;  // of a sample's random numbers
 
 void require_positive(const char* option, int value) {
   if (value < 1) throw UsageError(fmt::format("{} {}: at least 1 is needed", option, value));
@@ -259,11 +258,6 @@ std::span<std::uint8_t> Loader::square(const Slot& slot, int row) const {
           bytes};
 }
 
-bool Loader::device_may_decode(std::uint64_t random_seed) const {
-  return device_part_.decoder != nullptr &&
-         Random(derive_seed(random_seed, kDecoderStream)).uniform() < settings_.device_share;
-}
-
 void Loader::fill(const Item& item, SampleReader& reader) const {
   const Slot& slot = *item.slot;
   std::int32_t& label = static_cast<std::int32_t*>(slot.labels.data())[item.row];
@@ -277,7 +271,7 @@ void Loader::fill(const Item& item, SampleReader& reader) const {
     row.left_to_decoder = false;
     label = -1;
   } else {
-    row.left.decoder = device_may_decode(row.random_seed) ? device_part_.decoder : nullptr;
+    row.left.decoder = device_part_.decoder;
     row.left.crops = slot.crops.get();
     const auto sample = reader.read(row.index, row.random_seed, out, &row.left);
     row.left_to_decoder = sample.left_to_decoder;
@@ -323,9 +317,7 @@ struct Stage {
 
 /// A packed file is read sequentially with --cache alone.
 std::string cure_of_reading(const InputSetup& setup) {
-  if (!setup.packed)
-    return std::string("--pack FILE, which --train-dir FILE --cache reads in windows of 8 MiB") +
-           (setup.cached ? "" : "; --cache alone keeps the files in memory once read");
+  if (!setup.packed) return "--pack FILE, which --train-dir FILE --cache reads in windows of 8 MiB";
   return setup.cached ? "a faster file system, or memory for the whole packed file"
                       : "--cache reads the packed file in windows of 8 MiB";
 }
@@ -407,9 +399,9 @@ std::string input_advice(const InputTimes& times, const InputSetup& setup, doubl
                          "host link, or use smaller images",
                          rate(device_s));
     return stall + fmt::format(
-                       "decoding by {} limits it to {:.0f} images/s: a --decoder-share "
-                       "below {:.0f} leaves more to the workers",
-                       setup.decoder, rate(device_s), 100 * setup.device_share);
+                       "decoding by {} limits it to {:.0f} images/s: --decoder cpu leaves it to "
+                       "the workers",
+                       setup.decoder, rate(device_s));
   }
   const bool reads = longest < stages.begin() + 2;
   return stall + fmt::format(

@@ -118,18 +118,14 @@ struct StepCosts {
 /// next pushes on a full-duplex link (BytePS, Jiang et al. 2020).
 Overlap communication(const StrategyEntry& entry, const StepCosts& costs) {
   Overlap sum;
-  double slower_stage_ms = 0;
   for (const Transfer& t : entry.transfers) {
-    const int pieces = t.pieces == Pieces::partitions ? costs.scenario.partitions : 1;
     const Overlap one =
-        t.overlaps() ? costs.overlapped(t) : Overlap{0, costs.after_backward_ms(t, pieces)};
+        t.overlaps() ? costs.overlapped(t) : Overlap{0, costs.after_backward_ms(t, 1)};
     const int times = t.each_micro_batch ? costs.scenario.accumulate : 1;
     sum.hidden_ms += times * one.hidden_ms;
     sum.exposed_ms +=
         times * one.exposed_ms + costs.average_ms(t, entry.computing(costs.scenario.world_size));
-    slower_stage_ms = std::max(slower_stage_ms, (pieces - 1) * one.exposed_ms);
   }
-  sum.exposed_ms += slower_stage_ms;
   return sum;
 }
 
@@ -163,7 +159,7 @@ Prediction StepModel::predict(const std::string& strategy, const Scenario& scena
   const StrategyEntry& entry = find_strategy(strategy);
   ENSURE(entry.synchronous(), "ranks have a common step");
   ENSURE(scenario.world_size >= entry.ranks.least, "the strategy has its ranks");
-  ENSURE(scenario.accumulate >= 1 && scenario.partitions >= 1, "a step has micro-batches");
+  ENSURE(scenario.accumulate >= 1, "a step has micro-batches");
   const StepCosts costs(measured_, compute_, scenario);
   const Overlap exchanged = communication(entry, costs);
   Prediction p;

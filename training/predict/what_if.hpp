@@ -51,7 +51,6 @@ struct Scenario {
   int accumulate = 1;          // micro-batches an update
   LinkCost ring;               // of ring exchanges
   LinkCost star;               // of sends and receives between one rank and the others
-  int partitions = 1;          // parameter-server: in which push and pull overlap
   double small_bucket_mb = 1;  // MiB of float32, as DDP counts; of the small bucket
   double bucket_cap_mb = 25;   // MiB
   SmallBucket small_bucket = SmallBucket::first;

@@ -22,13 +22,13 @@ std::string text_of(const std::vector<Result>& results, const Job& job, bool ver
 
 ExitCode run(const CompareOptions& options, Backend& backend, MpiSession& session, Record& record) {
   const TrainOptions& train = options.train;
-  const Dataset data(dataset_settings(train), session);
+  const Dataset data(train.data, train.model, false, session);
   for (const Output& output : {Output{"--trace", train.trace}, {"--csv", options.csv}})
     if (!output.path.empty() && session.is_root()) check_writable(output);
   const Job job{options.repeats,
-                throughput_settings(train, backend.kind),
+                train.timing,
                 train.certificate,
-                input_settings(train),
+                train.data,
                 epoch_images(options, data),
                 data,
                 backend,

@@ -71,28 +71,27 @@ std::unique_ptr<Trial> set_up(Result& result, Backend& backend, const MpiSession
       if (!text.empty() && result.skipped.empty()) result.skipped = text;
     return result.skipped.empty();
   };
-  const bool fits =
-      possible([&] {
-        EngineSettings settings =
-            engine_settings(result.configuration.options, backend, job.data.classes());
-        settings.input_bytes = input_bytes(job.input, settings, backend, job.data.synthetic());
-        result.identity = identity_of(settings, backend, job.data.name());
-        result.identity.setting = result.configuration.setting;
-        trial = std::make_unique<Trial>(settings, backend, job);
-      }) &&
-      possible([&] {  // together: ranks ask one another
-        trial->engine.allocate(ranks_on_device(backend, ranks));
-        trial->data.open(trial->engine.settings(), backend, trial->engine.stream());
-      });
+  const bool fits = possible([&] {
+                      EngineSettings settings = engine_settings(result.configuration.options,
+                                                                backend, job.data.classes());
+                      settings.input_bytes = input_bytes(job.input, settings, backend);
+                      result.identity = identity_of(settings, backend, job.data.name());
+                      result.identity.setting = result.configuration.setting;
+                      trial = std::make_unique<Trial>(settings, backend, job);
+                    }) &&
+                    possible([&] {  // together: ranks ask one another
+                      trial->engine.allocate(ranks_on_device(backend, ranks));
+                      trial->data.open(trial->engine.settings(), backend, trial->engine.stream());
+                    });
   return fits ? std::move(trial) : nullptr;
 }
 
 /// One turn, on the ranks that the configuration has.
 void measure(Result& result, Backend& backend, const MpiSession& ranks, const Job& job) {
-  const double learning_rate = job.timing.learning_rate;
   auto trial = set_up(result, backend, ranks, job);
   if (!trial) return;
   Engine& engine = trial->engine;
+  const double learning_rate = engine.learning_rate();
   BatchSource& batches = trial->data.training();
   Round round;
   round.throughput = measure_throughput(engine, batches, job.timing, ranks);

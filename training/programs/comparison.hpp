@@ -66,9 +66,9 @@ std::vector<std::size_t> turns(std::size_t count, int round, int rounds);
 /// Settings that all configurations of a job share.
 struct Job {
   int repeats;
-  ThroughputSettings timing;
+  TimingOptions timing;
   bool certifies;
-  InputSettings input;
+  DataOptions input;
   long epoch_images;  // of the epoch whose time is reported
   const Dataset& data;
   Backend& backend;

@@ -121,12 +121,6 @@ Scenario scenario_of(const Result& result, const ModelInputs& inputs, const Link
   scenario.gradient_bytes_factor = gradient_bytes_factor(o, backend);
   scenario.weight_bytes_factor = inputs.sent_bytes_factor;
   scenario.overlap = backend == BackendKind::gpu && !o.strategy.no_overlap;
-  if (o.strategy.ps_partition_mb > 0) {
-    double bytes = 0;
-    for (const ReadyGradient& gradient : inputs.gradients) bytes += gradient.bytes;
-    scenario.partitions = static_cast<int>(
-        std::ceil(bytes * inputs.sent_bytes_factor / (o.strategy.ps_partition_mb * kMebibyte)));
-  }
   return scenario;
 }
 
@@ -139,9 +133,7 @@ bool model_describes(const Result& result) {
   const StrategyOptions& o = options_of(result).strategy;
   const auto known = predicted_strategies();
   if (std::find(known.begin(), known.end(), o.strategy) == known.end()) return false;
-  if (o.strategy == "all-reduce" && o.per_tensor) return false;
-  if (o.strategy == "ddp" && (o.bucket_copy || o.broadcast_buffers)) return false;
-  return o.strategy != "parameter-server" || o.ps_exchange == "send-receive";
+  return o.strategy != "ddp" || o.norm_stats != "broadcast";
 }
 
 }  // namespace shakedown::training

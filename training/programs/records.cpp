@@ -37,7 +37,7 @@ Json record_of(const InputSetup& setup) {
   if (setup.workers == 0) return Json::object();
   return {{"workers", setup.workers},
           {"decoder", setup.decoder},
-          {"decoder_share", 100 * setup.device_share}};
+          {"decoder_share", setup.decoder == "cpu" ? 0 : 100}};
 }
 
 Json record_of(const CheckpointReport& written) {
