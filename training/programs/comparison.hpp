@@ -23,7 +23,7 @@ struct Configuration {
   const std::string& strategy() const { return options.strategy.strategy; }
 };
 
-/// "ddp, 25 MiB", or of a setting "ddp, bucket-copy".
+/// "ddp, 25 MiB", or of a setting "ddp, no-overlap".
 std::string strategy_label(const Configuration& configuration);
 /// "ddp, 25 MiB on 4 ranks".
 std::string label_of(const Configuration& configuration);
