@@ -214,7 +214,7 @@ class Layers(Folder):
         record = self.folder / "r.jsonl"
         result = run(TRAIN, *model, "--iterations", 5, "--warmup", 2, "--warmup-seconds", 0, *arguments,
                      "--record", record, ranks=ranks)
-        self.expect(result, 0, "roofs", "TFLOP/s", "GB/s")
+        self.expect(result, 0, "layers ", "ms per step", "of the calls' time")
         return result.stdout, read_record(record)
 
     def test_every_layer_is_named_and_their_sum_is_the_step(self):
@@ -226,9 +226,6 @@ class Layers(Folder):
                   for i in (1, 2)]
         self.assertEqual(sorted(set(names) - {"input", "optimizer"}), sorted(
             ["conv1", "fc", *blocks, *(f"layer{stage}.0.downsample.0" for stage in (2, 3, 4))]))
-        for name in names:
-            self.assertRegex(text, rf"(?m)^{re.escape(name)} ")
-        self.assertTrue(all(len(line) <= 110 for line in text.splitlines()[2:]), text)
         first = layers[0]
         # all of a step but the scalars' kernels is some layer's
         self.assertLessEqual(first["calls_ms"], 1.05 * first["logged_step_ms"])
@@ -250,7 +247,7 @@ class Layers(Folder):
 
     def test_kernels_and_layers_share_the_steps(self):
         text, lines = self.measure(SMALL, "--layers", ranks=2)
-        self.assertIn("waiting for the exchange (ddp, 2 ranks)", text)
+        self.assertIn("waiting for the exchange (ddp, 2 ranks)", lines[1]["rest"])
         layers = [line for line in lines if line["kind"] == "layer"]
         kernels = [line for line in lines if line["kind"] == "kernel"]
         for key in ("time_ms", "flop", "bytes", "calls", "roof_ms"):

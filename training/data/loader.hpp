@@ -51,11 +51,6 @@ struct InputSetup {
   bool cached = false;          // --cache
 };
 
-/// The sentence that names the stage which limits, and what would cure it; "" where the training
-/// threads waited for at most 2 % of `seconds`. `times` are over_ranks() of `ranks` that load.
-std::string input_advice(const InputTimes& times, const InputSetup& setup, double seconds,
-                         int ranks);
-
 // Batches of decoded and transformed images, made ahead of the training step by several threads.
 
 struct LoaderSettings {

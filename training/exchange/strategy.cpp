@@ -201,6 +201,16 @@ StepVolume volume_of(const ParameterTable& table, DataType gradients, DataType w
           bytes(0, 1), bytes(last - 1, last), accumulate};
 }
 
+std::string text_of(const Transfer& transfer) {
+  constexpr const char* kVolumes[] = {"gradients", "weights", "inputs"};
+  constexpr const char* kPatterns[] = {"all_reduce", "pass", "shards", "star", "chain"};
+  constexpr const char* kPieces[] = {"whole", "whole", "buckets", "blocks", "gathered_blocks"};
+  return fmt::format("{} {} {}{}", kVolumes[static_cast<int>(transfer.volume)],
+                     kPatterns[static_cast<int>(transfer.pattern)],
+                     kPieces[static_cast<int>(transfer.pieces)],
+                     transfer.each_micro_batch ? " each_micro_batch" : "");
+}
+
 namespace {
 
 /// Weights are gathered for forward and again for backward. The two blocks that were last are still

@@ -31,7 +31,7 @@ struct StepScalars {
 };
 
 // The exchange of a step as data: from a strategy's transfers follow the bytes that a rank sends,
-// with which measured traffic is compared, and the time that training/predict estimates.
+// with which measured traffic is compared, and the time that results/report predicts.
 
 /// Bytes that a rank exchanges in a step, as they travel.
 struct StepVolume {
@@ -76,6 +76,9 @@ struct Transfer {
   bool overlaps() const { return pieces > Pieces::whole; }
   bool by_collective() const { return pattern <= Pattern::pass; }
 };
+
+/// "gradients all_reduce buckets", as `step` records have it.
+std::string text_of(const Transfer& transfer);
 
 /// Bytes that `rank` of `ranks` sends. Inputs are not counted.
 double sent_in(const std::vector<Transfer>& transfers, const StepVolume& step, int ranks, int rank);

@@ -10,7 +10,7 @@
 #include "common/judge/observation.hpp"
 #include "common/record.hpp"
 #include "training/measure/certificate.hpp"
-#include "training/measure/layer_tables.hpp"
+#include "training/measure/layer_times.hpp"
 #include "training/measure/throughput.hpp"
 
 namespace shakedown::training {

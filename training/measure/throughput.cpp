@@ -343,27 +343,6 @@ std::string text_of_rate(const Throughput& measured) {
                         : "fewer than 25 steps: no interval");
 }
 
-std::string text_of_exchange(const ExchangeSums& sums) {
-  std::vector<std::string> parts;
-  if (sums.all_ms > 0) parts.push_back(fmt::format("{:.2f} ms per step", sums.all_ms));
-  if (sums.push_ms) parts.push_back(fmt::format("{:.2f} ms to push gradients", *sums.push_ms));
-  if (sums.pull_ms) parts.push_back(fmt::format("{:.2f} ms to pull weights", *sums.pull_ms));
-  if (parts.empty()) return "";
-  return labelled("exchange",
-                  fmt::format("{}, waiting for other ranks included", fmt::join(parts, ", ")));
-}
-
-std::string text_of_staleness(const std::vector<long>& updates) {
-  if (updates.empty()) return "";
-  const long all = std::accumulate(updates.begin(), updates.end(), 0L);
-  return labelled(
-      "staleness",
-      fmt::format("{:.0f} % of the gradients were not stale, the oldest was {} updates "
-                  "behind",
-                  100.0 * static_cast<double>(updates.front()) / static_cast<double>(all),
-                  updates.size() - 1));
-}
-
 std::string text_of_memory(const Throughput& measured) {
   const auto& bytes = measured.peak_memory_bytes;
   const bool alike = std::all_of(bytes.begin(), bytes.end(), [&](double b) {
@@ -379,44 +358,20 @@ std::string text_of_memory(const Throughput& measured) {
   return text;
 }
 
-std::string text_of_gpu(const GpuHealth& health) {
-  if (!std::isfinite(health.power_w.front())) return "";
-  std::string text = fmt::format("{:.0f} W, {:.0f} MHz, {:.0f} C (rank 0)", health.power_w.front(),
-                                 health.sm_clock_mhz.front(), health.temperature_c.front());
-  if (std::isfinite(health.joules_per_image))
-    text += fmt::format(", {:.3f} J/image", health.joules_per_image);
-  const auto throttled =
-      std::find_if(health.throttle_reasons.begin(), health.throttle_reasons.end(),
-                   [](const std::string& reasons) { return !reasons.empty(); });
-  if (throttled != health.throttle_reasons.end())
-    text += *throttled == kUnknownText ? ", throttle reasons unknown"
-                                       : ", clocks throttled: " + *throttled;
-  return labelled("GPU", text);
-}
-
-constexpr double kWaited = 0.05;  // of an exchange's time: less is not worth a name
-
-std::string straggler_of(const ExchangeTimes& e) {
-  if (!e.waiting) return "";
-  if (e.waiting->ms < kWaited * (e.end_ms - e.start_ms)) return "-";
-  return fmt::format("{}: {:.0f} %", e.waiting->straggler, 100 * e.waiting->share);
-}
-
 }  // namespace
 
-std::string summary_of(const Throughput& measured, const ExchangeSums& exchange) {
+std::string summary_of(const Throughput& measured) {
   std::string text = labelled("images/s", text_of_rate(measured)) +
                      labelled("step", fmt::format("{:.2f} ms median, {:.2f} ms p95, CV {:.1f} %",
                                                   measured.step_ms_p50, measured.step_ms_p95,
                                                   100 * measured.step_ms_cv)) +
-                     text_of_exchange(exchange) + text_of_staleness(measured.staleness_updates) +
                      labelled("loss", fmt::format("{:.4f} first, {:.4f} last", measured.loss_first,
                                                   measured.loss_last)) +
                      labelled("memory", text_of_memory(measured));
   if (measured.skipped_steps > 0)
     text += labelled("skipped", fmt::format("{} steps whose float16 gradients overflowed",
                                             measured.skipped_steps));
-  return measured.health ? text + text_of_gpu(*measured.health) : text;
+  return text;
 }
 
 std::string summary_of(const Certificate& certificate) {
@@ -453,22 +408,6 @@ std::string summary_of(const Breakdown& b) {
                               "communication hidden",
                               b.step_ms, b.compute_ms, b.exposed_comm_ms, b.input_stall_ms,
                               b.optimizer_ms, b.hidden_comm_ms));
-}
-
-std::string table_of(const std::vector<ExchangeTimes>& exchanges) {
-  if (exchanges.empty()) return "";
-  const std::vector<Column> columns{
-      {"", "ms, exchange", 17}, {"", "bytes", 9},    {"", "ready", 7},
-      {"", "start", 7},         {"", "end", 7},      {"", "hidden", 6},
-      {"", "exposed", 7},       {"mean", "wait", 6}, {"strag-", "gler", 7}};
-  std::string text = heading(columns);
-  for (const ExchangeTimes& e : exchanges) {
-    const auto ms = [](double value) { return fmt::format("{:.3f}", value); };
-    text += row(columns, {fmt::format("{:>2} {}", e.index, e.what), readable_bytes(e.bytes),
-                          ms(e.ready_ms), ms(e.start_ms), ms(e.end_ms), ms(e.hidden_ms),
-                          ms(e.exposed_ms), e.waiting ? ms(e.waiting->ms) : "-", straggler_of(e)});
-  }
-  return text;
 }
 
 namespace {

@@ -128,12 +128,10 @@ std::vector<ExchangeTimes> bucket_times(const Trace& steps);
 
 // The measurements as lines of at most 80 columns for people.
 
-std::string summary_of(const Throughput& measured, const ExchangeSums& exchange);
+std::string summary_of(const Throughput& measured);
 std::string summary_of(const Certificate& certificate);
 /// The parts of a step of bin/train.
 std::string summary_of(const Breakdown& breakdown);
-/// A line per exchange, with a heading; empty where there is none.
-std::string table_of(const std::vector<ExchangeTimes>& exchanges);
 
 // Whether the weights are what a training can leave: numbers, and the same on every rank.
 

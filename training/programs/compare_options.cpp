@@ -47,10 +47,8 @@ void declare_options(OptionSet& options, CompareOptions& values) {
       .add("--epoch-images", values.epoch_images, "images per epoch, for the reported epoch time")
       .at_least(1)
       .default_text(fmt::format("{}, as ImageNet, or the folder's", kImageNetImages));
-  options.add("--verbose", values.verbose,
-              "print scaling, cost, the time of a step by term and bucket, and predictions after "
-              "the table");
-  options.add("--csv", values.csv, "write the table to this file").metavar("FILE");
+  options.refuse("--verbose", "results/report FILE --verbose prints it from the record");
+  options.refuse("--csv", "results/report FILE --csv writes it from the record");
   options.take_list("--strategies", values.train.strategy.strategy, values.strategies);
   options.take_list("--models", values.train.model.model, values.models);
   options.take_list("--precisions", values.train.model.precision, values.precisions);

@@ -12,7 +12,7 @@
 #include "common/program.hpp"
 #include "common/statistics.hpp"
 #include "common/text_table.hpp"
-#include "training/measure/layer_tables.hpp"
+#include "training/measure/layer_times.hpp"
 #include "training/programs/invariant.hpp"
 #include "training/step/engine.hpp"
 
@@ -264,6 +264,17 @@ double median_step_ms(Engine& engine, int steps, Step&& step) {
   return median_of(laps.milliseconds());
 }
 
+/// The parts of a step that are not in the log of calls.
+std::string rest_of(const Engine& engine) {
+  const std::string& strategy = engine.settings().strategy.strategy;
+  std::string rest = "copying the batch to the device, the step's scalars";
+  if (engine.settings().accumulate > 1) rest += ", sums over micro-batches";
+  if (strategy != "none")
+    rest += fmt::format(", waiting for the exchange ({}, {} rank{})", strategy,
+                        engine.world().size(), engine.world().size() == 1 ? "" : "s");
+  return rest;
+}
+
 StepCalls measure(const Run& run, const TimingOptions& timing) {
   Engine& engine = run.engine;
   const MpiSession& session = run.session;
@@ -305,18 +316,18 @@ StepCalls measure(const Run& run, const TimingOptions& timing) {
     measured.calls_ms = median_sum_ms(works, logged);
   }
   check_loss(loss_first, mean_loss(engine, session));
+  measured.rest = rest_of(engine);
   return measured;
 }
 
-/// The parts of a step that are not in the log of calls.
-std::string rest_of(const Engine& engine) {
-  const std::string& strategy = engine.settings().strategy.strategy;
-  std::string rest = "copying the batch to the device, the step's scalars";
-  if (engine.settings().accumulate > 1) rest += ", sums over micro-batches";
-  if (strategy != "none")
-    rest += fmt::format(", waiting for the exchange ({}, {} rank{})", strategy,
-                        engine.world().size(), engine.world().size() == 1 ? "" : "s");
-  return rest;
+std::string text_of(const StepCalls& step) {
+  WorkSum sum;
+  for (const TimedWork& timed : step.calls) sum.add(timed, step.roofs);
+  return labelled("layers",
+                  fmt::format("{:.3f} ms per step; with events between {} calls {:.3f} ms, of it "
+                              "the calls {:.3f} ms; roof {:.3f} ms, {:.1f} % of the calls' time",
+                              step.step_ms, sum.calls, step.logged_step_ms, step.calls_ms,
+                              sum.roof_ms(), 100 * sum.roof_ms() / step.calls_ms));
 }
 
 }  // namespace
@@ -329,13 +340,11 @@ ExitCode run_layers(const Run& run, const TimingOptions& timing) {
                     run.identity.strategy));
   const StepCalls step = measure(run, timing);
   const ParameterTable& table = run.engine.model.network().table();
-  std::string text = text_of_roofs(step, run.identity.precision);
   for (const LayerTime& layer : layer_times(step.calls, table, step.roofs))
     run.write("layer", record_of(layer, step));
   for (const KernelTime& kernel : kernel_times(step.calls, step.roofs))
     run.write("kernel", record_of(kernel, step));
-  text += table_of_layers(step, table) + table_of_kernels(step);
-  say(run.session, text + account_of(step, rest_of(run.engine)));
+  say(run.session, text_of(step));
   return ExitCode::pass;
 }
 

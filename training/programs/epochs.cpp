@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cmath>
+#include <nlohmann/json.hpp>
 
 #include "common/options.hpp"
 #include "common/program.hpp"
@@ -113,7 +114,6 @@ class Training {
         at_(checkpoints_.resume()) {}
 
   TrainingEnd run(BatchSource* validation) {
-    if (run_.session.is_root()) settings_.before_first(at_.epoch);
     if (at_.epoch > settings_.epochs)
       print(run_, fmt::format("--epochs {}: nothing is left to be trained\n", settings_.epochs));
     else
@@ -122,9 +122,8 @@ class Training {
       if (train_epoch()) return end();
       EpochResult result = finished_training();
       if (validation != nullptr && !validate_epoch(*validation, result)) return end();
+      result.end_ms = unix_ms();
       report(run_, result);
-      if (run_.session.is_root()) settings_.after_epoch(result);
-      advise(*result.trained);
       check_epoch(result, at_.skipped_before, updates_);
       if (go_on_from(result)) return end();
     }
@@ -227,13 +226,6 @@ class Training {
     return stops;
   }
 
-  /// Once.
-  void advise(const TrainedEpoch& trained) {
-    if (!advice_.empty()) return;
-    advice_ = input_advice(trained.input, run_.input, at_.seconds, run_.input.ranks);
-    if (!advice_.empty()) print(run_, wrapped(advice_, 2) + "\n");
-  }
-
   void record_checkpoints() {
     for (const CheckpointReport& written : checkpoints_.reports())
       run_.write("checkpoint", record_of(written));
@@ -281,7 +273,6 @@ class Training {
   // Of the epoch under way.
   Clock::time_point started_;
   double seconds_before_ = 0;  // before it was interrupted
-  std::string advice_;
 };
 
 }  // namespace

@@ -85,9 +85,7 @@ const std::set<std::string> kFree{"backend",
                                   "signal_lead",
                                   "checkpoint_minutes",
                                   "decoder",
-                                  "loader_only",
-                                  "history",
-                                  "mllog"};
+                                  "loader_only"};
 
 /// As it is given.
 std::string flag_of(std::string name) {

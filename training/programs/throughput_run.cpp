@@ -53,7 +53,7 @@ ExitCode run_throughput(const Run& run, const TimingOptions& timing, const Condi
                                   engine.learning_rate(), run.session);  // trains on
   const ExchangeSums exchange = exchange_sums(trace);
   Json step = merged(record_of(measured), record_of(exchange));
-  std::string summary = summary_of(measured, exchange);
+  std::string summary = summary_of(measured);
   if (without_tree) {
     step["images_per_s_without_tree"] = *without_tree;
     summary += text_of_tree_cost(measured, *without_tree);
@@ -66,14 +66,11 @@ ExitCode run_throughput(const Run& run, const TimingOptions& timing, const Condi
   run.write("step", merged(step, record_of(run.input)));
   const Breakdown breakdown = break_down(trace, nullptr);
   run.write("breakdown", record_of(breakdown));
-  std::vector<ExchangeTimes> buckets;
-  if (engine.step.strategy_entry().ranks_agree) buckets = bucket_times(trace);
-  for (const ExchangeTimes& bucket : buckets) run.write("bucket", record_of(bucket));
+  if (engine.step.strategy_entry().ranks_agree)
+    for (const ExchangeTimes& bucket : bucket_times(trace)) run.write("bucket", record_of(bucket));
   for (const judge::Observation& observation : observations)
     run.record.write("metric", judge::record_of(observation));
-  say(run.session, summary + summary_of(breakdown) + table_of(buckets));
-  say(run.session,
-      wrapped(input_advice(measured.input, run.input, measured.timed_s, run.input.ranks), 2));
+  say(run.session, summary + summary_of(breakdown));
   if (sound) save(files, trained, run.session);
   write_trace(files, run, trace);
   check_trained(measured);

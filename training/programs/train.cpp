@@ -38,6 +38,7 @@ ExitCode run(const TrainOptions& options, const OptionSet& set, const Dataset& d
   say(session, data.bad_images_text());
   check_weights(engine, session, "at the end");
   if (engine.step.strategy_entry().ranks_agree) check_ranks_agree(engine, session, "at the end");
+  say(session, text_of_report(options.record));
   return result;
 }
 
@@ -49,7 +50,7 @@ ExitCode train(TrainOptions options, const OptionSet& set, MpiSession& session) 
   say(session, remarks_of(options, backend.kind));
   take_saved_model(set, options.model);
   divide_shards(options, session.world_size());
-  Record record(session.is_root() ? options.record : "");
+  Record record(session.is_root() ? record_or_launchers(options.record) : "");
   record.write("run", describe_run(set, session, backend));
   return recorded(record, [&] {
     if (!options.describe) lock_folder(options.checkpoints, record.run_id(), session);

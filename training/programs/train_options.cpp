@@ -172,8 +172,8 @@ void declare_options(OptionSet& options, TrainOptions& values) {
                   "--recipe"});
   declare_options(options, values.checkpoints);
   options.heading("Output");
-  declare_options(options, values.history);
-  declare_options(options, values.mllog);
+  options.refuse("--history", "results/report --history FILE writes it from the record");
+  options.refuse("--mllog", "results/report --mllog FILE writes it from the record");
   options.add("--save", values.save, "write the trained weights to this .safetensors file")
       .metavar("FILE");
   options
@@ -182,8 +182,9 @@ void declare_options(OptionSet& options, TrainOptions& values) {
       .first();
   options
       .add("--layers,--kernels", values.layers,
-           "time every call of up to 20 steps, in place of the throughput run, and print the time "
-           "of each layer and kernel, its TFLOP/s and its bandwidth relative to a copy")
+           "time every call of up to 20 steps, in place of the throughput run, and record the "
+           "time of each layer and kernel, its TFLOP/s and its bandwidth relative to a copy, of "
+           "which results/report --verbose makes tables")
       .not_with({"--epochs", "--evaluate", "--save", "--trace", "--max-batch"});
   options.heading("Checks");
   options
@@ -217,8 +218,6 @@ void find_data(TrainOptions& options) {
   if (!options.pack.empty() && !data.data_dir.empty() &&
       std::filesystem::is_directory(folder, ignored))
     data.train_dir = folder.string();  // not the pack that was made of it before
-  if (!options.mllog.file.empty() && (data.val_dir.empty() || options.epochs == 0))
-    throw UsageError("--mllog logs a training with validation: --epochs and --val-dir are needed");
 }
 
 namespace {

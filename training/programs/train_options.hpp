@@ -4,12 +4,11 @@
 #include <string>
 
 #include "common/backend.hpp"
+#include "common/record.hpp"
 #include "training/checkpoint/checkpoints.hpp"
 #include "training/data/source.hpp"
 #include "training/measure/throughput.hpp"
 #include "training/programs/epochs.hpp"
-#include "training/programs/history.hpp"
-#include "training/programs/mllog.hpp"
 #include "training/programs/step_options.hpp"
 #include "training/step/schedule.hpp"
 
@@ -28,11 +27,10 @@ struct TrainOptions : StepOptions {
   CheckpointOptions checkpoints;
   DataOptions data;
   EvaluationOptions evaluation;
-  HistoryOptions history;
-  MlLogOptions mllog;
   DetectorOptions detector;
   TimingOptions timing;
-  int epochs = 0;  // 0: the throughput run, or an evaluation
+  std::int64_t started_ms = unix_ms();  // the program
+  int epochs = 0;                       // 0: the throughput run, or an evaluation
   bool certificate = true;
   std::string pack;
   std::string save;

@@ -3,7 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cmath>
+#include <nlohmann/json.hpp>
 
 #include "common/options.hpp"
 #include "common/text_table.hpp"
@@ -20,33 +20,21 @@ TrainOptions with_batch(TrainOptions options, int batch_size) {
   return options;
 }
 
-MlLogFacts mllog_facts(const TrainOptions& options, const Engine& engine, const Dataset& dataset,
-                       long batches_per_epoch) {
-  const NetworkSettings& network = engine.settings().network;
+/// The fields of a `training` record, but for when the training begins.
+Json training_fields(const TrainOptions& options, const Engine& engine, const Dataset& dataset,
+                     long batches_per_epoch) {
   const ScheduleOptions& schedule = options.schedule;
   const long updates = std::max(1L, batches_per_epoch / options.accumulate);
   const Schedule rate(schedule, options.optimizer.learning_rate, options.epochs, updates);
-  MlLogFacts facts;
-  facts.model = network.architecture.name;
-  facts.platform = fmt::format("{} x {}", engine.world().size(), engine.device().identity().model);
-  facts.seed = engine.settings().seed;
-  facts.train_images = static_cast<long>(dataset.training().size());
-  if (!options.data.val_dir.empty())
-    facts.val_images = static_cast<long>(dataset.validation().size());
-  facts.image_size = network.image_size;
-  facts.classes = network.classes;
-  facts.batch_size = network.batch_size;
-  facts.accumulate = options.accumulate;
-  facts.ranks = engine.step.ranks_computing();
-  facts.optimizer = options.optimizer;
-  facts.warmup_epochs = schedule.lr_warmup_steps > 0
-                            ? schedule.lr_warmup_steps / static_cast<double>(updates)
-                            : schedule.lr_warmup_epochs;
-  facts.end_learning_rate = rate.at(options.epochs * updates);
-  if (schedule.schedule == "polynomial") facts.poly_power = schedule.lr_power;
-  facts.decay_steps =
-      std::lround((options.epochs - facts.warmup_epochs) * static_cast<double>(updates));
-  return facts;
+  return {{"train_images", dataset.training().size()},
+          {"val_images", options.data.val_dir.empty() ? 0 : dataset.validation().size()},
+          {"updates_per_epoch", updates},
+          {"ranks_computing", engine.step.ranks_computing()},
+          {"warmup_epochs", schedule.lr_warmup_steps > 0
+                                ? schedule.lr_warmup_steps / static_cast<double>(updates)
+                                : schedule.lr_warmup_epochs},
+          {"end_learning_rate", rate.at(options.epochs * updates)},
+          {"init_start_ms", options.started_ms}};
 }
 
 }  // namespace
@@ -96,16 +84,14 @@ TrainingSettings training_settings(const TrainOptions& options, const OptionSet&
                                   dataset.training(), data.setup()),
                         dataset.metadata(options.model), &data.bad_images()};
   epochs.images = static_cast<std::int64_t>(dataset.training().size());
-  return {std::move(epochs), options.history, options.mllog,
-          mllog_facts(options, engine, dataset, data.batches_per_epoch())};
+  return {std::move(epochs), training_fields(options, engine, dataset, data.batches_per_epoch())};
 }
 
 std::vector<Output> outputs_of(const TrainOptions& options) {
   return {{"--record", options.record},
           {"--trace", options.trace},
           {"--save", options.save},
-          {"--logits", options.evaluation.logits},
-          {"--mllog", options.mllog.file}};
+          {"--logits", options.evaluation.logits}};
 }
 
 OutputFiles output_files(const TrainOptions& options, const Dataset& dataset) {
