@@ -91,16 +91,15 @@ UNITY ?= $(if $(wildcard $(BUILD)/common/error.cpp.o),0,1)
 UNITY := $(UNITY)
 ALONE := %_absent.cpp tests/main.cpp training/data/resize.cpp  # in some builds alone; with a main; with flags of its own
 in_units = $(if $(filter-out 0,$(UNITY)),$(filter-out $(ALONE),$(filter %.cpp,$(1))))
-# objects SOURCES NAME: NAME tells apart units of one folder that are of different programs.
 objects = $(foreach folder,$(sort $(dir $(call in_units,$(1)))),\
-            $(call units,$(folder)$(2),$(foreach file,$(call in_units,$(1)),$(if $(filter $(folder),$(dir $(file))),$(file))))) \
+            $(call units,$(folder),$(foreach file,$(call in_units,$(1)),$(if $(filter $(folder),$(dir $(file))),$(file))))) \
           $(call object,$(filter-out $(call in_units,$(1)),$(1)))
 units = $(if $(2),$(call unit,$(1)$(words $(3)),$(wordlist 1,8,$(2))) $(call units,$(1),$(wordlist 9,$(words $(2)),$(2)),$(3) x))
 unit = $(eval unit_$(1) := $(2))$(BUILD)/unity/$(1).cpp.o
 EMBEDDED := $(wildcard results/reference/*.json)  # boards, limits and references, which the programs carry
 LIBRARY_OBJECTS := $(foreach room,$(ROOMS),$(call objects,$(sources_$(room)))) $(BUILD)/embedded.cpp.o
 TEST_OBJECTS := $(call objects,$(TEST_SOURCES)) $(call objects,$(TEST_SUPPORT))
-MPI_TEST_OBJECTS := $(call objects,$(MPI_TEST_SOURCES),mpi) $(call objects,$(TEST_SUPPORT))
+MPI_TEST_OBJECTS := $(call object,$(MPI_TEST_SOURCES)) $(call objects,$(TEST_SUPPORT))
 BINARIES := $(addprefix $(BIN)/,$(notdir $(PROGRAM_SOURCES:.cpp=)))
 NCCL_TESTS := $(NCCL_TESTS:%=$(BIN)/%_perf)
 TESTS := $(BUILD)/unit_tests $(BUILD)/mpi_tests
@@ -141,12 +140,12 @@ $(TEST_OBJECTS) $(MPI_TEST_OBJECTS): cxxflags = $(test_cxxflags) -fopenmp
 $(BUILD)/unit_tests: $(TEST_OBJECTS) $(BUILD)/fake_nvml.so
 $(BUILD)/mpi_tests: $(MPI_TEST_OBJECTS)
 $(TESTS): $(call archives,$(ROOMS)) $(BUILD)/link_flags
-	$(call quiet,link) $(MPICXX) $(cxxflags) $(ldflags) $(filter %.o %.a,$^) -o $@ $(ldlibs) $(CATCH_LIBS)
+	$(call quiet,link) $(MPICXX) $(cxxflags) $(ldflags) $(filter %.o,$^) $(filter %.a,$^) -o $@ $(ldlibs) $(CATCH_LIBS)
 
 # Variants of compute_perf's kernels and products, timed on a GPU: for whoever changes them. In no other target.
 EXPERIMENTS := $(call object,$(wildcard tests/experiments/gpu/*.cpp tests/experiments/gpu/*.cu))
 $(BUILD)/experiments: $(EXPERIMENTS) $(call archives,$(ROOMS)) $(BUILD)/link_flags
-	$(call quiet,link) $(MPICXX) $(cxxflags) $(ldflags) $(filter %.o %.a,$^) -o $@ $(ldlibs)
+	$(call quiet,link) $(MPICXX) $(cxxflags) $(ldflags) $(filter %.o,$^) $(filter %.a,$^) -o $@ $(ldlibs)
 
 # wgmma is sm_90a's alone, and gram_statistics is used with it: on other GPUs these files' kernels are not found, and not used.
 $(foreach file,gram_products wide_block_ends,$(BUILD)/resnet/gpu/$(file).cu.o): GENCODE := -gencode arch=compute_90a,code=sm_90a

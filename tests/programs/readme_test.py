@@ -118,7 +118,8 @@ class Pages(unittest.TestCase):
     @functools.lru_cache(None)
     def help(self, program):
         path = TREE / program if program in self.SCRIPTS else BIN / program.removeprefix("bin/")
-        return run_bare(path, "--help").stdout + (self.help("bin/train") if program == "launch/experiments" else "")
+        words = ["--help"] if program in self.SCRIPTS else ["--help", "all"]
+        return run_bare(path, *words).stdout + (self.help("bin/train") if program == "launch/experiments" else "")
 
     def test_the_options_of_commands_exist(self):
         seen = set()

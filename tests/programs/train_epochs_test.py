@@ -139,6 +139,8 @@ class Epochs(Folder):
         pack = self.folder / "train.pack"
         self.expect(run(TRAIN, "--data-dir", self.folder, "--pack", pack, ranks=2), 0,
                     f"{pack}: 96 images of 3 classes, 0.00 GB in")
+        self.expect(run_bare(TRAIN, "--train-dir", self.folder / "train", "--cache"), 2,
+                    "--cache: ", "train is a folder, whose files the page cache keeps")
         shutil.rmtree(self.folder / "train")
         train("--data-dir", self.folder, "--workers", 3, "--cache")
         for key in ("train_loss", "val_loss", "bad_images"):
@@ -195,7 +197,7 @@ class Epochs(Folder):
             for folder in "train", "val":
                 shutil.rmtree(self.folder / folder / name)
         self.expect(self.train("--epochs", 2, "--lr-warmup-steps", 9), 2,
-                    "--lr-warmup-steps 9: must be at most 8, the training's updates (4 per epoch)",
+                    "--lr-warmup 9steps: must be at most 8, the training's updates (4 per epoch)",
                     "32 images of 1 class in")
         self.expect(self.train("--epochs", 2, "--batch-size", 20, "--accumulate", 2), 2,
                     "an epoch has only 1 batch per rank")

@@ -13,7 +13,6 @@ namespace shakedown::training {
 namespace {
 
 constexpr int kLentAtMost = 2;
-constexpr std::uint64_t kDecoderStream = 1;  // of a sample's random numbers
 
 void require_positive(const char* option, int value) {
   if (value < 1) throw UsageError(fmt::format("{} {}: at least 1 is needed", option, value));
@@ -259,11 +258,6 @@ std::span<std::uint8_t> Loader::square(const Slot& slot, int row) const {
           bytes};
 }
 
-bool Loader::device_may_decode(std::uint64_t random_seed) const {
-  return device_part_.decoder != nullptr &&
-         Random(derive_seed(random_seed, kDecoderStream)).uniform() < settings_.device_share;
-}
-
 void Loader::fill(const Item& item, SampleReader& reader) const {
   const Slot& slot = *item.slot;
   std::int32_t& label = static_cast<std::int32_t*>(slot.labels.data())[item.row];
@@ -277,7 +271,7 @@ void Loader::fill(const Item& item, SampleReader& reader) const {
     row.left_to_decoder = false;
     label = -1;
   } else {
-    row.left.decoder = device_may_decode(row.random_seed) ? device_part_.decoder : nullptr;
+    row.left.decoder = device_part_.decoder;
     row.left.crops = slot.crops.get();
     const auto sample = reader.read(row.index, row.random_seed, out, &row.left);
     row.left_to_decoder = sample.left_to_decoder;

@@ -1,6 +1,6 @@
 // The parameter server whose workers do not wait for one another: each gradient is applied as it
 // comes, to weights that others have moved since it was computed from them. A worker that is more
-// than --staleness steps ahead of the slowest waits: stale synchronous parallelism (Ho et al.
+// than `staleness` steps ahead of the slowest waits: stale synchronous parallelism (Ho et al.
 // 2013).
 #include <algorithm>
 

@@ -12,6 +12,7 @@
 #include "common/error.hpp"
 #include "common/identity.hpp"
 #include "common/nvml.hpp"
+#include "common/options.hpp"
 #include "common/record.hpp"
 #include "common/statistics.hpp"
 #include "common/text_table.hpp"
@@ -19,6 +20,43 @@
 #include "training/step/model_state.hpp"
 
 namespace shakedown::training {
+namespace {
+
+constexpr int kMostSteps = 1'000'000'000;  // twice that is an int
+
+/// A power limit's controller overshoots in the first second and then holds clocks down for as long
+/// (measured on an H200: docs/engineering/fast-step.md).
+constexpr double kGpuWarmupSeconds = 2;
+
+}  // namespace
+
+void declare_options(OptionSet& options, TimingOptions& values) {
+  options.add("--iterations", values.iterations, "timed steps of the throughput run")
+      .at_least(1)
+      .at_most(kMostSteps)
+      .not_with({"--epochs", "--evaluate"})
+      .first();
+  options
+      .add("--warmup", values.warmup,
+           "untimed steps before the timed ones, and with 2s seconds: at least both, as a GPU's "
+           "power limit settles only under load")
+      .at_least(1)
+      .at_most(kMostSteps)
+      .not_with({"--epochs", "--evaluate"})
+      .unit("s", "--warmup-seconds")
+      .metavar("N|Xs|N,Xs")
+      .default_text(fmt::format("20,{:g}s on gpu, 20 on cpu", kGpuWarmupSeconds));
+  options.add("--warmup-seconds", values.warmup_seconds, "seconds of --warmup")
+      .at_least(0)
+      .not_with({"--epochs", "--evaluate"})
+      .hidden();
+}
+
+double warmup_seconds_of(const TimingOptions& options, BackendKind kind) {
+  if (options.warmup_seconds >= 0) return options.warmup_seconds;
+  return kind == BackendKind::gpu ? kGpuWarmupSeconds : 0;
+}
+
 namespace {
 
 double sum(const std::vector<double>& values) {
@@ -52,8 +90,8 @@ SentBytes sent_bytes(const Engine& engine, double counted, double over_nvlink,
   const StepVolume step =
       volume_of(network.table(), engine.step.exchanged_type(), type, engine.settings().accumulate);
   SentBytes sent;
-  sent.predicted = session.all_gather(engine.step.strategy_entry().bytes_sent(
-      step, engine.settings().strategy, session.world_size(), session.rank()));
+  sent.predicted = session.all_gather(
+      engine.step.strategy_entry().bytes_sent(step, session.world_size(), session.rank()));
   sent.counted = session.all_gather(counted);
   const auto by_nvlink = session.all_gather(over_nvlink);
   sent.over_nvlink = engine.world().transport() == std::string("nccl") && on_one_host(session) &&
@@ -85,11 +123,12 @@ struct Timed {
 /// The steps of a throughput run.
 class Steps {
  public:
-  Steps(Engine& engine, BatchSource& batches, const ThroughputSettings& settings,
+  Steps(Engine& engine, BatchSource& batches, const TimingOptions& settings,
         const MpiSession& session)
       : engine_(engine),
         batches_(batches),
         settings_(settings),
+        warmup_s_(warmup_seconds_of(settings, engine.backend.kind)),
         session_(session),
         scalars_(engine.device(), sizeof(StepScalars)),
         progress_("throughput", settings.iterations, "steps", session.is_root()),
@@ -111,8 +150,7 @@ class Steps {
       engine_.finish();
       warm_up.seconds =
           std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
-      more = highest(
-          session_.all_gather(steps_to_fill(settings_.warmup_seconds, warm_up.seconds, done_ - 1)));
+      more = highest(session_.all_gather(steps_to_fill(warmup_s_, warm_up.seconds, done_ - 1)));
     } while (more > 0);
     warm_up.steps = done_ + lead();
     return warm_up;
@@ -156,13 +194,14 @@ class Steps {
 
   void step() {
     engine_.step.run([&](int) { batches_.load_next(engine_.model.network()); },
-                     settings_.learning_rate);
+                     engine_.learning_rate());
     ++done_;
   }
 
   Engine& engine_;
   EndlessBatches batches_;
-  const ThroughputSettings settings_;
+  const TimingOptions settings_;
+  const double warmup_s_;
   const MpiSession& session_;
   Buffer scalars_;  // before the first timed step
   Progress progress_;
@@ -228,8 +267,8 @@ double steps_to_fill(double seconds, double elapsed_s, long steps) {
   return steps == 0 ? 1 : std::ceil((seconds - elapsed_s) * static_cast<double>(steps) / elapsed_s);
 }
 
-Throughput measure_throughput(Engine& engine, BatchSource& batches,
-                              const ThroughputSettings& settings, const MpiSession& session) {
+Throughput measure_throughput(Engine& engine, BatchSource& batches, const TimingOptions& settings,
+                              const MpiSession& session) {
   engine.device().restart_peak();  // what came before may have needed more
   const bool gpu = engine.device().kind() == BackendKind::gpu;
   const auto nvml = gpu ? Nvml::open() : nullptr;

@@ -22,12 +22,12 @@ std::string text_of(const std::vector<Result>& results) {
 
 ExitCode run(const CompareOptions& options, Backend& backend, MpiSession& session, Record& record) {
   const TrainOptions& train = options.train;
-  const Dataset data(dataset_settings(train), session);
+  const Dataset data(train.data, train.model, false, session);
   if (!train.trace.empty() && session.is_root()) check_writable(Output{"--trace", train.trace});
   const Job job{options.repeats,
-                throughput_settings(train, backend.kind),
+                train.timing,
                 train.certificate,
-                input_settings(train),
+                train.data,
                 epoch_images(options, data),
                 data,
                 backend,

@@ -70,28 +70,27 @@ std::unique_ptr<Trial> set_up(Result& result, Backend& backend, const MpiSession
       if (!text.empty() && result.skipped.empty()) result.skipped = text;
     return result.skipped.empty();
   };
-  const bool fits =
-      possible([&] {
-        EngineSettings settings =
-            engine_settings(result.configuration.options, backend, job.data.classes());
-        settings.input_bytes = input_bytes(job.input, settings, backend, job.data.synthetic());
-        result.identity = identity_of(settings, backend, job.data.name());
-        result.identity.setting = result.configuration.setting;
-        trial = std::make_unique<Trial>(settings, backend, job);
-      }) &&
-      possible([&] {  // together: ranks ask one another
-        trial->engine.allocate(ranks_on_device(backend, ranks));
-        trial->data.open(trial->engine.settings(), backend, trial->engine.stream());
-      });
+  const bool fits = possible([&] {
+                      EngineSettings settings = engine_settings(result.configuration.options,
+                                                                backend, job.data.classes());
+                      settings.input_bytes = input_bytes(job.input, settings, backend);
+                      result.identity = identity_of(settings, backend, job.data.name());
+                      result.identity.setting = result.configuration.setting;
+                      trial = std::make_unique<Trial>(settings, backend, job);
+                    }) &&
+                    possible([&] {  // together: ranks ask one another
+                      trial->engine.allocate(ranks_on_device(backend, ranks));
+                      trial->data.open(trial->engine.settings(), backend, trial->engine.stream());
+                    });
   return fits ? std::move(trial) : nullptr;
 }
 
 /// One turn, on the ranks that the configuration has.
 void measure(Result& result, Backend& backend, const MpiSession& ranks, const Job& job) {
-  const double learning_rate = job.timing.learning_rate;
   auto trial = set_up(result, backend, ranks, job);
   if (!trial) return;
   Engine& engine = trial->engine;
+  const double learning_rate = engine.learning_rate();
   BatchSource& batches = trial->data.training();
   Round round;
   round.throughput = measure_throughput(engine, batches, job.timing, ranks);
@@ -205,17 +204,14 @@ void complete(Result& result, const std::vector<Result>& all, std::size_t index,
 /// The strategy's transfers, where the model of results/report knows what they cost: ranks have a
 /// common step, and no kernels of their own exchange.
 std::vector<std::string> transfers_of(const StrategyOptions& options) {
-  const StrategyEntry& entry = find_strategy(options.strategy);
-  const bool collectives = options.ps_exchange != "send-receive" && !entry.by_collectives.empty();
   std::vector<std::string> names;
-  for (const Transfer& transfer : collectives ? entry.by_collectives : entry.transfers)
+  for (const Transfer& transfer : find_strategy(options.strategy).transfers)
     names.push_back(text_of(transfer));
   return names;
 }
 bool is_modelled(const StrategyOptions& options) {
   const StrategyEntry& entry = find_strategy(options.strategy);
-  return entry.synchronous() && !entry.peers && !options.per_tensor && !options.bucket_copy &&
-         !options.broadcast_buffers && options.ps_partition_mb == 0;
+  return entry.synchronous() && !entry.peers && options.norm_stats != "broadcast";
 }
 
 /// Of a finished round's traces, which every rank has of all ranks, only the steps are looked at

@@ -23,7 +23,7 @@ struct Configuration {
   const std::string& strategy() const { return options.strategy.strategy; }
 };
 
-/// "ddp, 25 MiB", or of a setting "ddp, bucket-copy".
+/// "ddp, 25 MiB", or of a setting "ddp, no-overlap".
 std::string strategy_label(const Configuration& configuration);
 /// "ddp, 25 MiB on 4 ranks".
 std::string label_of(const Configuration& configuration);
@@ -60,9 +60,9 @@ std::vector<std::size_t> turns(std::size_t count, int round, int rounds);
 /// Settings that all configurations of a job share.
 struct Job {
   int repeats;
-  ThroughputSettings timing;
+  TimingOptions timing;
   bool certifies;
-  InputSettings input;
+  DataOptions input;
   long epoch_images;  // of the epoch whose time is reported
   const Dataset& data;
   Backend& backend;

@@ -135,9 +135,9 @@ std::string certificate_of(const Result& result) {
 }
 
 std::string headline(const Job& job) {
-  const ThroughputSettings& timing = job.timing;
-  const std::string seconds =
-      timing.warmup_seconds > 0 ? fmt::format(" and at least {:g} s", timing.warmup_seconds) : "";
+  const TimingOptions& timing = job.timing;
+  const double warmup_s = warmup_seconds_of(timing, job.backend.kind);
+  const std::string seconds = warmup_s > 0 ? fmt::format(" and at least {:g} s", warmup_s) : "";
   return wrapped(fmt::format("compare: {}; {} timed steps after {}{}, {} repeat{}",
                              job.data.summary(), timing.iterations, timing.warmup, seconds,
                              job.repeats, job.repeats == 1 ? "" : "s interleaved"),

@@ -343,15 +343,14 @@ void declare_options(OptionSet& options, EvaluationOptions& values) {
       .add("--evaluate", values.evaluate,
            "print loss, top-1 and top-5 of --weights on --val-dir, in place of the throughput run")
       .not_with({"--epochs", "--save", "--trace"})
-      .uses_only({"--batch-size",   "--global-batch",  "--accumulate", "--record",
-                  "--backend",      "--timeout",       "--model",      "--weights",
-                  "--image-size",   "--classes",       "--precision",  "--label-smoothing",
-                  "--autotune",     "--deterministic", "--fusion",     "--recompute",
-                  "--plan-cache",   "--strategy",      "--no-overlap", "--comm-priority",
-                  "--throttle-gbs", "--comm-ctas",     "--data-dir",   "--train-dir",
-                  "--val-dir",      "--cache",         "--exif",       "--augment",
-                  "--val-resize",   "--workers",       "--prefetch",   "--logits",
-                  "--describe",     "--recipe"});
+      .uses_only(
+          {"--batch-size", "--global-batch",    "--accumulate", "--record",        "--backend",
+           "--timeout",    "--model",           "--weights",    "--image-size",    "--classes",
+           "--precision",  "--label-smoothing", "--autotune",   "--deterministic", "--fusion",
+           "--recompute",  "--plan-cache",      "--strategy",   "--no-overlap",    "--throttle-gbs",
+           "--comm-ctas",  "--data-dir",        "--train-dir",  "--val-dir",       "--cache",
+           "--exif",       "--augment",         "--val-resize", "--workers",       "--prefetch",
+           "--logits",     "--describe",        "--recipe"});
   options
       .add(
           "--logits", values.logits,
@@ -397,7 +396,8 @@ std::optional<Validation> validate(Engine& engine, BatchSource& batches, const M
   const auto images = static_cast<double>(total.samples);
   Validation validated{total.loss_sum / images, static_cast<double>(total.top1) / images,
                        static_cast<double>(total.top5) / images, total.samples};
-  if (engine.settings().norm_stats == "first") validated.rank = engine.step.first_computing();
+  if (engine.settings().strategy.norm_stats != "average")
+    validated.rank = engine.step.first_computing();
   return validated;
 }
 

@@ -48,7 +48,7 @@ Json record_of(const InputSetup& setup) {
   if (setup.workers == 0) return Json::object();
   return {{"workers", setup.workers},
           {"decoder", setup.decoder},
-          {"decoder_share", 100 * setup.device_share},
+          {"decoder_share", setup.decoder == "cpu" ? 0 : 100},
           {"cores", setup.cores},
           {"loading_ranks", setup.ranks},
           {"source", setup.packed ? "pack" : "folder"},

@@ -17,41 +17,40 @@ namespace shakedown::training {
 namespace {
 
 /// Whether the strategy computes what it must; pass where there is nothing to certify.
-Outcome certified(const Run& run, double learning_rate) {
-  const Certificate certificate = certify(run.engine, run.batches, learning_rate, run.session);
+Outcome certified(const Run& run) {
+  const Certificate certificate =
+      certify(run.engine, run.batches, run.engine.learning_rate(), run.session);
   run.write("certificate", record_of(certificate));
   say(run.session, summary_of(certificate));
   return certificate.applies() ? certificate.outcome : Outcome::pass;
 }
 
 std::vector<judge::Observation> observe(const Run& run, const Throughput& measured,
-                                        const Detector& detector,
-                                        const ThroughputSettings& settings) {
-  if (!settings.conditions) return {};
+                                        const Detector& detector, const Conditions& conditions) {
+  if (!conditions) return {};
   constexpr int kMost = 30;
   const OwnCompute own = measure_own_compute(run.engine, std::min(measured.iterations, kMost),
                                              [&] { detector.delay(); });
-  return observations_of(measured, own, run.identity, *settings.conditions, run.engine.backend,
-                         run.session);
+  return observations_of(measured, own, run.identity, *conditions, run.engine.backend, run.session);
 }
 
 }  // namespace
 
-ExitCode run_throughput(const Run& run, const ThroughputSettings& settings, bool certifies,
-                        bool largest, const OutputFiles& files) {
+ExitCode run_throughput(const Run& run, const TimingOptions& timing, const Conditions& conditions,
+                        bool certifies, bool largest, const OutputFiles& files) {
   Engine& engine = run.engine;
   Detector detector(run);
-  const Outcome certificate = certifies ? certified(run, settings.learning_rate) : Outcome::pass;
-  const std::optional<double> without_tree = rate_without_tree(run, settings);
+  const Outcome certificate = certifies ? certified(run) : Outcome::pass;
+  const std::optional<double> without_tree = rate_without_tree(run, timing);
   detector.start();
-  const Throughput measured = measure_throughput(engine, run.batches, settings, run.session);
+  const Throughput measured = measure_throughput(engine, run.batches, timing, run.session);
   const ExitCode detected = detector.finish();
   const bool sound =
       std::isfinite(measured.loss_last) && unsound_weights(engine, run.session).empty();
   const auto trained = sound ? state_to_save(files, engine) : std::vector<Tensor>();
-  const auto observations = observe(run, measured, detector, settings);
-  const Trace trace = trace_steps(engine, run.batches, steps_to_trace(settings.iterations),
-                                  settings.learning_rate, run.session);  // trains on
+  const auto observations = observe(run, measured, detector, conditions);
+  const Trace trace = trace_steps(engine, run.batches, steps_to_trace(timing.iterations),
+                                  engine.learning_rate(), run.session);  // trains on
   const ExchangeSums exchange = exchange_sums(trace);
   Json step = merged(record_of(measured), record_of(exchange));
   std::string summary = summary_of(measured);

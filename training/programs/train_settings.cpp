@@ -3,7 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cmath>
+#include <nlohmann/json.hpp>
 
 #include "common/options.hpp"
 #include "common/text_table.hpp"
@@ -18,10 +18,6 @@ namespace {
 TrainOptions with_batch(TrainOptions options, int batch_size) {
   options.batch_size = batch_size;
   return options;
-}
-
-bool validates(const TrainOptions& options) {
-  return (options.epochs > 0 || options.evaluation.evaluate) && !options.data.val_dir.empty();
 }
 
 /// The fields of a `training` record, but for when the training begins.
@@ -43,19 +39,8 @@ Json training_fields(const TrainOptions& options, const Engine& engine, const Da
 
 }  // namespace
 
-void divide_shards(TrainOptions& options, int ranks) {
-  const int shards = options.strategy.invariant;
-  if (shards == 0) return;
-  if (shards % ranks != 0)
-    throw UsageError(
-        fmt::format("--invariant {}: its shards cannot be divided among {} ranks: 1, 2, 4 and so "
-                    "on up to {} ranks are possible",
-                    shards, ranks, shards));
-  options.accumulate = shards / ranks;
-}
-
 void take_saved_decoder(TrainOptions& options, const MpiSession& session) {
-  std::string& decoder = options.input.decoder;
+  std::string& decoder = options.data.decoder;
   if (options.epochs == 0 || decoder != "auto") return;
   const std::string saved =
       session.is_root() ? saved_fact(options.checkpoints, "--decoder") : std::string();
@@ -69,18 +54,10 @@ std::string remarks_of(const TrainOptions& options, BackendKind backend) {
   return precision + (precision.empty() || data.empty() ? "" : "\n") + data;
 }
 
-DatasetSettings dataset_settings(const TrainOptions& options) {
-  return {options.data.train_dir, options.data.val_dir,        options.model.weights,
-          options.model.classes,  options.evaluation.evaluate, options.data.cache};
-}
-
 EngineSettings run_settings(const TrainOptions& options, const Backend& backend, int classes) {
   EngineSettings settings = engine_settings(options, backend, classes);
-  settings.norm_stats = options.norm_stats;
-  if (settings.no_graph.empty() && (options.layers || options.kernels))
-    settings.no_graph = "--layers, --kernels time each call";
-  settings.input_bytes =
-      input_bytes(input_settings(options), settings, backend, options.data.synthetic());
+  if (settings.no_graph.empty() && options.layers) settings.no_graph = "--layers times each call";
+  settings.input_bytes = input_bytes(options.data, settings, backend);
   if (options.detector.check_neighbour > 0)
     settings.input_bytes = [input = settings.input_bytes,
                             kind = backend.kind](const NetworkSettings& shape) {
@@ -89,33 +66,13 @@ EngineSettings run_settings(const TrainOptions& options, const Backend& backend,
   return settings;
 }
 
-InputSettings input_settings(const TrainOptions& options) {
-  return {options.input,      options.data.transform,
-          validates(options), options.data.max_bad_images,
-          options.data.exif,  options.data.cache};
-}
-
-ThroughputSettings throughput_settings(const TrainOptions& options, BackendKind kind) {
-  ThroughputSettings settings{options.iterations, options.warmup, warmup_seconds_of(options, kind),
-                              options.optimizer.learning_rate};
+Conditions conditions_of(const TrainOptions& options) {
+  if (options.record.empty()) return std::nullopt;
   const auto text = [](bool value) { return value ? "true" : "false"; };
-  if (!options.record.empty())
-    settings.conditions = {{"fusion", options.model.fusion},
-                           {"deterministic", text(options.model.deterministic)},
-                           {"autotune", text(options.model.autotune)},
-                           {"check_neighbour", std::to_string(options.detector.check_neighbour)}};
-  return settings;
-}
-
-LayersSettings layers_settings(const TrainOptions& options) {
-  return {options.iterations, options.warmup, options.optimizer.learning_rate, options.layers,
-          options.kernels};
-}
-
-LoaderRunSettings loader_settings(const TrainOptions& options, int classes,
-                                  const Backend& backend) {
-  return {run_settings(options, backend, classes), input_settings(options), options.iterations,
-          options.warmup};
+  return {{{"fusion", options.model.fusion},
+           {"deterministic", text(options.model.deterministic)},
+           {"autotune", text(options.model.autotune)},
+           {"check_neighbour", std::to_string(options.detector.check_neighbour)}}};
 }
 
 TrainingSettings training_settings(const TrainOptions& options, const OptionSet& set,
@@ -143,15 +100,16 @@ OutputFiles output_files(const TrainOptions& options, const Dataset& dataset) {
 
 long batches_needed(const TrainOptions& options) {
   if (options.epochs > 0 || options.evaluation.evaluate) return 0;
-  return (static_cast<long>(options.iterations) + options.warmup) * options.accumulate;
+  return (static_cast<long>(options.timing.iterations) + options.timing.warmup) *
+         options.accumulate;
 }
 
 ExitCode at_requested_batch(const TrainOptions& options, int classes, Backend& backend,
                             const MpiSession& session,
                             const std::function<ExitCode(const TrainOptions&)>& run) {
-  if (!options.max_batch) return run(options);
+  if (options.max_batch == 0) return run(options);
   return at_largest_batch(
-      options.max_batch_limit,
+      options.max_batch,
       [&](int batch_size) {
         return run_settings(with_batch(options, batch_size), backend, classes);
       },
