@@ -112,19 +112,19 @@ TEST_CASE("a step's log has the network's FLOP, and every layer forward and back
 
 namespace {
 
-void pass_time() { std::this_thread::sleep_for(std::chrono::milliseconds(2)); }
+void pass_two_ms() { std::this_thread::sleep_for(std::chrono::milliseconds(2)); }
 
 /// The step's second half: what a graph would hold.
-void backward(Recorder& recorder, Stream& stream) {
-  recorder.exchange("all_gather", 8, stream, pass_time);  // of what came before it
+void backward_half(Recorder& recorder, Stream& stream) {
+  recorder.exchange("all_gather", 8, stream, pass_two_ms);  // of what came before it
   recorder.mark(Phase::forward, 0);
-  pass_time();
+  pass_two_ms();
   recorder.mark(Phase::backward, 0);
-  recorder.exchange("all_reduce", 16, stream, pass_time);
+  recorder.exchange("all_reduce", 16, stream, pass_two_ms);
   recorder.mark(Phase::exchange);
 }
 
-void check(const TracedStep& step) {
+void check_segments(const TracedStep& step) {
   REQUIRE(step.segments.size() == 4);
   const Phase phases[] = {Phase::input, Phase::forward, Phase::backward, Phase::exchange};
   double now = step.begin_ms;
@@ -156,7 +156,7 @@ TEST_CASE("a recorder returns the steps that it is to trace", "[recorder]") {
   const auto step = [&] {
     recorder.begin_step();
     recorder.mark(Phase::input);
-    backward(recorder, *stream);
+    backward_half(recorder, *stream);
   };
   double before = 0;
   for (int i = 0; i < 2; ++i) {
@@ -167,7 +167,7 @@ TEST_CASE("a recorder returns the steps that it is to trace", "[recorder]") {
     step();
     stream->synchronize();
     const TracedStep traced = recorder.read_step();
-    check(traced);
+    check_segments(traced);
     CHECK(traced.begin_ms > before);
     CHECK(traced.exchanges[1].launch_ms > traced.exchanges[0].launch_ms);
     before = traced.end_ms;
@@ -185,7 +185,7 @@ TEST_CASE("marks of a graph are the step's that launches it", "[recorder]") {
   recorder.trace_step();
   recorder.begin_step();
   recorder.mark(Phase::input);
-  const Marks captured = recorder.captured([&] { backward(recorder, *stream); });
+  const Marks captured = recorder.captured([&] { backward_half(recorder, *stream); });
   recorder.mark(Phase::update);
   const TracedStep around = recorder.read_step();  // has none of them
   REQUIRE(around.segments.size() == 2);

@@ -6,7 +6,7 @@
 namespace shakedown::training {
 namespace {
 
-Plan plan_of(const StrategyContext& context) {
+Plan plan_of_ddp(const StrategyContext& context) {
   Plan plan = whole_plan(context);
   plan.buckets = buckets_of(context);
   return plan;
@@ -15,14 +15,14 @@ Plan plan_of(const StrategyContext& context) {
 class Ddp final : public Strategy {
  public:
   explicit Ddp(const StrategyContext& context)
-      : Strategy(context, plan_of(context)),
+      : Strategy(context, plan_of_ddp(context)),
         stream_(context, "all_reduce"),
-        gradients_(context, context.options.bucket_copy) {}
+        gradients_(context) {}
 
   /// The compute stream writes the statistics, and exchanges them itself: forward must wait. Once
   /// an update, as PyTorch: micro-batches under no_sync() exchange nothing.
   void before(Next next, int) override {
-    if (next != Next::update || !context_.options.broadcast_buffers) return;
+    if (next != Next::update || context_.options.norm_stats != "broadcast") return;
     const View statistics = context_.weights.statistics();
     context_.exchange("broadcast", statistics, context_.compute, [&] {
       context_.world.broadcast(statistics, statistics, 0, context_.compute);

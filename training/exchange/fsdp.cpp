@@ -7,7 +7,7 @@
 namespace shakedown::training {
 namespace {
 
-Plan plan_of(const StrategyContext& context) {
+Plan plan_of_fsdp(const StrategyContext& context) {
   const std::vector<Range> blocks = block_ranges(context.table);
   Plan plan = sharded_plan(context, blocks);
   plan.layout.master = packed(plan.owned);
@@ -19,7 +19,7 @@ Plan plan_of(const StrategyContext& context) {
 class Fsdp final : public Strategy {
  public:
   explicit Fsdp(const StrategyContext& context)
-      : Strategy(context, plan_of(context)),
+      : Strategy(context, plan_of_fsdp(context)),
         stream_(context),
         gradients_(context, plan().owned, *stream_),
         free_(context.device.make_event()) {

@@ -11,7 +11,7 @@
 namespace shakedown::training {
 namespace {
 
-Plan plan_of(const StrategyContext& context) {
+Plan plan_of_invariant(const StrategyContext& context) {
   Plan plan = whole_plan(context);
   plan.each_micro_batch = true;
   plan.sums = context.options.invariant / context.world.size();
@@ -22,7 +22,7 @@ Plan plan_of(const StrategyContext& context) {
 class InvariantAllReduce final : public Strategy {
  public:
   explicit InvariantAllReduce(const StrategyContext& context)
-      : Strategy(context, plan_of(context)),
+      : Strategy(context, plan_of_invariant(context)),
         gradients_(tree_of(context.all().count())),
         statistics_(tree_of(context.weights.statistics().count)),
         first_statistics_(context.device, context.weights.statistics().bytes()) {}

@@ -7,7 +7,7 @@
 namespace shakedown::training {
 namespace {
 
-Plan plan_of(const StrategyContext& context) {
+Plan plan_of_server(const StrategyContext& context) {
   Plan plan = plan_of_star(context);
   plan.agreed = true;
   return plan;
@@ -16,7 +16,7 @@ Plan plan_of(const StrategyContext& context) {
 class ParameterServer final : public Strategy {
  public:
   explicit ParameterServer(const StrategyContext& context)
-      : Strategy(context, plan_of(context)), star_(context, context.all().count()) {}
+      : Strategy(context, plan_of_server(context)), star_(context, context.all().count()) {}
 
   std::vector<Share> finish() override {
     context_.exchange("push", context_.weights.gradients(), context_.compute,

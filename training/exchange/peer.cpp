@@ -22,7 +22,7 @@ struct PeerBuffers {
   std::unique_ptr<PeerMemory> vectors;  // null where the network reads none
 };
 
-Plan plan_of(const StrategyContext& context) {
+Plan plan_of_peer(const StrategyContext& context) {
   Plan plan = sharded_plan(context, buckets_of(context));
   plan.buckets = buckets_of(context);
   plan.agreed = true;
@@ -32,7 +32,7 @@ Plan plan_of(const StrategyContext& context) {
 class Peer final : public Strategy {
  public:
   explicit Peer(const StrategyContext& context)
-      : Strategy(context, plan_of(context)),
+      : Strategy(context, plan_of_peer(context)),
         peers_(context.world.peers()),
         stream_(context, "reduce_scatter") {}
 

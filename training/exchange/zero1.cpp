@@ -8,7 +8,7 @@
 namespace shakedown::training {
 namespace {
 
-Plan plan_of(const StrategyContext& context) {
+Plan plan_of_zero1(const StrategyContext& context) {
   Plan plan = sharded_plan(context, buckets_of(context));
   plan.buckets = buckets_of(context);
   return plan;
@@ -17,7 +17,7 @@ Plan plan_of(const StrategyContext& context) {
 class Zero1 final : public Strategy {
  public:
   explicit Zero1(const StrategyContext& context)
-      : Strategy(context, plan_of(context)), stream_(context, "reduce_scatter") {}
+      : Strategy(context, plan_of_zero1(context)), stream_(context, "reduce_scatter") {}
 
   void gradients_ready(int block) override {
     stream_.gradients_ready(block, [&](Range bucket, Stream& stream) {

@@ -6,7 +6,7 @@
 namespace shakedown::training {
 namespace {
 
-Plan plan_of(const StrategyContext& context) {
+Plan plan_of_zero2(const StrategyContext& context) {
   const std::vector<Range> blocks = block_ranges(context.table);
   Plan plan = sharded_plan(context, blocks);
   plan.layout.gradients = rotating(blocks, kBuffers);
@@ -17,7 +17,7 @@ Plan plan_of(const StrategyContext& context) {
 class Zero2 final : public Strategy {
  public:
   explicit Zero2(const StrategyContext& context)
-      : Strategy(context, plan_of(context)),
+      : Strategy(context, plan_of_zero2(context)),
         stream_(context),
         gradients_(context, plan().owned, *stream_) {}
 

@@ -16,7 +16,7 @@ ModelState::ModelState(const EngineSettings& settings, Backend& backend)
     : backend_(backend),
       seed_(settings.seed),
       weights_file_(settings.weights_file),
-      norm_stats_(settings.norm_stats),
+      norm_stats_(settings.strategy.norm_stats),
       kernels_(make_update_kernels(*backend.device)),
       stream_(backend.device->make_stream()),
       scalars_(*backend.device, sizeof(StepScalars)),
@@ -161,7 +161,7 @@ void ModelState::load(const std::vector<float>& master) {
 void ModelState::share_statistics() {
   Communicator& world = *backend_.world;
   const View statistics = network_.weights().statistics();
-  if (norm_stats_ == "first") {
+  if (norm_stats_ != "average") {
     world.broadcast(statistics, statistics, plan().first_computing, *stream_);
     return;
   }

@@ -32,7 +32,7 @@ Judgement judge_variable(const Difference& difference) {
                  fmt::format("set {} on all nodes or on none: mpirun -x, srun --export=ALL",
                              difference.label));
 }
-Judgement judge_nics(const Difference& difference) {
+Judgement compare_nics(const Difference& difference) {
   return warning(Class::infrastructure, difference.cause,
                  "inspect the NICs of this node and their links");
 }
@@ -99,7 +99,7 @@ std::vector<Comparables> comparables_of(const std::vector<NodeReport>& reports) 
     if (fact.compared) add_fact(nodes, reports, fact.name);
   for (std::size_t i = 0; i < reports.size(); ++i) {
     if (const Json& nics = fact_of(reports[i].facts, "nics"); !nics.is_null())
-      nodes[i]["NICs up, Gbit/s"] = {speeds_of(nics), judge_nics};
+      nodes[i]["NICs up, Gbit/s"] = {speeds_of(nics), compare_nics};
     if (reports[i].gpus.driver_version)
       nodes[i]["driver"] = {*reports[i].gpus.driver_version, judge_setting};
   }
@@ -238,7 +238,7 @@ Ports without(const Ports& all, const Ports& these) {
 }
 
 /// A node whose ports are not those that most nodes have.
-Judgement judge_ports(const Node& node, const Ports& usual) {
+Judgement compare_ports(const Node& node, const Ports& usual) {
   const Ports missing = without(usual, node.ports), extra = without(node.ports, usual);
   const std::string count =
       fmt::format("{} InfiniBand ports, {} on most nodes", node.ports.size(), usual.size());
@@ -262,7 +262,7 @@ std::vector<Finding> compare_ports(const std::vector<Node>& nodes) {
   std::vector<Finding> found;
   if (const auto usual = majority_of(all)) {
     for (const Node& node : nodes)
-      if (node.ports != *usual) found.push_back(found_on(node.host, judge_ports(node, *usual)));
+      if (node.ports != *usual) found.push_back(found_on(node.host, compare_ports(node, *usual)));
     return found;
   }
   Ports every;

@@ -12,7 +12,7 @@
 namespace shakedown::node {
 namespace {
 
-std::vector<Judgement> judge_stalls(const Json& facts) {
+std::vector<Judgement> judge_host_stalls(const Json& facts) {
   const Json& stalled = fact_of(facts, "stalled");
   if (stalled.is_null()) return {passed("every fact of the host was read in time")};
   std::vector<Judgement> all;
@@ -32,7 +32,8 @@ const Json& fact_of(const Json& facts, const char* name) {
 }
 
 std::vector<HostRule> host_rules(double xid_window_h) {
-  std::vector<HostRule> all{{"host-stall", "files of the host that cannot be read", judge_stalls}};
+  std::vector<HostRule> all{
+      {"host-stall", "files of the host that cannot be read", judge_host_stalls}};
   for (const auto& group : {system_rules(), storage_rules(), network_rules(), software_rules()})
     all.insert(all.end(), group.begin(), group.end());
   all.push_back(kernel_log_rule(xid_window_h));
