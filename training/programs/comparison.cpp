@@ -204,17 +204,14 @@ void complete(Result& result, const std::vector<Result>& all, std::size_t index,
 /// The strategy's transfers, where the model of results/report knows what they cost: ranks have a
 /// common step, and no kernels of their own exchange.
 std::vector<std::string> transfers_of(const StrategyOptions& options) {
-  const StrategyEntry& entry = find_strategy(options.strategy);
-  const bool collectives = options.ps_exchange != "send-receive" && !entry.by_collectives.empty();
   std::vector<std::string> names;
-  for (const Transfer& transfer : collectives ? entry.by_collectives : entry.transfers)
+  for (const Transfer& transfer : find_strategy(options.strategy).transfers)
     names.push_back(text_of(transfer));
   return names;
 }
 bool is_modelled(const StrategyOptions& options) {
   const StrategyEntry& entry = find_strategy(options.strategy);
-  return entry.synchronous() && !entry.peers && !options.per_tensor && !options.bucket_copy &&
-         !options.broadcast_buffers && options.ps_partition_mb == 0;
+  return entry.synchronous() && !entry.peers && options.norm_stats != "broadcast";
 }
 
 /// Of a finished round's traces, which every rank has of all ranks, only the steps are looked at
