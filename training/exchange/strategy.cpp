@@ -230,7 +230,7 @@ StepVolume volume_of(const ParameterTable& table, DataType gradients, DataType w
 std::string text_of(const Transfer& transfer) {
   constexpr const char* kVolumes[] = {"gradients", "weights", "inputs"};
   constexpr const char* kPatterns[] = {"all_reduce", "pass", "shards", "star", "chain"};
-  constexpr const char* kPieces[] = {"whole", "whole", "buckets", "blocks", "gathered_blocks"};
+  constexpr const char* kPieces[] = {"whole", "buckets", "blocks", "gathered_blocks"};
   return fmt::format("{} {} {}{}", kVolumes[static_cast<int>(transfer.volume)],
                      kPatterns[static_cast<int>(transfer.pattern)],
                      kPieces[static_cast<int>(transfer.pieces)],

@@ -224,11 +224,21 @@ ExitCode stepping_down(int batch, bool alone, const std::function<ExitCode(int b
   throw UsageError("--max-batch: not even one image fits");
 }
 
-ExitCode at_largest_batch(int limit, const std::function<EngineSettings(int batch)>& settings_of,
-                          Backend& backend, const MpiSession& session,
-                          const std::function<ExitCode(int batch)>& run) {
-  return stepping_down(find_largest(limit, settings_of, backend, session),
-                       session.world_size() == 1, run,
+ExitCode at_requested_batch(const TrainOptions& options, int classes, Backend& backend,
+                            const MpiSession& session,
+                            const std::function<ExitCode(const TrainOptions&)>& run) {
+  if (options.max_batch == 0) return run(options);
+  TrainOptions at_batch = options;
+  const auto settings_of = [&](int batch_size) {
+    at_batch.batch_size = batch_size;
+    return run_settings(at_batch, backend, classes);
+  };
+  const auto attempt = [&](int batch_size) {
+    at_batch.batch_size = batch_size;
+    return run(at_batch);
+  };
+  return stepping_down(find_largest(options.max_batch, settings_of, backend, session),
+                       session.world_size() == 1, attempt,
                        [&](const std::string& text) { say(session, wrapped(text, 10)); });
 }
 
