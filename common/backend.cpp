@@ -76,7 +76,8 @@ void declare_options(OptionSet& options, BackendOptions& values) {
       .add("--backend", values.backend,
            "where to compute; auto: the GPU where one is visible or requested (Slurm's variables, "
            "CUDA_VISIBLE_DEVICES), else the CPU")
-      .one_of({"auto", "gpu", "cpu"});
+      .one_of({"auto", "gpu", "cpu"})
+      .first();
   options
       .add("--timeout,-T", values.timeout_s,
            "time after which an operation between ranks counts as hung; 0: never")

@@ -88,11 +88,16 @@ Option& Option::below(double limit) {
   return *this;
 }
 Option& Option::only_where(std::string option, std::vector<std::string> values) {
-  where_.push_back({std::move(option), std::move(values)});
+  where_.push_back({std::move(option), std::move(values), for_values_});
   return *this;
 }
 Option& Option::only_with(std::vector<std::string> options) {
   with_ = std::move(options);
+  with_of_ = for_values_;
+  return *this;
+}
+Option& Option::for_values(std::vector<std::string> own) {
+  for_values_ = std::move(own);
   return *this;
 }
 Option& Option::idle_with(std::vector<std::string> options) {
@@ -124,6 +129,22 @@ Option& Option::default_text(std::string text) {
   default_ = std::move(text);
   return *this;
 }
+Option& Option::alone(std::string value) {
+  alone_ = std::move(value);
+  return *this;
+}
+Option& Option::unit(std::string unit, std::string option) {
+  units_.push_back({std::move(unit), std::move(option)});
+  return *this;
+}
+Option& Option::hidden() {
+  group_.clear();
+  return *this;
+}
+Option& Option::first() {
+  is_first_ = true;
+  return *this;
+}
 
 bool Option::has_name(const std::string& name) const { return is_among(name, names_); }
 
@@ -135,18 +156,23 @@ bool Option::is_list() const {
       target_);
 }
 
+bool Option::has_one_of(const std::vector<std::string>& own) const {
+  return own.empty() || (given_ && is_among(*given_, own));
+}
+
 bool Option::is_on() const {
   auto* const* value = std::get_if<bool*>(&target_);
   return given_ && (value == nullptr || **value);
 }
 
 std::string Option::as_given() const {
-  return is_switch() && is_on() ? name() : fmt::format("{} {}", name(), given_.value_or(""));
+  const bool stands_alone = given_ == "" || (is_switch() && is_on());
+  return stands_alone ? name() : fmt::format("{} {}", name(), given_.value_or(""));
 }
 
 OptionSet::OptionSet(std::string program, std::string summary)
     : program_(std::move(program)), summary_(std::move(summary)) {
-  add_text("--help,-h", "print this text and exit", [this] { return help(); });
+  add_text("--help,-h", "print this text and exit", nullptr);
   add_text("--help-json", "", [this] { return json(); });
 }
 
@@ -163,6 +189,10 @@ Option& OptionSet::add(const std::string& own_names, OptionTarget target, const 
 void OptionSet::add_alias(const std::string& names, const std::string& option,
                           const std::string& value) {
   aliases_.push_back({split_names(names), option, value, group_});
+}
+
+void OptionSet::refuse(const std::string& names, const std::string& reason) {
+  refused_.push_back({split_names(names), reason});
 }
 
 void OptionSet::add_text(const std::string& names, const std::string& help,
@@ -208,8 +238,12 @@ std::vector<std::string> OptionSet::values_of(const Option& option) const {
 
 std::vector<std::string> OptionSet::conditions(const Option& option, bool only_broken) const {
   std::vector<std::string> texts;
-  const auto add = [&](bool holds, const char* relation, const std::string& to) {
-    if (!to.empty() && !(only_broken && holds)) texts.push_back(fmt::format("{} {}", relation, to));
+  const auto add = [&](bool holds, const char* relation, const std::string& to,
+                       const std::vector<std::string>& own = {}) {
+    if (to.empty() || (only_broken && (holds || !option.has_one_of(own)))) return;
+    const std::string values =
+        own.empty() || only_broken ? "" : fmt::format("{} ", fmt::join(own, ", "));
+    texts.push_back(fmt::format("{}{} {}", values, relation, to));
   };
   const auto any_on = [&](const std::vector<std::string>& names) {
     return std::any_of(names.begin(), names.end(), [&](const auto& name) { return is_on(name); });
@@ -220,12 +254,13 @@ std::vector<std::string> OptionSet::conditions(const Option& option, bool only_b
     const auto used = values_of(*other);
     const bool holds = std::find_first_of(used.begin(), used.end(), where.values.begin(),
                                           where.values.end()) != used.end();
-    add(holds, "only with", fmt::format("{} {}", other->name(), fmt::join(where.values, ", ")));
+    add(holds, "only with", fmt::format("{} {}", other->name(), fmt::join(where.values, ", ")),
+        where.own);
   }
   const auto shown = [&](const std::vector<std::string>& names) {
     return fmt::format("{}", fmt::join(known(names), " or "));
   };
-  add(any_on(option.with_), "only with", shown(option.with_));
+  add(any_on(option.with_), "only with", shown(option.with_), option.with_of_);
   add(!any_on(option.idle_with_), "has no effect with", shown(option.idle_with_));
   if (only_broken)
     for (const std::string& other : made_idle_by(option))
@@ -377,12 +412,13 @@ std::vector<OptionSet::Group> OptionSet::groups() const {
       limits += fmt::format("; not with {}", fmt::join(others, ", "));
     if (const Option* other = find(option.brings_.option))
       limits += fmt::format("; adds {} to {}", option.brings_.values[0], other->name());
-    put(option.group_,
-        {option.names_, option.metavar_shown(), option.default_, option.help_, limits,
-         option.is_switch() ? std::vector<std::string>{"on", "off"} : option.choices_});
     for (const Alias& alias : aliases_)
       if (option.has_name(alias.option))
-        put(alias.group, {alias.names, "", "", fmt::format("{} {}", alias.option, alias.value)});
+        limits += fmt::format("; {}: {}", fmt::join(alias.names, ", "), alias.value);
+    put(option.group_,
+        {option.names_, option.metavar_shown(), option.default_, option.help_, limits,
+         option.is_switch() ? std::vector<std::string>{"on", "off"} : option.choices_, false,
+         option.is_first_});
   }
   for (const Text& text : texts_)
     put(text.help.empty() ? "" : "General", {text.names, "", "", text.help});
@@ -419,15 +455,79 @@ void OptionSet::append_help(std::string& out, const Listed& option) {
   out += '\n';
 }
 
-std::string OptionSet::help() const {
-  std::string out = fmt::format("Usage: {} [options]{}{}\n\n", program_,
-                                operands_.metavar.empty() ? "" : " ", operands_.metavar);
-  append_wrapped(out, summary_, 0, 0);
-  out += '\n';
+namespace {
+
+/// "fault-detection" of "Fault detection".
+std::string topic_of(std::string title) {
+  for (char& c : title) c = c == ' ' ? '-' : static_cast<char>(std::tolower(c));
+  return title;
+}
+
+}  // namespace
+
+std::string OptionSet::help_of_all() const {
+  std::string out;
   for (const Group& group : groups()) {
     if (group.title.empty()) continue;
     out += fmt::format("\n{}:\n", group.title);
     for (const Listed& option : group.options) append_help(out, option);
+  }
+  return out;
+}
+
+std::string OptionSet::first_help() const {
+  std::string out = "\nOptions of a first run:\n";
+  for (const Group& group : groups())
+    for (Listed option : group.options) {
+      if (!option.is_first) continue;
+      option.help = option.help.substr(0, option.help.find_first_of(";\n"));
+      option.conditions.clear();
+      append_help(out, option);
+    }
+  return out + "\nMore, by --help GROUP (--help all prints everything):\n" + topic_lines();
+}
+
+std::string OptionSet::topic_lines() const {
+  std::string out;
+  for (const Group& group : groups()) {
+    if (group.title.empty()) continue;
+    std::string line = fmt::format("{:{}}{:<12} ", "", kIndent, topic_of(group.title));
+    std::string names;
+    for (const Listed& option : group.options)
+      names += (names.empty() ? "" : " ") + option.names.front().substr(2);
+    constexpr std::size_t kNames = kWidth - kIndent - 13;
+    if (names.size() > kNames) names = names.substr(0, names.rfind(' ', kNames - 4)) + " ...";
+    out += line + names + "\n";
+  }
+  for (const Text& topic : topics_)
+    out += fmt::format("{:{}}{:<12} {}\n", "", kIndent, topic.names.front(), topic.help);
+  return out;
+}
+
+std::string OptionSet::help(const std::string& topic) const {
+  std::string out = usage_.empty()
+                        ? fmt::format("Usage: {} [options]{}{}\n", program_,
+                                      operands_.metavar.empty() ? "" : " ", operands_.metavar)
+                        : usage_;
+  const auto begins = [&](const std::string& title) {
+    return !title.empty() && topic_of(title).starts_with(topic);
+  };
+  if (topic.empty() || topic == "all") {
+    out += '\n';
+    append_wrapped(out, summary_, 0, 0);
+    out += '\n';
+    out += topic.empty() && !usage_.empty() ? first_help() : help_of_all();
+  } else {
+    out.clear();
+    for (const Text& text : topics_)
+      if (begins(text.names.front())) return text.print();
+    for (const Group& group : groups()) {
+      if (!out.empty() || !begins(group.title)) continue;
+      out = group.title + ":\n";
+      for (const Listed& option : group.options) append_help(out, option);
+    }
+    if (out.empty())
+      throw UsageError(fmt::format("--help {}: must be all or one of\n{}", topic, topic_lines()));
   }
   std::replace(out.begin(), out.end(), kNoBreak, ' ');
   return out;

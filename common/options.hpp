@@ -46,6 +46,8 @@ class Option {
   Option& uses_only(std::vector<std::string> options);
   /// It contradicts these.
   Option& not_with(std::vector<std::string> options);
+  /// The conditions that follow hold for these values alone.
+  Option& for_values(std::vector<std::string> own);
   /// If this option is given, the program also uses `value` of `option`.
   Option& brings(std::string option, std::string value);
   /// The value is the path of a file that must exist: OptionSet::missing_file checks it. `source`,
@@ -55,17 +57,34 @@ class Option {
   Option& metavar(std::string text);
   /// The words for a default that depends on the machine.
   Option& default_text(std::string text);
+  /// Where the option stands alone it has this value. "on" means the same, and "off" not given.
+  Option& alone(std::string value);
+  /// "500steps" is 500 of `option`, and so is that part of "5,500steps"; "every:30" is 30 where the
+  /// unit ends with a colon. `option` itself is declared hidden().
+  Option& unit(std::string unit, std::string option);
+  /// Not in the help: what another option's units set, or a name of earlier versions.
+  Option& hidden();
+  /// One of those that --help lists without a group.
+  Option& first();
 
  private:
   friend class OptionSet;
   struct Condition {
     std::string option;
     std::vector<std::string> values;
+    std::vector<std::string> own = {};  // of this option, where it holds; empty: all
+  };
+  struct Unit {
+    std::string text, option;
+    /// The value without the unit, if it has it.
+    std::optional<std::string> value_of(const std::string& part) const;
   };
   const std::string& name() const { return names_.front(); }
   bool has_name(const std::string& name) const;
   bool is_switch() const { return std::holds_alternative<bool*>(target_); }
   bool is_list() const;
+  /// Given, with one of these values.
+  bool has_one_of(const std::vector<std::string>& own) const;
   /// Given, and no switch that is off.
   bool is_on() const;
   /// "--staleness 2" as it was given, "--no-overlap" of a switch.
@@ -89,10 +108,14 @@ class Option {
   std::optional<double> at_least_, at_most_, below_;
   std::vector<Condition> where_;
   std::vector<std::string> with_, idle_with_, not_with_, uses_only_;
+  std::vector<std::string> for_values_, with_of_;
+  std::vector<Unit> units_;
+  std::optional<std::string> alone_;
+  bool is_first_ = false;
   Condition brings_;
   bool is_existing_file_ = false;
   std::string source_;
-  std::optional<std::string> given_;  // the last value given
+  std::optional<std::string> given_;  // the last value given; "" where it stood alone
   bool is_default_ = false;           // given, but not on the command line
 };
 
@@ -131,9 +154,17 @@ class OptionSet {
   /// An option that ends the program with a text: --help, --version. Hidden where help is empty.
   void add_text(const std::string& names, const std::string& help,
                 std::function<std::string()> text);
-  /// Options declared from here on stand under this title in the help. An empty one hides them:
-  /// they are for tests. The record has them.
+  /// Options declared from here on stand under this title in the help, which --help TITLE prints
+  /// alone. An empty one hides them: they are for tests. The record has them.
   void heading(const std::string& title) { group_ = title; }
+  /// For a program of many options, what --help begins with: how it is started, with examples.
+  /// Then --help without a group lists the options that are first(), and the groups.
+  void usage(const std::string& text) { usage_ = text; }
+  /// --help TOPIC prints this text.
+  void help_topic(const std::string& topic, const std::string& help,
+                  std::function<std::string()> text) {
+    topics_.push_back({{topic}, help, std::move(text)});
+  }
   /// Where `option`, of texts, is given, `arguments` of its value are arguments too: defaults,
   /// which the command line's own replace, and which are ignored where these make them idle or
   /// contradict them. `arguments` may throw UsageError.
@@ -146,6 +177,8 @@ class OptionSet {
   void take_operands(const std::string& metavar, std::vector<std::string>& into) {
     operands_ = {metavar, &into};
   }
+  /// These options were removed: where one is given, an error names it with the reason.
+  void refuse(const std::string& names, const std::string& reason);
   /// Runs after parsing; throws UsageError where options do not fit together in a way that no
   /// declaration says.
   void check(std::function<void()> check) { checks_.push_back(std::move(check)); }
@@ -172,7 +205,9 @@ class OptionSet {
   bool given(const std::string& name) const;
 
   std::vector<OptionValue> values() const;
-  std::string help() const;
+  /// All of it, of one group (with a lower-case title) or topic, or, where `topic` is empty, how
+  /// to begin. Throws UsageError naming the topics that there are.
+  std::string help(const std::string& topic = "") const;
   /// {"program", "summary", "groups": [{"title", "options": [{"names", "metavar", "default",
   /// "choices", "help", "hidden"}]}]}: man page, completion and tables are made from it.
   std::string json() const;
@@ -187,6 +222,10 @@ class OptionSet {
     std::vector<std::string> names;
     std::string option, value, group;
   };
+  struct Refused {
+    std::vector<std::string> names;
+    std::string reason;
+  };
   struct Text {
     std::vector<std::string> names;
     std::string help;
@@ -198,6 +237,7 @@ class OptionSet {
     std::string conditions = {};
     std::vector<std::string> choices = {};
     bool hidden = false;
+    bool is_first = false;
     std::string text() const;
   };
   struct Group {
@@ -222,18 +262,27 @@ class OptionSet {
   enum class From { command_line, defaults };
   void read(const std::vector<std::string>& arguments, From from);
   void read_defaults();
+  /// One value from the command line or the defaults, with its units.
+  void give(Option& option, const std::string& value, From from);
+  Option& existing(const std::string& argument, const std::string& name);
   /// Whether the command line contradicts it.
   bool contradicted(const Option& option) const;
   std::string suggestion(const std::string& unknown) const;
   std::vector<Group> groups() const;
   static void append_help(std::string& out, const Listed& option);
+  std::string help_of_all() const;
+  std::string first_help() const;
+  std::string topic_lines() const;
 
   std::string program_;
   std::string summary_;
+  std::string usage_;
   std::string group_ = "Options";
   std::deque<Option> options_;  // declarations keep their place
   std::vector<Alias> aliases_;
+  std::vector<Refused> refused_;
   std::vector<Text> texts_;
+  std::vector<Text> topics_;
   std::map<const void*, List> lists_;  // by the single value's target
   std::vector<std::function<void()>> checks_;
   struct Defaults {

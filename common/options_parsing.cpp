@@ -7,6 +7,7 @@
 #include <cstdlib>
 #include <limits>
 #include <numeric>
+#include <sstream>
 
 #include "common/options.hpp"
 
@@ -147,10 +148,16 @@ std::size_t parse_bytes(const std::string& option, const std::string& text) {
 
 std::optional<OptionSet::Ending> OptionSet::parse(int argc, const char* const* argv) {
   std::vector<std::string> arguments(argv + 1, argv + argc);
-  for (const std::string& argument : arguments)
-    if (const Text* text = find_text(argument)) return Ending{ExitCode::pass, text->print()};
-  const bool ignore_idle = std::erase(arguments, "--ignore-idle") > 0;
   try {
+    for (std::size_t i = 0; i < arguments.size(); ++i) {
+      const Text* text = find_text(arguments[i]);
+      if (text == nullptr) continue;
+      if (text->print) return Ending{ExitCode::pass, text->print()};
+      const bool named = i + 1 < arguments.size() && !is_option(arguments[i + 1]);
+      return Ending{ExitCode::pass,
+                    help(Argument(arguments[i]).value.value_or(named ? arguments[i + 1] : ""))};
+    }
+    const bool ignore_idle = std::erase(arguments, "--ignore-idle") > 0;
     read(arguments, From::command_line);
     read_defaults();
     for (Option& option : options_) option.expand_all();
@@ -191,27 +198,62 @@ void OptionSet::read(const std::vector<std::string>& arguments, From from) {
     if (!is_option(arguments[i]))
       throw UsageError(fmt::format("unexpected argument {}; see --help", arguments[i]));
     Argument argument(arguments[i]);
+    for (const Refused& refused : refused_)
+      if (std::find(refused.names.begin(), refused.names.end(), argument.name) !=
+          refused.names.end())
+        throw UsageError(fmt::format("{} was removed: {}", argument.name, refused.reason));
     for (const Alias& alias : aliases_)
       if (std::find(alias.names.begin(), alias.names.end(), argument.name) != alias.names.end())
         argument = Argument(alias.option + "=" + alias.value);
-    const auto option = std::find_if(options_.begin(), options_.end(), [&](const Option& known) {
-      return known.has_name(argument.name);
-    });
-    if (option == options_.end())
-      throw UsageError(
-          fmt::format("unknown option {}{}; see --help", arguments[i], suggestion(argument.name)));
-    if (!argument.value && option->is_switch() && !next_is_value()) argument.value = "on";
+    Option& option = existing(arguments[i], argument.name);
+    const bool may_stand_alone = option.is_switch() || option.alone_;
+    if (!argument.value && may_stand_alone && !next_is_value()) argument.value = "on";
     if (!argument.value) {
       if (++i == arguments.size())
         throw UsageError(fmt::format("{}: requires a value", argument.name));
       argument.value = arguments[i];
-      while (option->is_list() && next_is_value()) *argument.value += "," + arguments[++i];
+      while (option.is_list() && next_is_value()) *argument.value += "," + arguments[++i];
     }
-    const bool replaced = option->given_ && !option->is_default_;
-    if (from == From::defaults && (replaced || contradicted(*option))) continue;
-    option->assign(*argument.value);
-    option->is_default_ = from == From::defaults;
+    give(option, *argument.value, from);
   }
+}
+
+Option& OptionSet::existing(const std::string& argument, const std::string& name) {
+  for (Option& option : options_)
+    if (option.has_name(name)) return option;
+  throw UsageError(fmt::format("unknown option {}{}; see --help", argument, suggestion(name)));
+}
+
+std::optional<std::string> Option::Unit::value_of(const std::string& part) const {
+  const bool leads = text.ends_with(':');
+  if (part.size() <= text.size() || !(leads ? part.starts_with(text) : part.ends_with(text)))
+    return std::nullopt;
+  return leads ? part.substr(text.size()) : part.substr(0, part.size() - text.size());
+}
+
+void OptionSet::give(Option& option, const std::string& value, From from) {
+  std::string own = value;
+  if (!option.units_.empty()) {
+    own.clear();
+    std::istringstream parts(value);
+    for (std::string part; std::getline(parts, part, ',');) {
+      const auto unit = std::find_if(option.units_.begin(), option.units_.end(),
+                                     [&](const auto& known) { return known.value_of(part); });
+      if (unit == option.units_.end())
+        own += (own.empty() ? "" : ",") + part;
+      else
+        give(existing(unit->option, unit->option), *unit->value_of(part), from);
+    }
+    if (own.empty() && !value.empty()) return;
+  }
+  if (option.alone_ && value == "off") return;
+  if (option.alone_ && value == "on") own = *option.alone_;
+  const bool replaced = option.given_ && !option.is_default_;
+  if (from == From::defaults && (replaced || contradicted(option))) return;
+  if (option.alone_ && value == "on" && option.given_) return;  // what was given says more
+  option.assign(own);
+  if (option.alone_ && value == "on") option.given_ = "";  // without a value
+  option.is_default_ = from == From::defaults;
 }
 
 std::string OptionSet::suggestion(const std::string& unknown) const {

@@ -25,6 +25,8 @@
 namespace shakedown {
 namespace {
 
+constexpr const char* kLaunchers = "SHAKEDOWN_RECORD";  // of launch/mpi, which prints the headline
+
 std::string new_run_id() {
   std::random_device random;
   return fmt::format("{}-{}-{:08x}{:08x}", utc_now(), host_name(), random(), random());
@@ -124,6 +126,22 @@ void Record::write(const std::string& kind, const Json& fields) {
     }
     done += static_cast<std::size_t>(wrote);
   }
+}
+
+std::int64_t unix_ms() {
+  const auto since = std::chrono::system_clock::now().time_since_epoch();
+  return std::chrono::duration_cast<std::chrono::milliseconds>(since).count();
+}
+
+std::string record_or_launchers(const std::string& path) {
+  const char* launchers = std::getenv(kLaunchers);
+  return path.empty() && launchers != nullptr ? launchers : path;
+}
+
+std::string text_of_report(const std::string& path) {
+  if (std::getenv(kLaunchers) != nullptr) return "";
+  return "report: " + (path.empty() ? "--record FILE keeps what results/report reads"
+                                    : "results/report " + path);
 }
 
 std::string json_text(const Json& json, int indent) {

@@ -48,6 +48,12 @@ class Record {
 
 /// Now, as 2026-11-21T06:23:00Z.
 std::string utc_now();
+/// Now, in milliseconds since 1970.
+std::int64_t unix_ms();
+/// `path`, or where that is empty the file that launch/mpi names in SHAKEDOWN_RECORD.
+std::string record_or_launchers(const std::string& path);
+/// The line that ends a run without launch/mpi, which prints the report's headline.
+std::string text_of_report(const std::string& path);
 
 /// As text. Bytes that are not UTF-8, which names of hosts, files and devices may have, become
 /// U+FFFD.

@@ -20,7 +20,7 @@ VERSIONS = re.compile(r"(<!-- versions -->\n).*?(<!-- end -->)", re.S)
 
 OPTIONS_HEAD = """# Options
 
-Generated from the programs by `make docs`; do not edit. `PROGRAM --help` prints the same.
+Generated from the programs by `make docs`; do not edit. `PROGRAM --help all` prints the same.
 
 Underscores are accepted for hyphens. An option that is given twice has its last value. An option that another one makes
 idle is an error that names both.

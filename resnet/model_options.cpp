@@ -17,7 +17,7 @@ void declare_options(OptionSet& options, ModelOptions& values) {
   for (const Architecture& architecture : architectures())
     (architecture.for_tests ? for_tests : names).push_back(architecture.name);
   options.heading("Network");
-  options.add("--model", values.model, "network").one_of(names).unlisted(for_tests);
+  options.add("--model", values.model, "network").one_of(names).unlisted(for_tests).first();
   options
       .add("--weights", values.weights,
            "start from this .safetensors file with torchvision's parameter names")
@@ -38,7 +38,8 @@ void declare_options(OptionSet& options, ModelOptions& values) {
            "type of activations, weights and gradients; the cpu backend computes in fp32 and says "
            "so")
       .one_of({"auto", "fp32", "tf32", "fp16", "bf16"})
-      .default_text("tf32 on gpu, fp32 on cpu");
+      .default_text("tf32 on gpu, fp32 on cpu")
+      .first();
   options.add_alias("--amp,--use-amp", "--precision", "fp16");
   options
       .add(

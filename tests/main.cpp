@@ -30,7 +30,7 @@ MpiSession* current_session = nullptr;
 
 /// The cases that ran on this rank.
 struct Count {
-  std::string skipped_now;  // why the case that runs is skipped
+  std::string name, skipped_now;  // of the case that runs; why it is skipped
   int passed = 0;
   std::map<std::string, int> skipped;  // by reason
 } count;
@@ -38,7 +38,10 @@ struct Count {
 class Counter : public ListenerBase {
  public:
   using ListenerBase::ListenerBase;
-  void testCaseStarting(const Catch::TestCaseInfo&) override { count.skipped_now.clear(); }
+  void testCaseStarting(const Catch::TestCaseInfo& info) override {
+    count.name = info.name;
+    count.skipped_now.clear();
+  }
   void testCaseEnded(const Catch::TestCaseStats& stats) override {
     if (!stats.totals.assertions.allOk()) return;
     if (count.skipped_now.empty())
@@ -65,8 +68,7 @@ void print_count() {
 
 void skip_case(const std::string& why) {
   if (count.skipped_now.empty() && current_session->is_root())
-    std::printf("skipped, %s: %s\n", why.c_str(),
-                Catch::getResultCapture().getCurrentTestName().c_str());
+    std::printf("skipped, %s: %s\n", why.c_str(), count.name.c_str());
   count.skipped_now = why;
 }
 

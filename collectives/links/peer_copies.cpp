@@ -12,14 +12,15 @@ namespace {
 
 constexpr int kWarmup = 2;
 constexpr int kCopies = 4;  // of a sample
-constexpr std::size_t kWord = 8;
+constexpr std::size_t kWordBytes = 8;
 // Words from one sample's data to the next's: whole pages, as copy engines need 25 % longer, both
 // ways, for what begins within one (630 instead of 784 GB/s on two H200).
-constexpr std::size_t kStep = (std::size_t{2} << 20) / kWord;
-constexpr std::size_t kMostWords = (std::size_t{1} << 30) / kWord;    // over NVLink: 11 ms a sample
-constexpr std::size_t kPcieWords = (std::size_t{128} << 20) / kWord;  // over PCIe: 20 ms
-constexpr std::size_t kLeastWords = (std::size_t{16} << 20) / kWord;
-constexpr std::size_t kSpare = kStep * (kWarmup + kLinkSamples);
+constexpr std::size_t kMessageStep = (std::size_t{2} << 20) / kWordBytes;
+constexpr std::size_t kMostWords =
+    (std::size_t{1} << 30) / kWordBytes;  // over NVLink: 11 ms a sample
+constexpr std::size_t kPcieWords = (std::size_t{128} << 20) / kWordBytes;  // over PCIe: 20 ms
+constexpr std::size_t kLeastWords = (std::size_t{16} << 20) / kWordBytes;
+constexpr std::size_t kSpare = kMessageStep * (kWarmup + kLinkSamples);
 
 }  // namespace
 
@@ -36,14 +37,14 @@ PeerCopies::PeerCopies(Backend& backend, MpiSession& session, const NodeMap& nod
       meeting_(*backend.device, 2, Place::host) {
   const std::vector<double> room =
       session.all_gather(static_cast<double>(backend.device->memory().free_bytes) / 4);
-  const double least = *std::min_element(room.begin(), room.end()) / kWord;
-  words_ = std::min(kMostWords, static_cast<std::size_t>(least) / kStep * kStep);
+  const double least = *std::min_element(room.begin(), room.end()) / kWordBytes;
+  words_ = std::min(kMostWords, static_cast<std::size_t>(least) / kMessageStep * kMessageStep);
   if (words_ < kLeastWords) {
     words_ = 0;
     remarks_.push_back("copies between peers: not enough free GPU memory");
     return;
   }
-  memory_ = Buffer(*backend.device, (2 * words_ + kSpare) * kWord);
+  memory_ = Buffer(*backend.device, (2 * words_ + kSpare) * kWordBytes);
   const auto rank = static_cast<std::size_t>(session.rank());
   node_ = backend.host->split(nodes.node_of[rank], session.rank());
   mapped_ = shakedown::gpu::map_reachable(*node_, *backend.device, memory_.view(DataType::uint64));
@@ -73,7 +74,7 @@ std::size_t PeerCopies::words_of(const RankPair& pair) const {
 
 View PeerCopies::outgoing(int rank, std::size_t words, int message) const {
   const auto local = static_cast<std::size_t>(nodes_.local_rank[static_cast<std::size_t>(rank)]);
-  return mapped_->views()[local].slice(kStep * static_cast<std::size_t>(message), words);
+  return mapped_->views()[local].slice(kMessageStep * static_cast<std::size_t>(message), words);
 }
 
 View PeerCopies::incoming(int rank, std::size_t words) const {
@@ -144,7 +145,7 @@ PeerCopies::Times PeerCopies::time_copies(Manner manner, Way way, bool first, in
     if (receives)
       times.wrong +=
           messages_.check(incoming(rank, words), pattern_of(peer, rank), 0,
-                          kStep * static_cast<std::uint64_t>(message), message, complaint_);
+                          kMessageStep * static_cast<std::uint64_t>(message), message, complaint_);
   }
   return times;
 }
@@ -175,7 +176,7 @@ LinkFigure PeerCopies::figure_of(Manner manner, Way way, const RankPair& pair,
   else if (!problem_of(pair).empty())
     figure.taken = judge::Taken::not_supported;
   if (figure.taken != judge::Taken::measured) return figure;
-  const std::size_t bytes = kWord * words_of(pair);
+  const std::size_t bytes = kWordBytes * words_of(pair);
   figure.conditions["bytes"] = std::to_string(bytes);
   const std::size_t kind = static_cast<std::size_t>(manner) * ways + way;
   const Times& a = times[static_cast<std::size_t>(pair.first)][kind];

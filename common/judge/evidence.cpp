@@ -25,7 +25,7 @@ namespace {
 namespace fs = std::filesystem;
 constexpr const char* kRuns = "runs.jsonl";
 
-std::string text(const Json& line, const char* key) {
+std::string text_at(const Json& line, const char* key) {
   const auto found = line.find(key);
   return found != line.end() && found->is_string() ? found->get<std::string>() : "";
 }
@@ -40,14 +40,14 @@ std::vector<std::string> texts(const Json& line, const char* key) {
 
 Statement statement_of(const Json& line) {
   Statement said;
-  said.verdict = {named(kScopes, text(line, "scope")).value_or(Scope::job),
-                  text(line, "name"),
-                  named(kOutcomes, text(line, "verdict")).value_or(Outcome::inconclusive),
-                  text(line, "cause"),
-                  named(kClasses, text(line, "class")),
-                  text(line, "action")};
-  said.verdict.check = text(line, "check");
-  said.stage = text(line, "stage");
+  said.verdict = {named(kScopes, text_at(line, "scope")).value_or(Scope::job),
+                  text_at(line, "name"),
+                  named(kOutcomes, text_at(line, "verdict")).value_or(Outcome::inconclusive),
+                  text_at(line, "cause"),
+                  named(kClasses, text_at(line, "class")),
+                  text_at(line, "action")};
+  said.verdict.check = text_at(line, "check");
+  said.stage = text_at(line, "stage");
   said.nodes = texts(line, "nodes");
   said.accepted = line.value("accepted", Json()) == true;
   return said;
@@ -82,13 +82,13 @@ class Reader {
     };
     std::vector<Part> parts;
     for_lines(fs::path(folder) / kRuns, {"node", "stage", "verdict"}, [&](const Json& line) {
-      const std::string kind = text(line, "kind");
+      const std::string kind = text_at(line, "kind");
       if (kind == "node") {
-        read_.evidence.nodes.push_back(text(line, "name"));
-        for (const std::string& host : texts(line, "hosts")) node_of_[host] = text(line, "name");
+        read_.evidence.nodes.push_back(text_at(line, "name"));
+        for (const std::string& host : texts(line, "hosts")) node_of_[host] = text_at(line, "name");
       } else if (kind == "stage") {
-        parts.push_back({text(line, "record"), text(line, "name"), texts(line, "nodes")});
-      } else if (stage_.empty() || text(line, "stage") == stage_) {
+        parts.push_back({text_at(line, "record"), text_at(line, "name"), texts(line, "nodes")});
+      } else if (stage_.empty() || text_at(line, "stage") == stage_) {
         read_.evidence.statements.push_back(statement_of(line));
       }
     });
@@ -122,8 +122,8 @@ class Reader {
     for_lines(
         file, {"run", "metric", "verdict", "end"},
         [&](const Json& line) {
-          const std::string kind = text(line, "kind");
-          Run& run = runs[text(line, "run_id")];
+          const std::string kind = text_at(line, "kind");
+          Run& run = runs[text_at(line, "run_id")];
           if (kind == "metric") {
             metric(line, name, stage);
           } else if (kind == "end") {
@@ -166,7 +166,7 @@ class Reader {
   static bool is_explained(const Run& run) {
     return run.exit_code == 0 ||
            std::any_of(run.verdicts.begin(), run.verdicts.end(), [](const Json& line) {
-             return named(kOutcomes, text(line, "verdict")).value_or(Outcome::inconclusive) >=
+             return named(kOutcomes, text_at(line, "verdict")).value_or(Outcome::inconclusive) >=
                     Outcome::inconclusive;
            });
   }
@@ -184,15 +184,15 @@ class Reader {
     for (std::string& host : o.of.hosts)
       if (const auto node = node_of_.find(host); node != node_of_.end()) host = node->second;
     if (!stage.empty()) o.stage = stage;
-    o.run = text(line, "run_id");
+    o.run = text_at(line, "run_id");
     read_.evidence.observations.push_back(std::move(o));
     read_.records.push_back(name);
   }
 
   /// A rate's verdict, and a job's that rates are the reason of, is concluded anew.
   void statement(const Json& line, const Run& run) {
-    const std::string scope = text(line, "scope");
-    if (line.contains("metric") || (scope == "job" && text(line, "check") == "rates")) return;
+    const std::string scope = text_at(line, "scope");
+    if (line.contains("metric") || (scope == "job" && text_at(line, "check") == "rates")) return;
     Statement said = statement_of(line);
     const auto at = run.places.find(said.verdict.name);
     if (scope == "node")
@@ -233,7 +233,7 @@ void for_lines(const std::string& path, const std::vector<const char*>& kinds,
     }
     if (!json.is_object() || !json.contains("kind"))
       throw UsageError(fmt::format("{}: line {} is no record", path, number));
-    if (std::find(kinds.begin(), kinds.end(), text(json, "kind")) == kinds.end()) continue;
+    if (std::find(kinds.begin(), kinds.end(), text_at(json, "kind")) == kinds.end()) continue;
     try {
       use(json);
     } catch (const UsageError& error) {

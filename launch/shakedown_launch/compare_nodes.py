@@ -36,12 +36,7 @@ def main(arguments):
     if not paths:
         raise UsageError("no record named")
     expected = nodes_in(values["--expect-nodes"]) if "--expect-nodes" in values else []
-    jobs = []
-    for path in files(paths):
-        of_file = jobs_in(path)
-        if not of_file:
-            say(f"{path}: has no figures of one node alone")
-        jobs += of_file
+    jobs = [job for path in files(paths) for job in jobs_in(path)]
     judged = judge(jobs)
     compared = False
     for each in series.measured(types.SimpleNamespace(figures=judged.figures)):
@@ -136,21 +131,19 @@ def jobs_in(path):
     """Those of a record that ran on a single node; of a file that a job left empty none."""
     try:
         with open(path, encoding="utf-8", errors="replace") as file:
-            if not any(map(str.strip, file)):
-                return []
+            empty = not any(map(str.strip, file))
     except OSError as error:
         raise UsageError(f"{path}: {error.strerror}") from None
-    read = records.read(path)
-    if all(line["kind"] == records.UNREADABLE for line in read):
+    read = [] if empty else records.read(path)
+    if read and all(line["kind"] == records.UNREADABLE for line in read):
         raise UsageError(f"{path}: not a record, which is a .jsonl file of a program: line "
                          f"{read[0]['line']}: {read[0]['cause']}")
-    return list(of_single_nodes(read))
-
-
-def of_single_nodes(lines):
-    for head, of_job in records.jobs(lines):
-        hosts = tuple(dict.fromkeys(head.get("hosts", [])))
-        metrics = [line for line in of_job if line["kind"] == "metric"]
+    found = []
+    for head, lines in records.jobs(read):
+        hosts, metrics = set(head.get("hosts", [])), [line for line in lines if line["kind"] == "metric"]
         if len(hosts) == 1 and metrics:
-            yield Job(hosts[0], head.get("program", ""), head.get("gpu_uuids") or (),
-                      "".join(head.get("boot_ids", [])[:1]), metrics)
+            found.append(Job(hosts.pop(), head.get("program", ""), head.get("gpu_uuids") or (),
+                             "".join(head.get("boot_ids", [])[:1]), metrics))
+    if not found:
+        say(f"{path}: has no figures of one node alone")
+    return found

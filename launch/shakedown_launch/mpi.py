@@ -9,6 +9,7 @@ import stat
 
 from . import gpus, hosts, messages, places, ranks, slurm
 from .command import Command, InconclusiveError, Option, UsageError, parse, positive, say
+from .headline import RECORD, Headline
 from .job import RUNNING, Job, Output
 
 RANK_OPTIONS = [
@@ -40,6 +41,8 @@ COMMAND = Command(
      Option(("--grace",), "S",
             "seconds between the failure of a rank, or a signal, and the kill of the ranks that "
             "still run (default: 10); use more where bin/train writes a large checkpoint"),
+     Option(("--quiet",), None,
+            "do not print the verdict and the sentences of results/report after bin/train and bin/compare"),
      Option(("--dry-run",), None, "print the mpirun command, and exit")],
     """
     PROGRAM is searched in SHAKEDOWN_BIN, in bin/ next to launch/, next to the installed
@@ -103,6 +106,7 @@ def environment(what, environ):
 def job(what, environ=None, log=None, shown=True, grace=10):
     """A Job, not yet started, of a ranks.Request."""
     environ = environment(what, os.environ if environ is None else environ)
+    environ.setdefault(RECORD, "")  # the program does not print how to report: the command that starts it does
     terminals = "".join(str(descriptor) for descriptor in (1, 2) if shown and os.isatty(descriptor))
     if terminals:
         environ["SHAKEDOWN_TERMINAL"] = terminals  # to the ranks they are pipes
@@ -181,9 +185,12 @@ def main(arguments):
         import shlex
         print(shlex.join(line(what, environment(what, os.environ))))
         return 0
-    started = job(what, grace=grace)
+    first = next(iter(ranks.names(what, os.environ)), "localhost")
+    headline = Headline(what.words, "" if hosts.is_here(first, os.uname().nodename) else first, "--quiet" in values)
+    started = job(what, {**os.environ, **headline.environment()}, grace=grace)
     started.start()
     started.wait()
     if started.result.code and started.result.stopped and RUNNING.stopped:
         say(f"stopped by {signal.Signals(RUNNING.stopped).name}")
+    headline.show(started.result.code)
     return started.result.code

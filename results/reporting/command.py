@@ -2,7 +2,6 @@
 
 import argparse
 import errno
-import json
 import os
 import pathlib
 import sys
@@ -169,13 +168,6 @@ def write_history(runs, folder):
     return code
 
 
-def draw_written(folder):
-    """Of the folder of bin/train --history, until that goes."""
-    from .plots import curves
-    curves.draw(json.loads((folder / "training_history.json").read_text()), folder)
-    return PASS
-
-
 def write_mllog(runs, folder):
     lines = mllog.lines_of(runs)
     folder.mkdir(parents=True, exist_ok=True)
@@ -249,8 +241,6 @@ def show(found, options, name):
 
 def run(options):
     """The exit code."""
-    if options.history and pathlib.Path(options.runs[0], "training_history.json").exists():
-        return draw_written(pathlib.Path(options.runs[0]))
     if options.history or options.mllog:
         tell = write_history if options.history else write_mllog
         return tell(read_runs(options.runs), options.output or default_folder())

@@ -6,7 +6,7 @@ from itertools import combinations
 
 from . import inputs, verdict, words
 from .intervals import accuracy_margin, distinct
-from .records import configuration_of, number, texts
+from .records import configuration_of, number, text, texts
 from .summary import TERMS, ranked
 from .trainings import restarts_of
 
@@ -221,7 +221,23 @@ def runs(summary):
         differing = dict.fromkeys(texts(run.header, "versions_by_rank"))
         if differing:
             yield None, f"Versions differ between the ranks of {run.name}: {'; '.join(differing)}."
-    yield from ((None, text) for text in mixed_options(summary))
+        causes = {}
+        for record in run.of("skipped"):
+            causes.setdefault(text(record, "cause"), []).append(
+                f"{text(record, 'strategy')} on {words.count(number(record, 'world_size') or 0, 'rank')}")
+        yield from ((None, f"Not run in {run.name}: {words.listed(names)}: {cause}.") for cause, names in causes.items())
+    yield from ((None, text_) for text_ in [*stale(summary), *mixed_options(summary)])
+
+
+def stale(summary):
+    """How old the weights were that gradients of an asynchronous server were computed with."""
+    for measured in summary.measured.values():
+        for step in measured.steps[-1:]:
+            updates = step.get("staleness_updates")
+            if isinstance(updates, list) and any(updates):
+                name = ", ".join(filter(None, (measured.strategy, summary.label(measured.conditions))))
+                yield (f"{name}: {words.percent(updates[0] / sum(updates), 0)} of the gradients were not stale, the "
+                       f"oldest was {words.count(len(updates) - 1, 'update')} old.")
 
 
 def mixed_options(summary):

@@ -1,6 +1,8 @@
 """Page one: the verdict with its reason, and four sentences: what is fastest, where the time goes, what
 would help most, what is noise."""
 
+import pathlib
+
 from . import machine_tables, text, verdict, what_if, words
 from .communication_tables import hidden_share
 from .intervals import distinct
@@ -15,10 +17,13 @@ UNACCOUNTED = 0.5  # of a step: more says that something else ran
 
 
 def text_of(path, start=0):
-    """The headline of the runs that a file has from this byte on, as launch/mpi prints it; empty without one."""
-    runs = read_file(path, start)
+    """The headline of the runs that a file has from this byte on, as launch/mpi prints it; empty where nothing
+    was trained."""
+    runs = read_file(pathlib.Path(path), start)
+    if not any(run.of("step") or run.of("epoch") for run in runs):
+        return ""
     distinguish(runs)
-    return text.verdict_text(*headline(Summary(runs)), text.terminal_width()) if runs else ""
+    return text.verdict_text(*headline(Summary(runs)), text.terminal_width())
 
 
 def headline(summary):

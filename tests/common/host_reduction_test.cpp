@@ -13,7 +13,8 @@
 namespace shakedown {
 namespace {
 
-constexpr std::size_t kCount = 2500;  // more than a block of the computation, and no multiple of it
+constexpr std::size_t kElements =
+    2500;  // more than a block of the computation, and no multiple of it
 
 /// Three inputs of small numbers, each reduction, the result in place of the last input.
 template <class T>
@@ -24,7 +25,7 @@ void check_type(DataType type) {
   for (const Reduction op : all_reductions()) {
     std::array<std::vector<T>, 3> inputs;
     std::vector<T> expected;
-    for (std::size_t i = 0; i < kCount; ++i) {
+    for (std::size_t i = 0; i < kElements; ++i) {
       const std::array<T, 3> v{value(0, i), value(1, i), value(2, i)};
       for (std::size_t k = 0; k < 3; ++k) inputs[k].push_back(v[k]);
       const T sum = static_cast<T>(v[0] + v[1] + v[2]);
@@ -35,7 +36,7 @@ void check_type(DataType type) {
                                                  : std::max({v[0], v[1], v[2]}));
     }
     const std::array<const void*, 3> from{inputs[0].data(), inputs[1].data(), inputs[2].data()};
-    reduce_elements(op, from, {inputs[2].data(), kCount, type, Place::host});
+    reduce_elements(op, from, {inputs[2].data(), kElements, type, Place::host});
     CAPTURE(name_of(type), name_of(op));
     CHECK(inputs[2] == expected);
   }
@@ -58,15 +59,15 @@ TEST_CASE("16-bit floating-point sums are rounded once", "[host_reduction]") {
   const bool half = GENERATE(true, false);
   const float least = half ? 0x1p-11F : 0x1p-8F;  // half of the step above 1: alone it is lost
   const auto bits = [&](float x) { return half ? float_to_float16(x) : float_to_bfloat16(x); };
-  const std::vector<std::uint16_t> one(kCount, bits(1));
-  const std::vector<std::uint16_t> little(kCount, bits(least));
-  std::vector<std::uint16_t> sum(kCount);
-  const View to(sum.data(), kCount, half ? DataType::float16 : DataType::bfloat16, Place::host);
+  const std::vector<std::uint16_t> one(kElements, bits(1));
+  const std::vector<std::uint16_t> little(kElements, bits(least));
+  std::vector<std::uint16_t> sum(kElements);
+  const View to(sum.data(), kElements, half ? DataType::float16 : DataType::bfloat16, Place::host);
   reduce_elements(Reduction::sum,
                   std::array<const void*, 3>{one.data(), little.data(), little.data()}, to);
-  CHECK(sum == std::vector<std::uint16_t>(kCount, bits(1 + 2 * least)));
+  CHECK(sum == std::vector<std::uint16_t>(kElements, bits(1 + 2 * least)));
   divide_elements(to, 2);
-  CHECK(sum == std::vector<std::uint16_t>(kCount, bits(0.5F + least)));
+  CHECK(sum == std::vector<std::uint16_t>(kElements, bits(0.5F + least)));
 }
 
 TEST_CASE("what the host cannot reduce is refused", "[host_reduction]") {

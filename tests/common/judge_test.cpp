@@ -105,8 +105,9 @@ References of(const std::vector<ReferenceFigure>& figures) {
 }
 const References kNone{std::vector<Reference>{}};
 
-Judgement judged(const std::vector<Observation>& observations, const References& references = kNone,
-                 const Request& request = {}, const Limits& limits = Limits::embedded()) {
+Judgement verdicts_of(const std::vector<Observation>& observations,
+                      const References& references = kNone, const Request& request = {},
+                      const Limits& limits = Limits::embedded()) {
   return judge::judge({observations, {}, {}}, references, limits, Boards::embedded(), request);
 }
 
@@ -122,34 +123,35 @@ std::vector<std::string> failed(const Judgement& judgement) {
 
 TEST_CASE("of two GPUs the one that needs more cycles fails, named with class and action",
           "[judge]") {
-  const Judgement found = judged({cycles(0), cycles(1, kUsual / 1.03)});
+  const Judgement found = verdicts_of({cycles(0), cycles(1, kUsual / 1.03)});
   REQUIRE(failed(found) == std::vector<std::string>{"GPU-n11"});
   CHECK(found.findings.front().class_ == Class::hardware);
   CHECK_FALSE(found.findings.front().action.empty());
   CHECK(found.job.outcome == Outcome::fail);
   CHECK(found.findings.front().witness == std::string("peers"));
 
-  CHECK(judged({cycles(0), cycles(1, kUsual / 1.004)}).job.outcome == Outcome::pass);
+  CHECK(verdicts_of({cycles(0), cycles(1, kUsual / 1.004)}).job.outcome == Outcome::pass);
   // two of four slow: the faster half is right
-  CHECK(failed(judged({cycles(0), cycles(1), cycles(2, 3850), cycles(3, 3850)})).size() == 2);
+  CHECK(failed(verdicts_of({cycles(0), cycles(1), cycles(2, 3850), cycles(3, 3850)})).size() == 2);
 }
 
 TEST_CASE("a PASS says what it would have found, and at that it is", "[judge]") {
-  const Judgement found = judged({cycles(0), cycles(1)});
+  const Judgement found = verdicts_of({cycles(0), cycles(1)});
   REQUIRE(found.would_have_found.size() == 1);
   const double slow = found.would_have_found.front().slow_down;
   CHECK(slow >= 0.01);
   CHECK(slow < 0.02);
   CHECK(found.job.cause.find("would have found at 99 %: products 1.") == 0);
-  CHECK(judged({cycles(0), cycles(1, kUsual / (1 + slow + 1e-3))}).job.outcome == Outcome::fail);
+  CHECK(verdicts_of({cycles(0), cycles(1, kUsual / (1 + slow + 1e-3))}).job.outcome ==
+        Outcome::fail);
 }
 
 TEST_CASE("a measured reference fails what is slower in all looks, and warns of one", "[judge]") {
   const References known = of({figure(kCycles, "FLOP/cycle/SM", kUsual)});
-  CHECK(judged({cycles(0, kUsual / 1.02)}, known).job.outcome == Outcome::fail);
-  CHECK(judged({cycles(0, kUsual / 1.02), cycles(0, kUsual / 1.02, 2)}, known).job.outcome ==
+  CHECK(verdicts_of({cycles(0, kUsual / 1.02)}, known).job.outcome == Outcome::fail);
+  CHECK(verdicts_of({cycles(0, kUsual / 1.02), cycles(0, kUsual / 1.02, 2)}, known).job.outcome ==
         Outcome::fail);
-  const Judgement once = judged({cycles(0, kUsual / 1.02), cycles(0, kUsual, 2)}, known);
+  const Judgement once = verdicts_of({cycles(0, kUsual / 1.02), cycles(0, kUsual, 2)}, known);
   CHECK(once.job.outcome == Outcome::pass);
   REQUIRE(once.findings.size() == 1);
   CHECK(once.findings.front().outcome == Outcome::warn);
@@ -160,30 +162,30 @@ TEST_CASE("a measured reference fails what is slower in all looks, and warns of 
     const auto copy = [](double gbs, int look) {
       return of_gpu("memory/copy", "GB/s", 0, gbs, "n1", look);
     };
-    CHECK(judged({copy(2500, 1), copy(2950, 2)}, copies).findings.empty());
-    CHECK(judged({copy(2500, 1), copy(2500, 2), copy(2500, 3)}, copies).job.outcome ==
+    CHECK(verdicts_of({copy(2500, 1), copy(2950, 2)}, copies).findings.empty());
+    CHECK(verdicts_of({copy(2500, 1), copy(2500, 2), copy(2500, 3)}, copies).job.outcome ==
           Outcome::fail);
   }
   SECTION("suspects are looked at again as often as the limit says") {
     const std::vector<Observation> slow{cycles(0, kUsual / 1.02), cycles(1)};
-    CHECK(suspects(judged(slow, known)) == std::vector<std::size_t>{0});
+    CHECK(suspects(verdicts_of(slow, known)) == std::vector<std::size_t>{0});
     std::vector<Observation> twice = slow;
     twice.push_back(cycles(0, kUsual / 1.02, 2));
-    CHECK(suspects(judged(twice, known)).empty());
+    CHECK(suspects(verdicts_of(twice, known)).empty());
     twice.back().disturbed_by =
         "other processes: pid 99";  // a look that judges nothing is one, too
-    CHECK(suspects(judged(twice, known)).empty());
+    CHECK(suspects(verdicts_of(twice, known)).empty());
   }
 }
 
 TEST_CASE("a reference of few units, or of other versions, only warns", "[judge]") {
-  CHECK(judged({cycles(0, 3900)}, of({figure(kCycles, "FLOP/cycle/SM", kUsual, 2)})).job.outcome ==
-        Outcome::pass);
+  CHECK(verdicts_of({cycles(0, 3900)}, of({figure(kCycles, "FLOP/cycle/SM", kUsual, 2)}))
+            .job.outcome == Outcome::pass);
   ReferenceFigure other = figure(kCycles, "FLOP/cycle/SM", kUsual);
   other.versions = {{"cublas", "12.8"}};
   Observation here = cycles(0, 3900);
   here.versions = {{"cublas", "13.1"}};
-  const Judgement found = judged({here}, of({other}));
+  const Judgement found = verdicts_of({here}, of({other}));
   CHECK(found.job.outcome == Outcome::pass);  // by first principles
   REQUIRE_FALSE(found.findings.empty());
   CHECK(found.findings.front().outcome == Outcome::warn);
@@ -195,14 +197,14 @@ TEST_CASE("a Grace board's host link is C2C, not what NVML says of PCIe", "[judg
   o.board = "NVIDIA GB200";
   o.pci_device_id = "10de:2941";
   o.peak = 1;  // of one lane
-  CHECK(failed(judged({o})).size() == 1);
+  CHECK(failed(verdicts_of({o})).size() == 1);
   o.samples = around(360);
-  CHECK(judged({o}).job.outcome == Outcome::pass);
+  CHECK(verdicts_of({o}).job.outcome == Outcome::pass);
 }
 
 TEST_CASE("where all devices are slow alike it is a setting", "[judge]") {
-  const Judgement found =
-      judged({cycles(0, 3500), cycles(1, 3500)}, of({figure(kCycles, "FLOP/cycle/SM", kUsual)}));
+  const Judgement found = verdicts_of({cycles(0, 3500), cycles(1, 3500)},
+                                      of({figure(kCycles, "FLOP/cycle/SM", kUsual)}));
   REQUIRE(failed(found).size() == 2);
   for (const Verdict& verdict : found.findings) CHECK(verdict.class_ == Class::config);
 }
@@ -211,22 +213,22 @@ TEST_CASE("a fleet that is wider than the reference fails nobody in its midst", 
   std::vector<Observation> fleet;
   for (int gpu = 0; gpu < 32; ++gpu) fleet.push_back(cycles(gpu, kUsual / (1 + 4e-4 * gpu)));
   const References narrow = of({figure(kCycles, "FLOP/cycle/SM", kUsual)});
-  const Judgement wide = judged(fleet, narrow);
+  const Judgement wide = verdicts_of(fleet, narrow);
   CHECK(failed(wide).empty());
   CHECK(wide.job.outcome == Outcome::inconclusive);
   fleet.push_back(cycles(32, kUsual / 1.2));
-  CHECK(failed(judged(fleet, narrow)) == std::vector<std::string>{"GPU-n132"});
+  CHECK(failed(verdicts_of(fleet, narrow)) == std::vector<std::string>{"GPU-n132"});
 }
 
 TEST_CASE("first principles fail a lone GPU at a quarter of its speed", "[judge]") {
-  CHECK(judged({cycles(0)}).job.outcome == Outcome::pass);
-  const Judgement found = judged({cycles(0, kUsual / 4)});
+  CHECK(verdicts_of({cycles(0)}).job.outcome == Outcome::pass);
+  const Judgement found = verdicts_of({cycles(0, kUsual / 4)});
   CHECK(failed(found).size() == 1);
   CHECK(found.findings.front().witness == std::string("first_principles"));
   Observation unknown = cycles(0, kUsual / 4);
   unknown.board = "NVIDIA H999";
   unknown.pci_device_id = "10de:ffff";
-  const Judgement by_architecture = judged({unknown});
+  const Judgement by_architecture = verdicts_of({unknown});
   CHECK(failed(by_architecture).size() == 1);
   CHECK(by_architecture.findings.front().cause.find("judged as") != std::string::npos);
 }
@@ -235,35 +237,35 @@ TEST_CASE("what was not measured well is not judged, and nothing that moved noth
           "[judge]") {
   Observation nan = cycles(0);
   nan.samples[3] = kUnknown;
-  CHECK(judged({nan, cycles(1)}).job.outcome == Outcome::inconclusive);
+  CHECK(verdicts_of({nan, cycles(1)}).job.outcome == Outcome::inconclusive);
   Observation few = cycles(0);
   few.samples.resize(2);
-  CHECK(judged({few}).job.outcome == Outcome::inconclusive);
+  CHECK(verdicts_of({few}).job.outcome == Outcome::inconclusive);
   Observation zero = cycles(0);
   std::fill(zero.samples.begin(), zero.samples.end(), 0.0);
-  CHECK(failed(judged({zero, cycles(1)})) == std::vector<std::string>{"GPU-n10"});
+  CHECK(failed(verdicts_of({zero, cycles(1)})) == std::vector<std::string>{"GPU-n10"});
   Observation late = cycles(0);
   late.taken = Taken::timed_out;
-  CHECK(judged({late, cycles(1)}).job.outcome == Outcome::inconclusive);
+  CHECK(verdicts_of({late, cycles(1)}).job.outcome == Outcome::inconclusive);
   Observation again = nan;  // a look that could not be judged clears nobody
   again.look = 2;
   const auto slow = cycles(0, kUsual / 2);
-  const Judgement twice = judged({slow, again, cycles(1)});
+  const Judgement twice = verdicts_of({slow, again, cycles(1)});
   CHECK(failed(twice) == std::vector<std::string>{"GPU-n10"});
   CHECK(twice.findings.front().cause.find("nan") == std::string::npos);
   Observation wrong = cycles(0);
   wrong.check = Check::wrong;
-  CHECK(judged({wrong, cycles(0, kUsual, 2), cycles(1)}).job.outcome == Outcome::inconclusive);
+  CHECK(verdicts_of({wrong, cycles(0, kUsual, 2), cycles(1)}).job.outcome == Outcome::inconclusive);
   Limits bars = Limits::embedded();
   bars.bar(kCycles, 3000, std::nullopt);
-  CHECK(failed(judged({slow, again}, kNone, {}, bars)) == std::vector<std::string>{"GPU-n10"});
-  CHECK(judged({}).job.outcome == Outcome::inconclusive);
+  CHECK(failed(verdicts_of({slow, again}, kNone, {}, bars)) == std::vector<std::string>{"GPU-n10"});
+  CHECK(verdicts_of({}).job.outcome == Outcome::inconclusive);
 }
 
 TEST_CASE("a GPU in use by others is INCONCLUSIVE, and nobody's peer", "[judge]") {
   Observation shared = cycles(0, kUsual / 2);
   shared.disturbed_by = "in use by other processes: pid 99";
-  const Judgement found = judged({shared, cycles(1)});
+  const Judgement found = verdicts_of({shared, cycles(1)});
   CHECK(found.job.outcome == Outcome::inconclusive);
   REQUIRE(found.findings.size() == 1);
   CHECK(found.findings.front().class_ == Class::environment);
@@ -274,17 +276,18 @@ TEST_CASE("nodes of which nothing says which is right are INCONCLUSIVE, both", "
   const auto step = [](const std::string& host, double ms) {
     return of_node("train/step_ms", "ms", host, ms);
   };
-  const Judgement two = judged({step("n1", 20), step("n2", 64)});
+  const Judgement two = verdicts_of({step("n1", 20), step("n2", 64)});
   REQUIRE(two.nodes.size() == 2);
   for (const Verdict& node : two.nodes) CHECK(node.outcome == Outcome::inconclusive);
   CHECK(std::any_of(two.findings.begin(), two.findings.end(), [](const Verdict& verdict) {
     return verdict.cause.find("3.20 times slower") != std::string::npos;
   }));
-  CHECK(judged({step("n1", 20), step("n2", 20.2)}).job.outcome == Outcome::pass);
+  CHECK(verdicts_of({step("n1", 20), step("n2", 20.2)}).job.outcome == Outcome::pass);
 
-  const Judgement three = judged({step("n1", 20), step("n2", 20), step("n3", 64)});
+  const Judgement three = verdicts_of({step("n1", 20), step("n2", 20), step("n3", 64)});
   CHECK(failed(three) == std::vector<std::string>{"n3"});
-  const Judgement split = judged({step("n1", 20), step("n2", 20), step("n3", 64), step("n4", 64)});
+  const Judgement split =
+      verdicts_of({step("n1", 20), step("n2", 20), step("n3", 64), step("n4", 64)});
   CHECK(failed(split).empty());
   CHECK(split.job.outcome == Outcome::inconclusive);
 }
@@ -296,7 +299,7 @@ TEST_CASE("a GPU with slow pairs is the suspect, else the link", "[judge]") {
     for (int a = 0; a < 4; ++a)
       for (int b = 0; b < 4; ++b)
         if (a != b) pairs.push_back(of_pair(a, b, rate(a, b)));
-    return judged(pairs);
+    return verdicts_of(pairs);
   };
   CHECK(all([](int, int) { return 397.0; }).job.outcome == Outcome::pass);
   CHECK(failed(all([](int a, int b) { return a == 2 || b == 2 ? 199.0 : 397.0; })) ==
@@ -314,7 +317,7 @@ TEST_CASE("where links only warn, the GPU is named in their place, too", "[judge
       pairs.back().metric = "link/nccl/one_way";
       pairs.back().of.hosts = {"n" + std::to_string(a), "n" + std::to_string(b)};
     }
-  const Judgement judgement = judged(unknown_board(pairs));
+  const Judgement judgement = verdicts_of(unknown_board(pairs));
   REQUIRE(judgement.findings.size() == 1);
   CHECK(judgement.findings[0].outcome == Outcome::warn);
   CHECK(judgement.findings[0].name == "GPU-2");
@@ -328,7 +331,7 @@ TEST_CASE("links are compared within their class", "[judge]") {
       if (a != b)
         pairs.push_back(
             of_pair(a, b, a == 0 || b == 0 ? 50 : 380, a == 0 || b == 0 ? "socket" : "nvlink"));
-  CHECK(failed(judged(pairs)).empty());
+  CHECK(failed(verdicts_of(pairs)).empty());
 
   // Two racks: the clique is a condition, so a half link of one is not taken for the other's.
   std::vector<Observation> racks;
@@ -341,7 +344,7 @@ TEST_CASE("links are compared within their class", "[judge]") {
         pair.conditions["clique"] = rack;
         racks.push_back(pair);
       }
-  CHECK(failed(judged(unknown_board(racks))) == std::vector<std::string>{"GPU-2b"});
+  CHECK(failed(verdicts_of(unknown_board(racks))) == std::vector<std::string>{"GPU-2b"});
 }
 
 TEST_CASE("who is slow beyond what unsteady samples explain is not passed", "[judge]") {
@@ -351,15 +354,15 @@ TEST_CASE("who is slow beyond what unsteady samples explain is not passed", "[ju
     return o;
   };
   const References known = of({figure("train/step_ms", "ms", 23)});
-  CHECK(judged({step("n1", 80)}, known).job.outcome == Outcome::inconclusive);
-  for (const Verdict& node : judged({step("n1", 20), step("n2", 80)}).nodes)
+  CHECK(verdicts_of({step("n1", 80)}, known).job.outcome == Outcome::inconclusive);
+  for (const Verdict& node : verdicts_of({step("n1", 20), step("n2", 80)}).nodes)
     CHECK(node.outcome == Outcome::inconclusive);
 }
 
 TEST_CASE("slower than a node that fails is not passed over", "[judge]") {
   const Judgement found =
-      judged({of_gpu("memory/copy", "GB/s", 0, 900), of_node("train/step_ms", "ms", "n1", 20),
-              of_node("train/step_ms", "ms", "n2", 80)});
+      verdicts_of({of_gpu("memory/copy", "GB/s", 0, 900), of_node("train/step_ms", "ms", "n1", 20),
+                   of_node("train/step_ms", "ms", "n2", 80)});
   REQUIRE(found.nodes.size() == 2);
   CHECK(found.nodes[0].outcome == Outcome::fail);
   CHECK(found.nodes[1].outcome == Outcome::inconclusive);
@@ -368,8 +371,10 @@ TEST_CASE("slower than a node that fails is not passed over", "[judge]") {
 TEST_CASE("a GPU without a class of rates that is needed is not passed over", "[judge]") {
   const auto copy = [](int gpu) { return of_gpu("memory/copy", "GB/s", gpu, 3000); };
   const Request both{"test", {"products", "memory"}, false};
-  CHECK(judged({cycles(0), cycles(1), copy(0), copy(1)}, kNone, both).job.outcome == Outcome::pass);
-  CHECK(judged({cycles(0), cycles(1), copy(0)}, kNone, both).job.outcome == Outcome::inconclusive);
+  CHECK(verdicts_of({cycles(0), cycles(1), copy(0), copy(1)}, kNone, both).job.outcome ==
+        Outcome::pass);
+  CHECK(verdicts_of({cycles(0), cycles(1), copy(0)}, kNone, both).job.outcome ==
+        Outcome::inconclusive);
 }
 
 TEST_CASE("whose only peer fails has no witness", "[judge]") {
@@ -379,7 +384,7 @@ TEST_CASE("whose only peer fails has no witness", "[judge]") {
   Observation bad = of_gpu("memory/copy", "GB/s", 0, 500, "n1");
   Observation worse = step("n1", 64);
   bad.of = worse.of;  // the node itself fails, by another metric
-  const Judgement found = judged({bad, worse, step("n2", 20)});
+  const Judgement found = verdicts_of({bad, worse, step("n2", 20)});
   REQUIRE(found.nodes.size() == 2);
   CHECK(found.nodes[0].outcome == Outcome::fail);
   CHECK(found.nodes[1].outcome == Outcome::inconclusive);
@@ -388,19 +393,19 @@ TEST_CASE("whose only peer fails has no witness", "[judge]") {
 TEST_CASE("a node passes when each class of its rates has a witness", "[judge]") {
   const Request both{"test", {"products", "collectives"}, false};
   Observation reduce = of_node("collective/all_reduce/busbw", "GB/s", "n1", 300);
-  CHECK(judged({cycles(0), cycles(1), reduce}, kNone, both).job.outcome == Outcome::pass);
+  CHECK(verdicts_of({cycles(0), cycles(1), reduce}, kNone, both).job.outcome == Outcome::pass);
   reduce.samples = around(100);  // of 450 that its NVLinks carry
-  CHECK(failed(judged({cycles(0), cycles(1), reduce}, kNone, both)).size() == 1);
+  CHECK(failed(verdicts_of({cycles(0), cycles(1), reduce}, kNone, both)).size() == 1);
   reduce = of_node("collective/all_reduce/busbw", "GB/s", "n1", 300);
   reduce.of.scope = Scope::group;  // where the wires between nodes are not known
-  const Judgement without = judged({cycles(0), cycles(1), reduce}, kNone, both);
+  const Judgement without = verdicts_of({cycles(0), cycles(1), reduce}, kNone, both);
   CHECK(without.job.outcome == Outcome::inconclusive);
   REQUIRE(without.unjudged.size() == 1);
   CHECK(without.unjudged.front().rates == "collectives");
   CHECK(without.unjudged.front().action.find("--record-reference") != std::string::npos);
   const References known = of({figure("collective/all_reduce/busbw", "GB/s", 300)});
-  CHECK(judged({cycles(0), cycles(1), reduce}, known, both).job.outcome == Outcome::pass);
-  const Judgement absent = judged({cycles(0), cycles(1)}, kNone, both);
+  CHECK(verdicts_of({cycles(0), cycles(1), reduce}, known, both).job.outcome == Outcome::pass);
+  const Judgement absent = verdicts_of({cycles(0), cycles(1)}, kNone, both);
   REQUIRE(absent.unjudged.size() == 1);
   CHECK(absent.unjudged.front().why == "nothing was measured");
 }
@@ -409,8 +414,8 @@ TEST_CASE("what a node's GPUs do together needs no witness where each one's own 
           "[judge]") {
   const Observation step = of_node("train/step_ms", "ms", "n1", 27);
   const auto own = [](int gpu) { return of_gpu("train/compute_ms", "ms", gpu, 20); };
-  CHECK(judged({own(0), own(1), step}).job.outcome == Outcome::pass);  // by peers
-  CHECK(judged({own(0), step}).job.outcome == Outcome::inconclusive);
+  CHECK(verdicts_of({own(0), own(1), step}).job.outcome == Outcome::pass);  // by peers
+  CHECK(verdicts_of({own(0), step}).job.outcome == Outcome::inconclusive);
 }
 
 TEST_CASE("the CPU's rates never fail; one far slower node in two classes is not passed over",
@@ -425,13 +430,13 @@ TEST_CASE("the CPU's rates never fail; one far slower node in two classes is not
   };
   const std::vector<Observation> one{of_cpu("train/step_ms", "ms", "n1", 20),
                                      of_cpu("train/step_ms", "ms", "n2", 90)};
-  const Judgement forgiven = judged(one);
+  const Judgement forgiven = verdicts_of(one);
   CHECK(forgiven.job.outcome == Outcome::pass);
   CHECK(forgiven.job.cause == "correctness only");
   std::vector<Observation> two = one;
   two.push_back(of_cpu("collective/all_reduce/busbw", "GB/s", "n1", 8));
   two.push_back(of_cpu("collective/all_reduce/busbw", "GB/s", "n2", 1));
-  const Judgement apart = judged(two);
+  const Judgement apart = verdicts_of(two);
   CHECK(apart.job.outcome == Outcome::inconclusive);
   CHECK(failed(apart).empty());
 }
@@ -442,9 +447,10 @@ TEST_CASE("the user's bars decide", "[judge]") {
   const auto reduce = [](double gbs) {
     return of_node("collective/all_reduce/busbw", "GB/s", "n1", gbs);
   };
-  CHECK(judged({reduce(120)}, of({figure("collective/all_reduce/busbw", "GB/s", 300)}), {}, limits)
+  CHECK(verdicts_of({reduce(120)}, of({figure("collective/all_reduce/busbw", "GB/s", 300)}), {},
+                    limits)
             .job.outcome == Outcome::pass);
-  const Judgement below = judged({reduce(90)}, kNone, {}, limits);
+  const Judgement below = verdicts_of({reduce(90)}, kNone, {}, limits);
   CHECK(below.job.outcome == Outcome::fail);
   CHECK(below.findings.front().cause.find("at least 100") != std::string::npos);
 }
@@ -458,7 +464,7 @@ TEST_CASE("a low clock is explained before it is blamed", "[judge]") {
     Observation o = of_gpu(kClock, "MHz", 0, mhz);
     o.seen.reasons = reasons;
     o.seen.power_limit_w = limit_w;
-    return judged({o}, of({usual}));
+    return verdicts_of({o}, of({usual}));
   };
   const auto class_of = [](const Judgement& found) { return found.findings.front().class_; };
   CHECK(at(1300, 0x4).findings.front().outcome == Outcome::warn);  // power alone
@@ -475,7 +481,7 @@ TEST_CASE("a hot GPU's step is explained by its clock, a broken one's is not", "
   const auto step = [&](double ms, double mhz) {
     Observation o = of_gpu("train/compute_ms", "ms", 0, ms);
     o.seen.clock_mhz = mhz;
-    return judged({o}, of({usual}));
+    return verdicts_of({o}, of({usual}));
   };
   CHECK(step(22.5, 1200).findings.empty());
   CHECK(failed(step(24, 1200)).size() == 1);
@@ -504,7 +510,9 @@ TEST_CASE("statements count, and a named node is judged by its own", "[judge]") 
 }
 
 TEST_CASE("a GPU that reports fewer SMs than its board has fails", "[judge]") {
-  const auto sms = [](double count) { return judged({of_gpu("setting/sms", "SMs", 0, count)}); };
+  const auto sms = [](double count) {
+    return verdicts_of({of_gpu("setting/sms", "SMs", 0, count)});
+  };
   CHECK(failed(sms(131)).size() == 1);
   CHECK(sms(132).job.outcome == Outcome::pass);
 }
@@ -546,14 +554,14 @@ TEST_CASE("an earlier run that was fast does not clear a later one", "[judge]") 
   before.run = "2026-11-26";
   after.run = "2026-11-27";
   const References known = of({figure(kCycles, "FLOP/cycle/SM", kUsual)});
-  CHECK(failed(judged({after, before}, known)).size() == 1);
+  CHECK(failed(verdicts_of({after, before}, known)).size() == 1);
   Limits bars = Limits::embedded();
   bars.bar(kCycles, 3000, std::nullopt);
-  CHECK(failed(judged({after, before}, kNone, {}, bars)).size() == 1);
+  CHECK(failed(verdicts_of({after, before}, kNone, {}, bars)).size() == 1);
   std::swap(before.run, after.run);
-  CHECK(failed(judged({after, before}, known)).empty());
+  CHECK(failed(verdicts_of({after, before}, known)).empty());
   before.samples.clear();
-  CHECK(judged({after, before}, known).job.outcome == Outcome::inconclusive);
+  CHECK(verdicts_of({after, before}, known).job.outcome == Outcome::inconclusive);
 }
 
 TEST_CASE("the order of observations does not count", "[judge]") {
@@ -562,7 +570,7 @@ TEST_CASE("the order of observations does not count", "[judge]") {
     for (int look = 1; look <= 2; ++look)
       all.push_back(cycles(gpu, gpu == 3 ? 3900 : kUsual + gpu, look));
   const auto text = [&] {
-    const Judgement found = judged(all);
+    const Judgement found = verdicts_of(all);
     std::string lines;
     for (const Verdict& verdict : found.findings) lines += line_of(verdict) + "\n";
     return lines + line_of(found.job);

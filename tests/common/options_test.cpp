@@ -42,6 +42,7 @@ struct Parsed {
     set.add("--heights,-H", heights, "list of heights").at_least(1);
     set.add("--wings,-w", wings, "number of wings").at_least(1).at_most(12);
     set.add("--speed", speed, "speed over ground").at_least(0).below(300).metavar("M/S");
+    set.refuse("--oars", "a bird has none");
     set.add("--feathers", feathers, "grow feathers");
     set.add("--lights", lights, "switch the lights on");
     set.heading("Parts");
@@ -198,8 +199,7 @@ Flies.
 
 Flight:
   --flight-mode, --mode glide|flap|soar
-                           how it flies (default: glide)
-  --quiet                  --flight-mode glide
+                           how it flies; --quiet: glide (default: glide)
   --birds NAME,NAME,...    list of birds: gull, tern, duck (default: all)
   -H, --heights N,N,...    list of heights (default: 1)
   -w, --wings N            number of wings (default: 2)
@@ -218,6 +218,24 @@ Parts:
 General:
   -h, --help               print this text and exit
 )");
+}
+
+TEST_CASE("an option that was removed is refused with the reason", "[options]") {
+  CHECK(complaint({"--oars", "2"}) == "--oars was removed: a bird has none");
+  CHECK(complaint({"--oars=2", "--wings", "many"}) == "--oars was removed: a bird has none");
+  CHECK(Parsed({}).set.help().find("oars") == std::string::npos);
+}
+
+TEST_CASE("help has a group of its own for each title", "[options]") {
+  const Parsed p({});
+  const std::string parts = p.set.help("parts");
+  CHECK(parts.starts_with("Parts:\n"));
+  CHECK(parts.find("--wings N") == std::string::npos);
+  CHECK(p.set.help("all") == p.set.help());
+  CHECK(Parsed({"--help", "parts"}).ending->text == parts);
+  CHECK(Parsed({"-h", "--wings", "2"}).ending->text == p.set.help());
+  CHECK(
+      complaint({"--help", "beaks"}).starts_with("--help beaks: must be all or one of\n  flight"));
 }
 
 TEST_CASE("JSON lists every option for the tools that make texts of it", "[options]") {

@@ -12,8 +12,8 @@
 namespace shakedown {
 namespace {
 
-constexpr std::size_t kCount = 1 << 16;
-constexpr double kBytes = kCount * sizeof(float);
+constexpr std::size_t kValues = 1 << 16;
+constexpr double kBytes = kValues * sizeof(float);
 constexpr double kRate = 0.01;                       // GB/s
 constexpr double kMessage_s = kBytes / kRate / 1e9;  // 26 ms
 
@@ -27,11 +27,11 @@ struct Rig {
         n(world->size()) {}
 
   Buffer of(float value) {
-    return test::to_device(*backend.device, *stream, std::vector<float>(kCount, value));
+    return test::to_device(*backend.device, *stream, std::vector<float>(kValues, value));
   }
   bool holds(const Buffer& buffer, float value) {
-    return download<float>(*backend.device, *stream, buffer.data(), kCount) ==
-           std::vector<float>(kCount, value);
+    return download<float>(*backend.device, *stream, buffer.data(), kValues) ==
+           std::vector<float>(kValues, value);
   }
   /// Whether what `body` enqueues takes that long, but for the device's clock ticking in
   /// microseconds. From before the barrier on: a rank that leaves it late starts later than the
@@ -169,7 +169,7 @@ TEST_CASE("a backend is throttled as requested, and so are communicators split f
   const auto ranks = test::session().split(0);
   Backend part = open_backend(whole, *ranks);
   const auto stream = part.device->make_stream();
-  const Buffer x = test::to_device(*part.device, *stream, std::vector<float>(kCount, 1));
+  const Buffer x = test::to_device(*part.device, *stream, std::vector<float>(kValues, 1));
   for (const Backend* backend : {&whole, &part}) {
     CHECK(backend->throttle_gbs == kRate);
     const auto start = std::chrono::steady_clock::now();

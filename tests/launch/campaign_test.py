@@ -217,7 +217,8 @@ class Campaign(unittest.TestCase):
         made = FakeFleet([f"n{i}" for i in range(8)], lambda task: int(
             task.stage == stages.LADDER and all(side & set(task.nodes) for side in sides)))
         domains = {name: f"leaf{side}" for side, names_ in enumerate(sides) for name in names_}
-        one = conduct(made, domains=domains)
+        with unittest.mock.patch.object(campaign.slurm, "domains", return_value=domains):
+            one = conduct(made)
         found = isolation.findings(one.isolations[stages.LADDER], stages.LADDER)
         self.assertEqual([each.class_ for each in found], [INFRASTRUCTURE])
         self.assertEqual({each.outcome for each in concluded(made.nodes, one.runs, found, one.isolations)}, {PASS})

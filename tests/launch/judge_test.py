@@ -130,6 +130,13 @@ class OfGroups(Case):
         self.assertEqual(made.round([run_of("nodes", ["a", "b"])], [run_of("nodes", ["a", "b"])], Rounds())[0], [PASS])
         self.assertEqual(made._judging.asked, [])
 
+    def test_a_round_without_a_record_has_no_rates_to_judge(self):
+        """As where a node was lost; bin/judge would refuse it, and no node would pass."""
+        made = self.judge(failed="has no stage of that name")
+        made.records = lambda run: [{"kind": "unreadable", "line": 0, "cause": "no such file"}]
+        _, rounds = made.round(GROUPS, GROUPS, Rounds())
+        self.assertEqual((made._judging.asked, rounds.failed), ([], ""))
+
     def test_without_a_result_of_bin_judge_its_nodes_are_inconclusive(self):
         made = self.judge(failed="bin/judge ended with signal 11")
         outcomes, rounds = made.round(GROUPS, GROUPS, Rounds())

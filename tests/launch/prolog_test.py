@@ -69,9 +69,9 @@ class Jobs(HookCase):
         self.assertEqual(list(self.state.glob("p*")), [])
 
     def test_one_that_does_not_end_is_logged(self):
-        self.settings("prolog_seconds=1")
+        self.settings("prolog_seconds=2")
         self.replace("launch/acceptance", "echo 'PASS n1'; exec /bin/sleep 60")
-        self.assertIn("INCONCLUSIVE: launch/acceptance --prolog did not end within 1 s: PASS n1",
+        self.assertIn("INCONCLUSIVE: launch/acceptance --prolog did not end within 2 s: PASS n1",
                       self.call("prolog", 0, **JOB))
 
     def test_a_gpu_that_has_just_passed_is_not_tested_again(self):
@@ -161,7 +161,7 @@ END""")
             other.kill()
 
     def test_processes_that_end_are_no_concern(self):
-        self.settings("epilog_seconds=1")
+        self.settings("epilog_seconds=60")
         folder = self.cgroup("freezer/slurm/uid_0/job_7", os.getpid())
         self.replace("fakes/sleep", f": >{folder}/cgroup.procs")
         self.assertEqual(self.call("epilog", 0, SLURM_JOB_ID="7"), "")

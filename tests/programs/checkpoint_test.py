@@ -8,11 +8,16 @@ import resource
 import shutil
 import signal
 import subprocess
+import sys
 import tempfile
 import unittest
 
 import support
 from support import BIN, make_image_folder, read_record
+
+sys.path.insert(0, str(support.TREE / "results"))
+from reporting import mllog  # noqa: E402
+from reporting.reading import read_runs  # noqa: E402
 
 TRAIN = BIN / "train"
 IMAGES = 96  # an epoch: 4 updates
@@ -182,13 +187,13 @@ class Checkpoints(unittest.TestCase):
         self.dir.mkdir()
         (self.dir / "STOP").touch()
         options = ["--invariant", 4, "--optimizer", "adamw", "--clip-grad-norm", 1, "--ema", 0.9]
-        validates, mllog = ["--val-dir", self.data / "val"], self.folder / "mllog.txt"
-        self.train("--checkpoint-dir", self.dir, *options, *validates, "--mllog", mllog, epochs=1000, code=5)
+        validates, first = ["--val-dir", self.data / "val"], self.folder / "1.jsonl"
+        self.train("--checkpoint-dir", self.dir, *options, *validates, "--record", first, epochs=1000, code=5)
         epochs = header(self.latest)["position"]["epoch"]
         said = self.train("--checkpoint-dir", self.dir, *options[2:], code=2)
         self.assertIn("--invariant 0 (was 4)", said)
         weights, epoch_lines = [], []
-        for ranks, more in (2, ["--checkpoint-dir", self.dir, "--mllog", mllog]), (4, []):
+        for ranks, more in (2, ["--checkpoint-dir", self.dir]), (4, []):
             weights.append(self.folder / f"{ranks}.safetensors")
             record = self.folder / f"{ranks}.jsonl"
             said = self.train(*options, *more, "--save", weights[-1], "--record", record, *validates,
@@ -199,12 +204,10 @@ class Checkpoints(unittest.TestCase):
         self.assertEqual(*(path.read_bytes() for path in weights))
         for key in "train_loss", "train_top1", "val_loss", "val_top1", "grad_norm":
             self.assertEqual(*(line[key] for line in epoch_lines), key)
-        keys = re.findall(r'"key":"(\w+)"', mllog.read_text())
+        lines = "".join(mllog.lines_of(read_runs([first, self.folder / "2.jsonl"])))  # of one training
+        keys = re.findall(r'"key": "(\w+)"', lines)
         self.assertEqual([keys.count(key) for key in ("run_start", "eval_accuracy", "run_stop")],
                          [1, epochs, 1])
-
-    def epochs_in(self, history):
-        return json.loads((history / "training_history.json").read_text())["epoch"]
 
     def test_what_continues_and_what_does_not(self):
         (self.dir).mkdir()
@@ -218,10 +221,8 @@ class Checkpoints(unittest.TestCase):
         self.latest.rename(self.dir / "checkpoint_latest.previous.safetensors")
         self.latest.write_bytes(b"damaged")
         (self.dir / "checkpoint_latest.safetensors.killed.partial").touch()
-        history = self.folder / "history"
         older = shutil.copy(self.dir / "checkpoint_latest.previous.safetensors", self.folder)
-        said = self.train("--checkpoint-dir", self.dir, "--strategy", "fsdp", "--history", history, ranks=2,
-                          epochs=1)
+        said = self.train("--checkpoint-dir", self.dir, "--strategy", "fsdp", ranks=2, epochs=1)
         self.assertIn(f"warning: {self.latest}: too short", said)
         refused = self.dir / "checkpoint_latest.refused.safetensors"
         self.assertEqual(refused.read_bytes(), b"damaged")
@@ -230,10 +231,8 @@ class Checkpoints(unittest.TestCase):
         self.assertIn("ranks: 2 (was 1): the same images", said)
         self.assertIn("--batch-size 12 (was 24)", said)
         self.assertEqual(header(self.latest)["position"]["images"], IMAGES)
-        self.assertEqual(self.epochs_in(history), [1])
         (self.dir / "STOP").touch()
-        self.train("--checkpoint-dir", self.dir, "--resume", older, "--history", history, code=5)
-        self.assertEqual(self.epochs_in(history), [])
+        self.train("--checkpoint-dir", self.dir, "--resume", older, code=5)
 
         said = self.train("--checkpoint-dir", self.dir, "--seed", 3, "--optimizer", "adam", code=2)
         self.assertIn("--seed 3 (was 0)", said)

@@ -92,7 +92,9 @@ class Readme(Folder):
 
 
 class Pages(unittest.TestCase):
-    """Every option that a page of the README or docs/ writes in a command is one that the program has."""
+    """What pages write of options and of one another."""
+    PAGES = [TREE / "README.md", TREE / "CHANGELOG.md", TREE / "CONTRIBUTING.md", TREE / "tests/README.md",
+             TREE / "results/reference/README.md", *(TREE / "docs").rglob("*.md")]
     JOBS = {f"launch/slurm/{name}.sbatch": program for name, program in (
         ("acceptance", "launch/acceptance"), ("collectives", "bin/collective_perf"), ("links", "bin/link_matrix"),
         ("compare", "bin/compare"), ("soak", "bin/soak"), ("train", "bin/train"))}
@@ -116,16 +118,35 @@ class Pages(unittest.TestCase):
     @functools.lru_cache(None)
     def help(self, program):
         path = TREE / program if program in self.SCRIPTS else BIN / program.removeprefix("bin/")
-        return run_bare(path, "--help").stdout + (self.help("bin/train") if program == "launch/experiments" else "")
+        words = ["--help"] if program in self.SCRIPTS else ["--help", "all"]
+        return run_bare(path, *words).stdout + (self.help("bin/train") if program == "launch/experiments" else "")
 
     def test_the_options_of_commands_exist(self):
         seen = set()
-        for path in [TREE / "README.md", *(TREE / "docs").glob("*.md"), *(TREE / "docs/engineering").glob("*.md")]:
+        for path in self.PAGES:
             for program, option in set(self.options(path.read_text())):
                 with self.subTest(page=path.name, program=program):
                     self.assertRegex(self.help(program), rf"(?<![a-z-]){option}(?![a-z-])")
                 seen.add(program)
         self.assertGreater(len(seen), 12)
+
+    @functools.lru_cache(None)
+    def anchors(self, path):
+        """As GitHub makes them of headings; the second of one name has -1."""
+        found = []
+        for heading in re.findall(r"(?m)^#+ (.*)$", re.sub(r"(?s)```.*?```", "", path.read_text())):
+            name = re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-")
+            found.append(f"{name}-{found.count(name)}" if name in found else name)
+        return found
+
+    def test_links_lead_somewhere(self):
+        for path in self.PAGES:
+            for link in re.findall(r"\]\((?!https?:)([^)\s]+)\)", path.read_text()):
+                file, _, anchor = link.partition("#")
+                target = (path.parent / file).resolve() if file else path
+                with self.subTest(page=path.name, link=link):
+                    self.assertTrue(target.exists())
+                    self.assertTrue(not anchor or anchor in self.anchors(target))
 
 
 if __name__ == "__main__":

@@ -179,6 +179,12 @@ class Sentences(Report):
             self.assertEqual(self.shown(step("ddp", 1000, **figures)).cells(
                 "timed_windows", "ddp", "W", "clocks reduced by"), ["700", said])
 
+    def test_what_did_not_run_and_how_stale_gradients_were(self):
+        shown = self.shown(step("parameter-server-async", 1000, staleness_updates=[60, 30, 10]), *(
+            {"kind": "skipped", "strategy": "peer", "world_size": n, "cause": "needs GPUs"} for n in (1, 2)))
+        self.assert_said(shown.words, "Not run in train", "peer on 1 rank and peer on 2 ranks: needs GPUs")
+        self.assert_said(shown.words, "parameter-server-async", "60 % of the gradients", "2 updates old")
+
     def test_versions_are_those_that_ran(self):
         shown = self.shown(step("ddp", 1000), head=header(**{
             "versions.onednn": "3.1", "versions.onednn_built": "3.0", "versions.mpi": "MPICH"}))

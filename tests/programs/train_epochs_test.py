@@ -1,6 +1,5 @@
 """bin/train on image folders: epochs, evaluation, the loader, a rank that hangs. Run by tests/run."""
 
-import csv
 import json
 import os
 import shlex
@@ -8,11 +7,16 @@ import shutil
 import signal
 import struct
 import subprocess
+import sys
 import time
 import unittest
 
 import support
-from support import BIN, Folder, make_image_folder, read_record, read_safetensors, run, run_bare
+from support import BIN, TREE, Folder, make_image_folder, read_record, read_safetensors, run, run_bare
+
+sys.path.insert(0, str(TREE / "results"))
+from reporting import history, mllog  # noqa: E402
+from reporting.reading import read_runs  # noqa: E402
 
 TRAIN = BIN / "train"
 
@@ -31,10 +35,9 @@ class Epochs(Folder):
     def test_learns_saves_and_evaluates_alike(self):
         record = self.folder / "r.jsonl"
         weights = self.folder / "w.safetensors"
-        history, mllog = self.folder / "history", self.folder / "mllog.txt"
-        result = self.train("--epochs", 8, "--record", record, "--save", weights, "--history", history,
-                            "--mllog", mllog, "--schedule", "cosine", "--lr-warmup-steps", 2, "--ema", 0.5,
-                            "--norm-stats", "average", "--clip-grad-norm", 5, ranks=2)
+        result = self.train("--epochs", 8, "--record", record, "--save", weights, "--schedule", "cosine",
+                            "--lr-warmup-steps", 2, "--ema", 0.5, "--norm-stats", "average", "--clip-grad-norm", 5,
+                            ranks=2)
         self.expect(result, 0, "96 images of 3 classes", "33 to validate")
         epochs = [line for line in read_record(record) if line["kind"] == "epoch"]
         self.assertEqual([line["epoch"] for line in epochs], list(range(1, 9)))
@@ -45,8 +48,7 @@ class Epochs(Folder):
         self.assertLess(epochs[-1]["learning_rate"], epochs[0]["learning_rate"])
         self.assertTrue(all(line["grad_norm"] > 0 for line in epochs))
         self.assertNotEqual(epochs[-1]["val_loss_ema"], epochs[-1]["val_loss"])
-        self.check_history(history, epochs, result)
-        self.check_mllog(mllog, epochs)
+        self.check_report(record, epochs)
 
         again = self.folder / "again.jsonl"
         logits = self.folder / "logits.safetensors"
@@ -85,30 +87,17 @@ class Epochs(Folder):
         self.expect(self.train("--epochs", 1, "--weights", weights, "--save", weights, ranks=2), 2,
                     str(weights), "layer1.0.conv1.weight")
 
-    def check_history(self, folder, epochs, result):
-        lists = json.loads((folder / "training_history.json").read_text())
-        keys = {"train_loss": "train_loss", "val_loss": "val_loss", "learning_rate": "learning_rate",
-                "images_per_s": "images_per_s", "input_stall_ms": "input_stall_ms"}
-        for key, recorded in keys.items():
-            self.assertEqual(lists[key], [epoch[recorded] for epoch in epochs])
-        for key, recorded in (("train_acc", "train_top1"), ("val_acc", "val_top1"),
-                              ("val_acc_top5", "val_top5")):
-            self.assertEqual(lists[key], [100 * epoch[recorded] for epoch in epochs])
-        self.assertEqual(lists["peak_memory_bytes"],
-                         [max(epoch["peak_memory_bytes"]) for epoch in epochs])
-        for whole, training in zip(lists["epoch_time"], epochs):
-            self.assertGreater(whole, training["epoch_s"])
-        with open(folder / "training_history.csv", newline="") as file:
-            rows = list(csv.DictReader(file))
-        self.assertEqual([float(row["val_loss"]) for row in rows], lists["val_loss"])
-        self.assertEqual([int(row["epoch"]) for row in rows], lists["epoch"])
-        if "matplotlib is missing" not in result.stderr:
-            self.assertEqual((folder / "curves.png").read_bytes()[1:4], b"PNG")
-
-    def check_mllog(self, path, epochs):
-        lines = path.read_text().splitlines()
-        self.assertTrue(all(line.startswith(":::MLLOG {") for line in lines))
-        lines = [json.loads(line[len(":::MLLOG "):]) for line in lines]
+    def check_report(self, record, epochs):
+        """What results/report makes of the record."""
+        runs = read_runs([record])
+        training, = runs[0].of("training")
+        self.assertEqual((training["train_images"], training["val_images"], training["updates_per_epoch"]), (96, 33, 6))
+        self.assertLess(training["init_start_ms"], training["init_stop_ms"])
+        lists = history.history_of(runs)
+        for whole, trained in zip(lists["epoch_time"], epochs):
+            self.assertGreater(whole, trained["epoch_s"])
+        self.assertEqual(lists["val_acc"], [100 * epoch["val_top1"] for epoch in epochs])
+        lines = [json.loads(line[len(":::MLLOG "):]) for line in mllog.lines_of(runs)]
         self.assertEqual([line["value"] for line in lines if line["key"] == "train_samples"], [96])
         accuracies = [line for line in lines if line["key"] == "eval_accuracy"]
         target = next((e["epoch"] for e in epochs if e["val_top1"] >= 0.759), None)
@@ -150,6 +139,8 @@ class Epochs(Folder):
         pack = self.folder / "train.pack"
         self.expect(run(TRAIN, "--data-dir", self.folder, "--pack", pack, ranks=2), 0,
                     f"{pack}: 96 images of 3 classes, 0.00 GB in")
+        self.expect(run_bare(TRAIN, "--train-dir", self.folder / "train", "--cache"), 2,
+                    "--cache: ", "train is a folder, whose files the page cache keeps")
         shutil.rmtree(self.folder / "train")
         train("--data-dir", self.folder, "--workers", 3, "--cache")
         for key in ("train_loss", "val_loss", "bad_images"):
@@ -206,7 +197,7 @@ class Epochs(Folder):
             for folder in "train", "val":
                 shutil.rmtree(self.folder / folder / name)
         self.expect(self.train("--epochs", 2, "--lr-warmup-steps", 9), 2,
-                    "--lr-warmup-steps 9: must be at most 8, the training's updates (4 per epoch)",
+                    "--lr-warmup 9steps: must be at most 8, the training's updates (4 per epoch)",
                     "32 images of 1 class in")
         self.expect(self.train("--epochs", 2, "--batch-size", 20, "--accumulate", 2), 2,
                     "an epoch has only 1 batch per rank")

@@ -208,27 +208,24 @@ class SelfTest(Folder):
 
 
 class Layers(Folder):
-    """--layers and --kernels: the calls of a step, and what they add up to."""
+    """--layers: the calls of a step, and what they add up to."""
 
     def measure(self, model, *arguments, ranks=1):
         record = self.folder / "r.jsonl"
         result = run(TRAIN, *model, "--iterations", 5, "--warmup", 2, "--warmup-seconds", 0, *arguments,
                      "--record", record, ranks=ranks)
-        self.expect(result, 0, "roofs", "TFLOP/s", "GB/s")
+        self.expect(result, 0, "layers ", "ms per step", "of the calls' time")
         return result.stdout, read_record(record)
 
     def test_every_layer_is_named_and_their_sum_is_the_step(self):
         text, lines = self.measure(RESNET18, "--layers", "--strategy", "none")
         layers = [line for line in lines if line["kind"] == "layer"]
-        self.assertEqual({line["kind"] for line in lines}, {"run", "layer", "end"})
+        self.assertEqual({line["kind"] for line in lines}, {"run", "layer", "kernel", "end"})
         names = [line["layer"] for line in layers]
         blocks = [f"layer{stage}.{block}.conv{i}" for stage in range(1, 5) for block in range(2)
                   for i in (1, 2)]
         self.assertEqual(sorted(set(names) - {"input", "optimizer"}), sorted(
             ["conv1", "fc", *blocks, *(f"layer{stage}.0.downsample.0" for stage in (2, 3, 4))]))
-        for name in names:
-            self.assertRegex(text, rf"(?m)^{re.escape(name)} ")
-        self.assertTrue(all(len(line) <= 110 for line in text.splitlines()[2:]), text)
         first = layers[0]
         # all of a step but the scalars' kernels is some layer's
         self.assertLessEqual(first["calls_ms"], 1.05 * first["logged_step_ms"])
@@ -249,8 +246,8 @@ class Layers(Folder):
         self.assertEqual(optimizer["roof"], "memory")
 
     def test_kernels_and_layers_share_the_steps(self):
-        text, lines = self.measure(SMALL, "--layers", "--kernels", ranks=2)
-        self.assertIn("waiting for the exchange (ddp, 2 ranks)", text)
+        text, lines = self.measure(SMALL, "--layers", ranks=2)
+        self.assertIn("waiting for the exchange (ddp, 2 ranks)", lines[1]["rest"])
         layers = [line for line in lines if line["kind"] == "layer"]
         kernels = [line for line in lines if line["kind"] == "kernel"]
         for key in ("time_ms", "flop", "bytes", "calls", "roof_ms"):
@@ -281,8 +278,8 @@ class MaxBatch(Folder):
 
     def test_the_largest_batch_is_measured_and_recorded(self):
         record = self.folder / "r.jsonl"
-        result = run(TRAIN, *self.SHAPE, "--iterations", 2, "--warmup", 1, "--max-batch",
-                     "--max-batch-limit", 12, "--record", record, ranks=2)
+        result = run(TRAIN, *self.SHAPE, "--iterations", 2, "--warmup", 1, "--max-batch", 12,
+                     "--record", record, ranks=2)
         self.expect(result, 0, "largest batch by the plan: 12 per rank", "no larger one was tried",
                     "batch 12 per rank, 24 globally", "images/s", "max batch 12 per rank")
         step = next(line for line in read_record(record) if line["kind"] == "step")

@@ -14,12 +14,12 @@ namespace {
 constexpr const char* kBuild = "build";
 
 /// A file in a directory that is yet to be made; both are gone in the end.
-class Place {
+class CacheFolder {
  public:
-  Place()
+  CacheFolder()
       : root_(std::filesystem::temp_directory_path() /
               ("plan_cache_test." + std::to_string(getpid()))) {}
-  ~Place() { std::filesystem::remove_all(root_); }
+  ~CacheFolder() { std::filesystem::remove_all(root_); }
   std::string file() const { return root_ / "shakedown" / "plans.json"; }
   std::string read() const {
     std::ifstream in(file());
@@ -31,7 +31,7 @@ class Place {
   std::filesystem::path root_;
 };
 
-void keep(const Place& place, const std::string& machine, const std::string& convolution,
+void keep(const CacheFolder& place, const std::string& machine, const std::string& convolution,
           const std::string& plan) {
   PlanCache cache(place.file(), machine, kBuild);
   cache.keep(convolution, plan);
@@ -41,7 +41,7 @@ void keep(const Place& place, const std::string& machine, const std::string& con
 }  // namespace
 
 TEST_CASE("plans are found again by the same build on the same kind of machine", "[plans]") {
-  const Place place;
+  const CacheFolder place;
   keep(place, "H200, cuDNN 9", "conv a", "engine 1");
   keep(place, "H200, cuDNN 9", "conv b", "");  // known to be not worth it
   const PlanCache again(place.file(), "H200, cuDNN 9", kBuild);
@@ -53,7 +53,7 @@ TEST_CASE("plans are found again by the same build on the same kind of machine",
 }
 
 TEST_CASE("machines that share a home keep their plans in one file", "[plans]") {
-  const Place place;
+  const CacheFolder place;
   keep(place, "H200", "conv a", "engine 1");
   keep(place, "A100", "conv a", "engine 2");
   CHECK(PlanCache(place.file(), "H200", kBuild).find("conv a") == "engine 1");
@@ -61,7 +61,7 @@ TEST_CASE("machines that share a home keep their plans in one file", "[plans]") 
 }
 
 TEST_CASE("what another process kept meanwhile is not lost", "[plans]") {
-  const Place place;
+  const CacheFolder place;
   PlanCache slow(place.file(), "machine", kBuild);
   keep(place, "machine", "conv a", "engine 1");
   slow.keep("conv b", "engine 2");
@@ -72,7 +72,7 @@ TEST_CASE("what another process kept meanwhile is not lost", "[plans]") {
 }
 
 TEST_CASE("a corrupt file is ignored and replaced", "[plans]") {
-  const Place place;
+  const CacheFolder place;
   keep(place, "machine", "conv a", "engine 1");
   const std::string whole = place.read();
   std::string changed = whole;

@@ -58,14 +58,7 @@ std::vector<StrategyOptions> exchanging_strategies(BackendKind backend) {
   std::vector<StrategyOptions> list;
   for (const StrategyEntry& entry : strategies()) {
     if (!entry.ranks_agree || !can_run(entry, backend)) continue;
-    StrategyOptions options = small_buckets_of(entry.name);
-    list.push_back(options);
-    if (options.strategy != "parameter-server") continue;
-    options.ps_partition_mb = 0.25;  // does not divide the weights
-    list.push_back(options);
-    options.ps_partition_mb = 0;
-    options.ps_exchange = "reduce-broadcast";
-    list.push_back(options);
+    list.push_back(small_buckets_of(entry.name));
   }
   return list;
 }

@@ -146,7 +146,7 @@ class LaggingDevice final : public Device {
 class FakeDecoder final : public DeviceDecoder {
  public:
   bool supports(std::span<const std::uint8_t> file) const override {
-    return baseline_jpeg_size(file).has_value();
+    return baseline_jpeg_size(file).has_value() && (!some || file.size() % 2 == 0);
   }
   std::vector<Undecoded> decode(std::span<const EncodedImage> images, std::uint8_t* batch,
                                 Stream&) override {
@@ -168,6 +168,7 @@ class FakeDecoder final : public DeviceDecoder {
     return undecoded;
   }
 
+  bool some = false;   // supports files of an even number of bytes alone
   int refuses = -1;    // this row of every batch
   bool fails = false;  // where it does not decode, not for what is in the file
   int decoded = 0;

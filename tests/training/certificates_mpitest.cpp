@@ -73,8 +73,7 @@ TEST_CASE("certificates pass, and fail for a strategy that is wrong", "[strategi
   const Case c = GENERATE_COPY(from_range(certified_cases()));
   const MpiSession& session = test::session();
   for (const StrategyOptions& strategy : exchanging_strategies(c.backend)) {
-    CAPTURE(name_of(c.backend), name_of(c.precision), strategy.strategy, strategy.ps_exchange,
-            strategy.ps_partition_mb);
+    CAPTURE(name_of(c.backend), name_of(c.precision), strategy.strategy);
     Rig rig(c, strategy);
     const Certificate certificate = rig.certify_with(Loss::none);
     INFO(record_of(certificate).dump());
@@ -115,8 +114,6 @@ TEST_CASE("certificates look for each micro-batch and in each small piece of an 
   std::vector<StrategyOptions> list;
   for (const char* name : {"all-reduce", "ddp", "zero1", "zero2", "fsdp"})
     list.push_back(test::small_buckets_of(name));
-  list.front().per_tensor = true;
-  list[1].bucket_copy = true;
   list[2].bucket_cap_mb = 0;
   for (const StrategyOptions& strategy : list) {
     CAPTURE(strategy.strategy);
@@ -134,9 +131,8 @@ TEST_CASE("certificates fail where an update's weights are not published", "[str
   const Case c = GENERATE_COPY(from_range(certified_cases()));
   for (const StrategyOptions& strategy : exchanging_strategies(c.backend)) {
     if (find_strategy(strategy.strategy).each_updates_all) continue;  // nothing is published
-    if (strategy.ps_partition_mb > 0) continue;                       // with the gradients
     if (strategy.strategy == "peer") continue;                        // by the update
-    CAPTURE(name_of(c.precision), strategy.strategy, strategy.ps_exchange);
+    CAPTURE(name_of(c.precision), strategy.strategy);
     Rig rig(c, strategy);
     const Certificate failed = rig.certify_with(Loss::unpublished);
     INFO(record_of(failed).dump());

@@ -97,7 +97,7 @@ TEST_CASE("a checkpoint's tensors have the network's names, and the training's",
   const MpiSession& session = test::session();
   Backend backend = test::open_backend_of(test::backends().front());
   EngineSettings settings = small_settings("zero1", "adam");
-  settings.norm_stats = GENERATE("first", "average");
+  settings.strategy.norm_stats = GENERATE("first", "average");
   Engine engine(settings, backend);
   engine.allocate(session.local_size());
   train(engine, 0, 1);

@@ -285,9 +285,9 @@ TEST_CASE("--decoder auto is the checkpoint's where a training continues", "[che
                                 const std::string& decoder = "auto") {
     options.checkpoints.dir = dir;
     options.checkpoints.resume = resume;
-    options.input.decoder = decoder;
+    options.data.decoder = decoder;
     take_saved_decoder(options, test::session());
-    return options.input.decoder;
+    return options.data.decoder;
   };
   CHECK(decoder_with(folder.path(), "auto") == "auto");
   Checkpoint checkpoint = checkpoint_at(1);

@@ -106,12 +106,12 @@ TEST_CASE("bucket caps multiply only what has buckets", "[compare]") {
 
 TEST_CASE("settings are compared with plain ddp at the first cap on the most ranks", "[compare]") {
   CHECK(planned({"--strategies", "none", "--bucket-caps", "4,25", "--ranks", "1,4,2,9",
-                 "--settings", "small-last,bucket-copy"}) ==
-        Names{"none/1", "none/4", "none/2", "none/9", "ddp/4/4", "ddp/4/4/bucket-copy",
-              "ddp/4/4/small-last"});
+                 "--settings", "no-overlap,broadcast-buffers"}) ==
+        Names{"none/1", "none/4", "none/2", "none/9", "ddp/4/4", "ddp/4/4/broadcast-buffers",
+              "ddp/4/4/no-overlap"});
   CHECK_THROWS_WITH(planned({"--ranks", "8,9"}), "--ranks 8,9: the job has 4 ranks");
   CHECK(parse({"--settings", "all"}).settings == setting_names());
-  CHECK_THROWS_WITH(parse({"--settings", "bucket-cpoy"}), ContainsSubstring("bucket-cpoy"));
+  CHECK_THROWS_WITH(parse({"--settings", "no-ovrelap"}), ContainsSubstring("no-ovrelap"));
   CHECK(parse({}).settings.empty());
 }
 
@@ -131,12 +131,9 @@ TEST_CASE("a setting differs from plain ddp in its one switch", "[compare]") {
   CHECK(find(gpu, "tf32") == nullptr);
   CHECK_FALSE(find(gpu, "autotune-off")->options.model.autotune);
   CHECK(find(gpu, "autotune-off")->options.model.precision == "tf32");
-  CHECK(find(gpu, "bucket-copy")->options.strategy.bucket_copy);
-  CHECK_FALSE(find(gpu, "bucket-copy")->options.strategy.no_overlap);
-  CHECK(find(gpu, "broadcast-buffers")->options.strategy.broadcast_buffers);
+  CHECK(find(gpu, "broadcast-buffers")->options.strategy.norm_stats == "broadcast");
+  CHECK_FALSE(find(gpu, "broadcast-buffers")->options.strategy.no_overlap);
   CHECK(find(gpu, "no-overlap")->options.strategy.no_overlap);
-  CHECK(small_bucket(find(gpu, "small-last")->options.strategy) == SmallBucket::last);
-  CHECK(find(gpu, "normal-priority")->options.strategy.comm_priority == "normal");
   CHECK(find(gpu, "no-graph")->options.graph == "off");
 
   const Bench plain_fp32 = bench_of({"--precisions", "fp32"}, BackendKind::gpu);
@@ -145,8 +142,7 @@ TEST_CASE("a setting differs from plain ddp in its one switch", "[compare]") {
   const Bench half = bench_of({"--precisions", "fp16"}, BackendKind::gpu);
   CHECK(half.size() == 3 + settings().size() - 2);
   const Bench cpu = bench_of({"--no-overlap"}, BackendKind::cpu);  // a switch that stands so
-  CHECK(cpu.size() ==
-        3 + settings().size() - 6);  // and no precisions, graphs, candidates, priority
+  CHECK(cpu.size() == 3 + settings().size() - 5);  // and no precisions, graphs, candidates
   CHECK(find(cpu, "no-overlap") == nullptr);
   CHECK(find(cpu, "no-graph") == nullptr);
 }
@@ -158,18 +154,18 @@ TEST_CASE("a setting that changes nothing is named with the reason", "[compare]"
     return left_out(options, job, benches_of(options, job));
   };
   const std::string cpu = named({"--settings", "all"}, BackendKind::cpu);
-  for (const char* name : {"autotune-off", "tf32", "fp32", "normal-priority", "no-graph"})
+  for (const char* name : {"autotune-off", "tf32", "fp32", "no-graph"})
     CHECK_THAT(cpu, ContainsSubstring(fmt::format("--settings {}: only on the gpu", name)));
-  CHECK(cpu.find("bucket-copy") == std::string::npos);
+  CHECK(cpu.find("broadcast-buffers") == std::string::npos);
   CHECK(named({"--settings", "all"}, BackendKind::gpu) ==
         "left out: --settings tf32: no change from plain ddp with these options");
-  CHECK(named({"--settings", "bucket-copy"}, BackendKind::cpu).empty());
+  CHECK(named({"--settings", "no-overlap"}, BackendKind::cpu).empty());
   CHECK_THROWS_WITH(benches_of(parse({"--settings", "no-graph"}), kTwoCpus),
                     ContainsSubstring("--settings no-graph: only on the gpu backend"));
 }
 
 TEST_CASE("an option is idle where no strategy of the list uses it", "[compare]") {
-  CHECK_NOTHROW(parse({"--staleness", "2"}));  // all are compared
+  CHECK_NOTHROW(parse({"--no-overlap"}));  // all are compared
   CHECK_NOTHROW(parse({"--strategies", "none,ddp", "--bucket-caps", "4,25"}));
   CHECK_THROWS_WITH(parse({"--strategies", "none,fsdp", "--bucket-caps", "4,25"}),
                     ContainsSubstring("--bucket-caps 4,25: only with --strategies ddp, zero1"));

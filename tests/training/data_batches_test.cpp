@@ -113,9 +113,9 @@ TEST_CASE("a device that never finishes ends the wait for its buffers", "[loader
 TEST_CASE("a thousand batches leave no memory behind", "[loader]") {
   if (!test::has(BackendKind::cpu)) SKIP("no cpu backend");
   const Images images(64);
-  LoaderSettings settings = cropping_settings();
-  settings.device_share = 0.5;
+  const LoaderSettings settings = cropping_settings();
   FakeDecoder decoder;
+  decoder.some = true;
   BatchesRig rig(images.source, settings, &decoder);
   const auto take = [&](int batches) {
     for (int epoch = 0, taken = 0; taken < batches; ++epoch) {

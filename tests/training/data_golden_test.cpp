@@ -27,7 +27,7 @@ std::string hash_of(const Bytes& bytes) {
   return fmt::format("{:016x}", value);
 }
 
-Bytes bytes_of(const std::string& hex) {
+Bytes bytes_of_hex(const std::string& hex) {
   Bytes bytes;
   for (std::size_t i = 0; i < hex.size(); i += 2)
     bytes.push_back(static_cast<std::uint8_t>(std::stoi(hex.substr(i, 2), nullptr, 16)));
@@ -55,10 +55,11 @@ TEST_CASE("every kind of file is decoded to Pillow's pixels", "[golden]") {
   const json cases = golden().at("decoded");  // a temporary would be gone in the loop
   for (const json& c : cases) {
     INFO(c.at("name").get<std::string>());
-    const Bytes file = bytes_of(c.at("file"));
+    const Bytes file = bytes_of_hex(c.at("file"));
     const Size size = decoder.open(file);
     CHECK(size == Size{c.at("width"), c.at("height")});
-    CHECK(hash_of(picture_of(decoder.decode(whole(size))).values) == c.at("rgb").get<std::string>());
+    CHECK(hash_of(picture_of(decoder.decode(whole(size))).values) ==
+          c.at("rgb").get<std::string>());
   }
 }
 

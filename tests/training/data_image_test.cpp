@@ -237,19 +237,6 @@ TEST_CASE("a JPEG that is corrupt below the region is accepted, above it refused
   CHECK_THAT(error_of(damaged, Region{0, 240, 64, 16}), ContainsSubstring("truncated or corrupt"));
 }
 
-TEST_CASE("a JPEG is decoded smaller where that leaves enough pixels") {
-  const Bytes file = write_jpeg({400, 300, gradient(400, 300, 3)});
-  const auto size_of = [&](Region region, Size enough) {
-    ImageDecoder decoder;
-    decoder.open(file);
-    return decoder.decode(region, enough).size();
-  };
-  CHECK(size_of({0, 0, 400, 300}, {150, 151}) == Size{400, 300});
-  CHECK(size_of({0, 0, 400, 300}, {150, 150}) == Size{200, 150});
-  CHECK(size_of({1, 3, 200, 200}, {50, 50}) == Size{51, 51});
-  CHECK(size_of({300, 200, 100, 100}, {1, 1}) == Size{13, 13});  // 37.5 to 50, 25 to 37.5
-}
-
 TEST_CASE("one file's tables do not serve the next") {
   Bytes file = write_jpeg({16, 16, gradient(16, 16, 3)});
   const Bytes tables{0xFF, 0xDB};

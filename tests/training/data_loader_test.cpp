@@ -53,12 +53,12 @@ class HostDevice : public Device {
 };
 
 /// A batch, kept beyond its release.
-struct Kept {
-  explicit Kept(const Batch& batch)
+struct KeptBatch {
+  explicit KeptBatch(const Batch& batch)
       : images(batch.images.begin(), batch.images.end()),
         labels(batch.labels.begin(), batch.labels.end()),
         count(batch.count) {}
-  bool operator==(const Kept&) const = default;
+  bool operator==(const KeptBatch&) const = default;
 
   std::vector<std::uint8_t> images;
   std::vector<std::int32_t> labels;
@@ -74,8 +74,8 @@ LoaderSettings plain_settings() {
   return settings;
 }
 
-std::vector<Kept> rest_of_epoch(Loader& loader) {
-  std::vector<Kept> batches;
+std::vector<KeptBatch> rest_of_epoch(Loader& loader) {
+  std::vector<KeptBatch> batches;
   while (const Batch* batch = loader.next()) {
     batches.emplace_back(*batch);
     loader.release(batch);
@@ -83,8 +83,8 @@ std::vector<Kept> rest_of_epoch(Loader& loader) {
   return batches;
 }
 
-std::vector<Kept> epoch_of(const ImageSource& source, const LoaderSettings& settings, int epoch,
-                           long first_batch = 0, int threads = 4) {
+std::vector<KeptBatch> batches_of_epoch(const ImageSource& source, const LoaderSettings& settings,
+                                        int epoch, long first_batch = 0, int threads = 4) {
   HostDevice device;
   Workers workers(threads);
   Loader loader(source, settings, device, workers);
@@ -92,9 +92,9 @@ std::vector<Kept> epoch_of(const ImageSource& source, const LoaderSettings& sett
   return rest_of_epoch(loader);
 }
 
-std::vector<int> numbers_in(const std::vector<Kept>& batches) {
+std::vector<int> numbers_in(const std::vector<KeptBatch>& batches) {
   std::vector<int> numbers;
-  for (const Kept& batch : batches)
+  for (const KeptBatch& batch : batches)
     for (std::size_t row = 0; row < static_cast<std::size_t>(batch.count); ++row)
       numbers.push_back(batch.images[row * kSide * kSide * 3]);
   return numbers;
@@ -114,13 +114,14 @@ TEST_CASE("batches do not depend on threads or prefetch", "[loader]") {
   LoaderSettings settings = plain_settings();
   settings.transform.augmentation = Augmentation::resized_crop;
   settings.prefetch = 1;
-  const std::vector<Kept> expected = epoch_of(images, settings, 3, 0, 1);
+  const std::vector<KeptBatch> expected = batches_of_epoch(images, settings, 3, 0, 1);
   CHECK(expected.size() == 16);
   settings.prefetch = 5;
-  for (int workers : {1, 3, 8}) CHECK(epoch_of(images, settings, 3, 0, workers) == expected);
-  const std::vector<Kept> rest(expected.begin() + 5, expected.end());
-  CHECK(epoch_of(images, settings, 3, 5) == rest);
-  CHECK(epoch_of(images, settings, 3, 16).empty());
+  for (int workers : {1, 3, 8})
+    CHECK(batches_of_epoch(images, settings, 3, 0, workers) == expected);
+  const std::vector<KeptBatch> rest(expected.begin() + 5, expected.end());
+  CHECK(batches_of_epoch(images, settings, 3, 5) == rest);
+  CHECK(batches_of_epoch(images, settings, 3, 16).empty());
 }
 
 TEST_CASE("the ranks share an epoch without loss or doubling; the last batches are padded",
@@ -131,11 +132,11 @@ TEST_CASE("the ranks share an epoch without loss or doubling; the last batches a
   settings.world_size = GENERATE(1, 2, 3);
   std::vector<int> seen;
   for (settings.rank = 0; settings.rank < settings.world_size; ++settings.rank) {
-    const std::vector<Kept> batches = epoch_of(images, settings, 0);
+    const std::vector<KeptBatch> batches = batches_of_epoch(images, settings, 0);
     CHECK(batches.size() == (settings.world_size == 1 ? 7 : settings.world_size == 2 ? 4 : 3));
     const std::vector<int> numbers = numbers_in(batches);
     seen.insert(seen.end(), numbers.begin(), numbers.end());
-    for (const Kept& batch : batches) {
+    for (const KeptBatch& batch : batches) {
       const auto count = static_cast<std::size_t>(batch.count);
       for (std::size_t row = 0; row < count; ++row)
         CHECK(batch.labels[row] == (batch.images[row * kSide * kSide * 3] < 12 ? 0 : 1));
@@ -154,7 +155,7 @@ TEST_CASE("every rank makes as many batches, be they empty", "[loader]") {
   LoaderSettings settings = plain_settings();
   settings.world_size = 2;
   settings.rank = 1;  // 4 of the 9; rank 0 needs a second batch for its fifth
-  const std::vector<Kept> batches = epoch_of(images, settings, 0);
+  const std::vector<KeptBatch> batches = batches_of_epoch(images, settings, 0);
   REQUIRE(batches.size() == 2);
   CHECK(batches[0].count == 4);
   CHECK(batches[1].count == 0);
@@ -168,9 +169,9 @@ TEST_CASE("drop_last makes full batches only", "[loader]") {
   settings.world_size = 2;
   std::vector<int> seen;
   for (settings.rank = 0; settings.rank < 2; ++settings.rank) {
-    const std::vector<Kept> batches = epoch_of(images, settings, 0);
+    const std::vector<KeptBatch> batches = batches_of_epoch(images, settings, 0);
     CHECK(batches.size() == 3);
-    for (const Kept& batch : batches) CHECK(batch.count == 4);
+    for (const KeptBatch& batch : batches) CHECK(batch.count == 4);
     const std::vector<int> numbers = numbers_in(batches);
     seen.insert(seen.end(), numbers.begin(), numbers.end());
   }
@@ -186,22 +187,22 @@ TEST_CASE("a shard has the same batches as a rank of its own", "[loader]") {
   settings.transform.augmentation = Augmentation::resized_crop;
   settings.drop_last = true;
   settings.world_size = 4;
-  std::vector<std::vector<Kept>> shards;
+  std::vector<std::vector<KeptBatch>> shards;
   for (settings.rank = 0; settings.rank < 4; ++settings.rank)
-    shards.push_back(epoch_of(images, settings, 2));
+    shards.push_back(batches_of_epoch(images, settings, 2));
   REQUIRE(shards.front().size() == 3);
 
   settings.shards = GENERATE(2, 4);
   settings.world_size = 4 / settings.shards;
   const auto per_rank = static_cast<std::size_t>(settings.shards);
   for (settings.rank = 0; settings.rank < settings.world_size; ++settings.rank) {
-    const std::vector<Kept> batches = epoch_of(images, settings, 2);
+    const std::vector<KeptBatch> batches = batches_of_epoch(images, settings, 2);
     REQUIRE(batches.size() == 3 * per_rank);
     for (std::size_t i = 0; i < batches.size(); ++i) {
       const std::size_t shard = static_cast<std::size_t>(settings.rank) * per_rank + i % per_rank;
       CHECK(batches[i] == shards[shard][i / per_rank]);
     }
-    CHECK(epoch_of(images, settings, 2, settings.shards).front() == batches[per_rank]);
+    CHECK(batches_of_epoch(images, settings, 2, settings.shards).front() == batches[per_rank]);
   }
 }
 
@@ -228,7 +229,7 @@ TEST_CASE("epochs and seeds differ, and each repeats", "[loader]") {
   Workers workers(4);
   Loader loader(images, settings, device, workers);
   CHECK(loader.next() == nullptr);
-  std::vector<std::vector<Kept>> epochs;
+  std::vector<std::vector<KeptBatch>> epochs;
   for (int epoch : {0, 1, 0}) {
     loader.start_epoch(epoch);
     epochs.push_back(rest_of_epoch(loader));
@@ -237,12 +238,12 @@ TEST_CASE("epochs and seeds differ, and each repeats", "[loader]") {
   CHECK(numbers_in(epochs[0]) != numbers_in(epochs[1]));
   CHECK(epochs[0] == epochs[2]);
   settings.seed = 1;
-  CHECK(numbers_in(epoch_of(images, settings, 0)) != numbers_in(epochs[0]));
+  CHECK(numbers_in(batches_of_epoch(images, settings, 0)) != numbers_in(epochs[0]));
 
   settings.shuffle = false;
-  CHECK(numbers_in(epoch_of(images, settings, 0)) == first_numbers(20));
+  CHECK(numbers_in(batches_of_epoch(images, settings, 0)) == first_numbers(20));
   settings.transform.augmentation = Augmentation::resized_crop;
-  CHECK_FALSE(epoch_of(images, settings, 0) == epoch_of(images, settings, 1));
+  CHECK_FALSE(batches_of_epoch(images, settings, 0) == batches_of_epoch(images, settings, 1));
 }
 
 TEST_CASE("an epoch may be abandoned while batches are held", "[loader]") {
@@ -256,10 +257,10 @@ TEST_CASE("an epoch may be abandoned while batches are held", "[loader]") {
   CHECK(device.pinned == 2 * 3);  // images and labels of prefetch + 2 batches
   loader.start_epoch(0);
   const Batch* held = loader.next();
-  const Kept before(*held);
+  const KeptBatch before(*held);
   loader.start_epoch(1);
-  CHECK(rest_of_epoch(loader) == epoch_of(images, settings, 1));
-  CHECK(Kept(*held) == before);
+  CHECK(rest_of_epoch(loader) == batches_of_epoch(images, settings, 1));
+  CHECK(KeptBatch(*held) == before);
   loader.release(held);
   loader.start_epoch(2);  // and the loader goes with the epoch just begun
 }
@@ -303,9 +304,9 @@ TEST_CASE("held batches are left alone; a third is refused", "[loader]") {
   const Batch* first = loader.next();
   const Batch* second = loader.next();
   REQUIRE(first != second);
-  const Kept before(*first);
+  const KeptBatch before(*first);
   std::this_thread::sleep_for(std::chrono::milliseconds(20));  // the workers run ahead if they can
-  CHECK(Kept(*first) == before);
+  CHECK(KeptBatch(*first) == before);
   CHECK_THROWS_AS(loader.next(), InternalError);
   loader.release(first);
   CHECK_THROWS_AS(loader.release(first), InternalError);
@@ -360,14 +361,14 @@ TEST_CASE("loaders share the workers", "[loader]") {
     Loader validation(images, settings, device, workers);
     training.start_epoch(1);
     validation.start_epoch(0);
-    CHECK(rest_of_epoch(validation) == epoch_of(images, settings, 0));
+    CHECK(rest_of_epoch(validation) == batches_of_epoch(images, settings, 0));
     validation.start_epoch(2);
   }
-  CHECK(rest_of_epoch(training) == epoch_of(images, settings, 1));
+  CHECK(rest_of_epoch(training) == batches_of_epoch(images, settings, 1));
 }
 
 /// Samples of update `step`, over all ranks and micro-batches.
-std::vector<int> samples_of_update(const std::vector<std::vector<Kept>>& of_ranks, int step,
+std::vector<int> samples_of_update(const std::vector<std::vector<KeptBatch>>& of_ranks, int step,
                                    int accumulate) {
   std::vector<int> samples;
   for (const auto& batches : of_ranks)
@@ -394,9 +395,9 @@ TEST_CASE("with the same global batch an update has the same samples at any numb
       settings.world_size = ranks;
       settings.batch_size = kGlobalBatch / ranks / accumulate;
       if (settings.batch_size * ranks * accumulate != kGlobalBatch) continue;
-      std::vector<std::vector<Kept>> of_ranks;
+      std::vector<std::vector<KeptBatch>> of_ranks;
       for (settings.rank = 0; settings.rank < ranks; ++settings.rank)
-        of_ranks.push_back(epoch_of(images, settings, 2));
+        of_ranks.push_back(batches_of_epoch(images, settings, 2));
       std::vector<std::vector<int>> updates;
       const auto batches = static_cast<int>(of_ranks[0].size());
       for (int step = 0; step < batches / accumulate; ++step)

@@ -132,7 +132,7 @@ TEST_CASE("names that only look alike are explained") {
 
 TEST_CASE("--data-dir does not take splits for classes", "[data_dir]") {
   const auto found = [](const TempFolder& folder, bool validates = true) {
-    SourceOptions options;
+    DataOptions options;
     options.data_dir = folder.path;
     find_data(options, true, validates);
     CHECK(options.train_dir == folder.path + (fs::exists(folder.path + "/train") ? "/train" : ""));
@@ -174,7 +174,7 @@ TEST_CASE("--data-dir does not take splits for classes", "[data_dir]") {
 TEST_CASE("--data-dir has training and validation data, or is the former", "[data_dir]") {
   const TempFolder folder;
   const auto found = [&](bool trains, bool validates, const std::string& val_dir = "") {
-    SourceOptions options;
+    DataOptions options;
     options.data_dir = folder.path;
     options.val_dir = val_dir;
     find_data(options, trains, validates);
@@ -242,7 +242,7 @@ TEST_CASE("the checksum of a source shows what ranks must have in common", "[pac
   CHECK(FolderSource(scan_image_folder(folder.path)).checksum() != images.checksum());
 }
 
-TEST_CASE("folder, packed file and cache give the same batches", "[pack][loader]") {
+TEST_CASE("folder and packed file give the same batches", "[pack][loader]") {
   const TempFolder folder;
   const FolderSource images = numbered_images(folder, 61);
   const std::string path = folder.path + "/train.pack";
@@ -250,14 +250,8 @@ TEST_CASE("folder, packed file and cache give the same batches", "[pack][loader]
   const LoaderSettings settings = loader_settings();
   const Bytes expected = epoch_of(images, settings, 1);
   CHECK(expected != epoch_of(images, settings, 1, 2));
-  const CachedSource cached(
-      std::make_unique<FolderSource>(scan_image_folder(folder.path)), [] { return true; },
-      [](const CachedSource&) { FAIL("there is room"); });
   for (const bool by_windows : {false, true})
     CHECK(epoch_of(PackSource(path, by_windows), settings, 8) == expected);
-  CHECK(epoch_of(cached, settings, 8) == expected);
-  for (const char* part : {"a", "b"}) fs::remove_all(fs::path(folder.path) / part);
-  CHECK(epoch_of(cached, settings, 8) == expected);  // from memory
 }
 
 TEST_CASE("a damaged packed file is refused, or its damaged image named", "[pack]") {
@@ -370,37 +364,6 @@ TEST_CASE("a packed file is there whole or not at all", "[pack]") {
     CHECK(nothing_changed());
     CHECK_THROWS_AS(pack(images, "/dev/full"), InconclusiveError);
   }
-}
-
-TEST_CASE("a cache stops where memory is short", "[cache]") {
-  const TempFolder folder;
-  const FolderSource images = numbered_images(folder, 10);
-  int full = 0;
-  const CachedSource cached(
-      std::make_unique<FolderSource>(scan_image_folder(folder.path)), [] { return false; },
-      [&](const CachedSource& source) { full += source.bytes_kept() == 0 ? 1 : 100; });
-  for (int round = 0; round < 2; ++round)
-    for (std::size_t i = 0; i < 10; ++i) CHECK(image_of(cached, i) == image_of(images, i));
-  CHECK(full == 1);
-  CHECK(cached.bytes_kept() == 0);
-}
-
-TEST_CASE("what a cache keeps is counted once, whatever threads read it", "[cache][loader]") {
-  const TempFolder folder;
-  const FolderSource images = numbered_images(folder, 20);
-  std::uint64_t bytes = 0;
-  for (std::size_t i = 0; i < 20; ++i) bytes += image_of(images, i).size();
-  const CachedSource cached(
-      std::make_unique<FolderSource>(scan_image_folder(folder.path)), [] { return true; },
-      [](const CachedSource&) {});
-  {
-    std::vector<std::jthread> readers;
-    for (int t = 0; t < 6; ++t)
-      readers.emplace_back([&] {
-        for (std::size_t i = 0; i < 20; ++i) image_of(cached, i);
-      });
-  }
-  CHECK(cached.bytes_kept() == bytes);
 }
 
 }  // namespace shakedown::training

@@ -193,18 +193,14 @@ TEST_CASE("the options' transforms") {
   const auto crop = training_transform({}, 224);
   CHECK(crop.augmentation == Augmentation::resized_crop);
   CHECK(crop.center_crop);
-  CHECK_FALSE(crop.scaled_decode);
-  CHECK(training_transform({"auto", "auto"}, 224).scaled_decode);
-  CHECK_FALSE(training_transform({"none", "auto"}, 224).scaled_decode);
   CHECK(training_transform({}, 32).augmentation == Augmentation::shift);
   CHECK_FALSE(validation_transform({}, 32).center_crop);
   CHECK(validation_transform({"none"}, 32).center_crop);
-  CHECK(validation_transform({"auto", "off", 232}, 224).resize == 232);
-  CHECK(validation_transform({"auto", "auto", 232}, 224).augmentation == Augmentation::none);
-  CHECK_FALSE(validation_transform({"auto", "auto"}, 224).scaled_decode);
-  CHECK_THROWS_WITH(validation_transform({"auto", "off", 200}, 224),
+  CHECK(validation_transform({"auto", 232}, 224).resize == 232);
+  CHECK(validation_transform({"auto", 232}, 224).augmentation == Augmentation::none);
+  CHECK_THROWS_WITH(validation_transform({"auto", 200}, 224),
                     ContainsSubstring("--val-resize 200 is less than --image-size 224"));
-  CHECK_THROWS_WITH(validation_transform({"shift", "off", 256}, 224),
+  CHECK_THROWS_WITH(validation_transform({"shift", 256}, 224),
                     ContainsSubstring("--val-resize 256 needs --augment crop or none"));
 }
 

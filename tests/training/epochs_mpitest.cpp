@@ -100,14 +100,14 @@ TEST_CASE("rank 0 alone reads the weights to start from, once", "[epochs]") {
 TEST_CASE("statistics of other weights have no average", "[epochs]") {
   Backend backend = test::open_backend_of(test::backends().front());
   EngineSettings settings = small_settings("none");
-  settings.norm_stats = "average";
+  settings.strategy.norm_stats = "average";
   if (test::session().world_size() == 1) {
     CHECK_NOTHROW(Engine(settings, backend));
     return;
   }
   CHECK_THROWS_WITH(Engine(settings, backend),
                     ContainsSubstring("--norm-stats average: the ranks of --strategy none"));
-  settings.norm_stats = "first";
+  settings.strategy.norm_stats = "first";
   CHECK_NOTHROW(Engine(settings, backend));
 }
 

@@ -43,12 +43,8 @@ std::vector<StrategyOptions> capturable_strategies() {
     add(entry.name, [](auto&) {});
     if (entry.overlaps()) add(entry.name, [](auto& o) { o.no_overlap = true; });
     if (entry.any_type) add(entry.name, [](auto& o) { o.grad_dtype = "fp16"; });
-    if (entry.name != std::string("parameter-server")) continue;
-    add(entry.name, [](auto& o) { o.ps_partition_mb = 0.25; });
-    add(entry.name, [](auto& o) { o.ps_exchange = "reduce-broadcast"; });
   }
-  add("ddp", [](auto& o) { o.bucket_copy = o.broadcast_buffers = true; });
-  add("all-reduce", [](auto& o) { o.per_tensor = true; });
+  add("ddp", [](auto& o) { o.norm_stats = "broadcast"; });
   return list;
 }
 
@@ -162,8 +158,7 @@ TEST_CASE("steps that are graphs train as those that are not", "[graphs]") {
   for (EngineSettings settings : cases(kind)) {
     CAPTURE(name_of(kind), settings.strategy.strategy, name_of(settings.network.precision),
             settings.accumulate, settings.strategy.no_overlap, settings.strategy.grad_dtype,
-            settings.strategy.ps_exchange, settings.strategy.ps_partition_mb,
-            settings.strategy.bucket_copy, settings.strategy.per_tensor);
+            settings.strategy.norm_stats);
     const Outcome graphs = outcome_of(settings, backend);
     settings.no_graph = "a test's wish";
     const Outcome plain = outcome_of(settings, backend);
@@ -190,7 +185,7 @@ TEST_CASE("steps that are graphs are traced as those that are not", "[graphs]") 
   for (EngineSettings settings : cases(kind)) {
     if (settings.network.precision != Precision::fp32) continue;
     CAPTURE(name_of(kind), settings.strategy.strategy, settings.accumulate,
-            settings.strategy.no_overlap, settings.strategy.ps_partition_mb);
+            settings.strategy.no_overlap);
     std::vector<Trace> traces;
     for (bool graph : {true, false}) {
       settings.no_graph = graph ? "" : "a test's wish";

@@ -194,7 +194,7 @@ TEST_CASE("a signal during a validation ends it, and the next run validates agai
   CAPTURE(strategy);
   EngineSettings settings = small_settings(strategy);
   if (strategy == "fsdp") settings.ema.ema = 0.9;
-  if (strategy == "ddp") settings.norm_stats = "average";
+  if (strategy == "ddp") settings.strategy.norm_stats = "average";
   // a server hears it too; with an average of the weights the third validation is the average's
   const int to = strategy == "parameter-server" ? 0 : session.world_size() - 1;
   const int during = settings.ema.ema > 0 ? 4 : 2;

@@ -54,14 +54,14 @@ TEST_CASE("an error about a recipe's value names the recipe", "[options]") {
            ": an option on the command line replaces a value of it";
   };
   CHECK(complaint({"--recipe", name, "--epochs", "3"}) ==
-        "--lr-warmup-epochs 5: must be at most --epochs 3" + sets("--lr-warmup-epochs 5"));
+        "--lr-warmup 5: must be at most --epochs 3" + sets("--lr-warmup 5"));
   CHECK(complaint({"--recipe", name, "--lr-warmup-epochs", "91"}) ==
-        "--lr-warmup-epochs 91: must be at most --epochs 90" + sets("--epochs 90"));
+        "--lr-warmup 91: must be at most --epochs 90" + sets("--epochs 90"));
   CHECK(complaint({"--recipe", name, "--epochs", "3", "--lr-warmup-epochs", "3", "--schedule",
                    "cosine", "--lr-min", "1"}) ==
         "--lr-min 1: must be at most --learning-rate 0.5" + sets("--learning-rate 0.5"));
   CHECK(complaint({"--recipe", name, "--epochs", "3", "--lr-warmup-epochs", "4"}) ==
-        "--lr-warmup-epochs 4: must be at most --epochs 3");
+        "--lr-warmup 4: must be at most --epochs 3");
   const Parsed later({"--recipe", name});
   CHECK(later.set.explained("--epochs 90: more than there are") ==
         "--epochs 90: more than there are" + sets("--epochs 90"));

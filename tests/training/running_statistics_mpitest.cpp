@@ -16,7 +16,7 @@ TEST_CASE("running statistics are rank 0's before each forward, where requested"
   const bool enabled = GENERATE(true, false);
   Backend backend = test::open_backend_of(test::backends().front());
   EngineSettings settings = settings_of(Precision::fp32, "ddp");
-  settings.strategy.broadcast_buffers = enabled;
+  if (enabled) settings.strategy.norm_stats = "broadcast";
   Engine engine(settings, backend);
   engine.allocate(session.local_size());
   const auto statistics = [&] {
@@ -45,7 +45,7 @@ TEST_CASE("what is saved has the first rank's running statistics, or their avera
   CAPTURE(average, strategy);
   Backend backend = test::open_backend_of(test::backends().front());
   EngineSettings settings = settings_of(Precision::fp32, strategy);
-  if (average) settings.norm_stats = "average";
+  if (average) settings.strategy.norm_stats = "average";
   Engine engine(settings, backend);
   engine.allocate(session.local_size());
   engine.step.run([&](int) { load(engine.model.network(), session.rank(), 0); }, 1e-3);
@@ -82,7 +82,7 @@ TEST_CASE("running statistics are exchanged once an update of several micro-batc
   for (const bool enabled : {false, true}) {
     EngineSettings settings = settings_of(Precision::fp32, "ddp");
     settings.accumulate = 3;
-    settings.strategy.broadcast_buffers = enabled;
+    if (enabled) settings.strategy.norm_stats = "broadcast";
     Engine engine(settings, backend);
     engine.allocate(test::session().local_size());
     const auto before = engine.world().traffic().operations;

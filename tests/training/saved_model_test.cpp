@@ -13,11 +13,13 @@ namespace shakedown::training {
 namespace {
 
 /// A file without tensors.
-struct File {
-  explicit File(const Metadata& metadata) { write_safetensors({"--save", path}, {}, metadata); }
-  ~File() { std::filesystem::remove(path); }
-  File(const File&) = delete;
-  File& operator=(const File&) = delete;
+struct SavedFile {
+  explicit SavedFile(const Metadata& metadata) {
+    write_safetensors({"--save", path}, {}, metadata);
+  }
+  ~SavedFile() { std::filesystem::remove(path); }
+  SavedFile(const SavedFile&) = delete;
+  SavedFile& operator=(const SavedFile&) = delete;
   const std::string path =
       (std::filesystem::temp_directory_path() / "shakedown_saved_model.safetensors").string();
 };
@@ -27,7 +29,7 @@ FolderSource images_of(std::vector<std::string> classes) {
   return FolderSource({"val", std::move(classes), {}, {}});
 }
 
-TrainOptions taken(const File& file, std::vector<const char*> arguments) {
+TrainOptions taken(const SavedFile& file, std::vector<const char*> arguments) {
   arguments.insert(arguments.begin(), "train");
   arguments.insert(arguments.end(), {"--weights", file.path.c_str()});
   TrainOptions options;
@@ -42,7 +44,7 @@ TrainOptions taken(const File& file, std::vector<const char*> arguments) {
 
 TEST_CASE("a weights file names its model, image size and classes", "[saved_model]") {
   const SavedModel model{"resnet34", 96, {"cat", "dog, \"small\"", "\xff"}};
-  const File file(metadata_of(model));
+  const SavedFile file(metadata_of(model));
   const SavedModel read = saved_model_of(read_safetensors_metadata(file.path), file.path);
   CHECK(read.model == "resnet34");
   CHECK(read.image_size == 96);
@@ -54,13 +56,13 @@ TEST_CASE("a weights file names its model, image size and classes", "[saved_mode
 }
 
 TEST_CASE("options that are not given are the weights file's", "[saved_model]") {
-  const File file(metadata_of({"resnet34", 96, {}}));
+  const SavedFile file(metadata_of({"resnet34", 96, {}}));
   CHECK(taken(file, {}).model.model == "resnet34");
   CHECK(taken(file, {}).model.image_size == 96);
   CHECK(taken(file, {"--image-size", "128", "--model", "resnet34"}).model.image_size == 128);
   CHECK_THROWS_WITH(taken(file, {"--model", "resnet18"}),
                     ContainsSubstring("--model resnet18") && ContainsSubstring("holds a resnet34"));
-  const File foreign(Metadata{});
+  const SavedFile foreign(Metadata{});
   CHECK(taken(foreign, {}).model.model == TrainOptions().model.model);
   CHECK(taken(foreign, {"--model", "resnet18"}).model.model == "resnet18");
 }

@@ -62,7 +62,7 @@ TEST_CASE("the warm-up and the milestones after it are within the training", "[s
   CHECK(rate_at(options, kEpochs) == Approx(options.schedule == "constant" ? 0.4 : 0.05));
   options.lr_warmup_steps = 501;
   CHECK_THROWS_WITH(rate_at(options, 0),
-                    ContainsSubstring("--lr-warmup-steps 501: must be at most 500"));
+                    ContainsSubstring("--lr-warmup 501steps: must be at most 500"));
 
   options = {};
   options.schedule = "multi-step";

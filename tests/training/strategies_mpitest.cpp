@@ -109,17 +109,7 @@ std::vector<std::pair<std::string, StrategyOptions>> exchange_options(Precision 
     for (const char* strategy : {"ddp", "all-reduce"})
       add(strategy, type, [&](auto& o) { o.grad_dtype = type; });
   }
-  add("ddp", "bucket-copy", [](auto& o) { o.bucket_copy = true; });
-  add("ddp", "bucket-copy, bf16", [](auto& o) {
-    o.bucket_copy = true;
-    o.grad_dtype = "bf16";
-  });
-  add("all-reduce", "per tensor, bf16", [](auto& o) {
-    o.per_tensor = true;
-    o.grad_dtype = "bf16";
-  });
-  add("ddp", "broadcast-buffers", [](auto& o) { o.broadcast_buffers = true; });
-  add("ddp", "normal priority", [](auto& o) { o.comm_priority = "normal"; });
+  add("ddp", "broadcast", [](auto& o) { o.norm_stats = "broadcast"; });
   return list;
 }
 
@@ -143,13 +133,7 @@ TEST_CASE("ranks with shards of their own equal a serial emulation of them", "[s
   // one process, the shards of all ranks that compute as micro-batches of one update
   std::map<int, Trained> alone;
   for (const StrategyOptions& strategy : exchanging_strategies(c.backend)) {
-    CAPTURE(name_of(c.backend), name_of(c.precision), strategy.strategy, strategy.ps_partition_mb,
-            strategy.ps_exchange, optimizer, accumulate);
-    if (settings.optimizer.needs_norms() && strategy.ps_partition_mb > 0) {
-      settings.strategy = strategy;
-      CHECK_THROWS_WITH(Engine(settings, backend), ContainsSubstring("--ps-partition-mb"));
-      continue;
-    }
+    CAPTURE(name_of(c.backend), name_of(c.precision), strategy.strategy, optimizer, accumulate);
     const StrategyEntry& entry = find_strategy(strategy.strategy);
     const int computing = entry.computing(session.world_size());
     if (alone.count(computing) == 0) {
@@ -213,17 +197,6 @@ TEST_CASE("ranks with the same shard equal one rank", "[strategies]") {
     const auto settings = settings_of(c.precision, strategy);
     check_same(train(settings, backend, shard), alone, settings);
   }
-}
-
-TEST_CASE("all-reduce by parameter equals one flat all-reduce", "[strategies]") {
-  const Case c = GENERATE(from_range(cases()));
-  CAPTURE(name_of(c.backend), name_of(c.precision));
-  Backend backend = test::open_backend_of(c.backend);
-  auto settings = settings_of(c.precision, "all-reduce");
-  const auto shard = [](int) { return test::session().rank(); };
-  const Trained flat = train(settings, backend, shard);
-  settings.strategy.per_tensor = true;
-  check_same(train(settings, backend, shard), flat, settings);
 }
 
 TEST_CASE("workers that do not wait push as often, and no staler than they may", "[strategies]") {

@@ -20,7 +20,7 @@
 namespace shakedown::training {
 
 void declare_options(OptionSet& options, CheckpointOptions& values) {
-  options.heading("Checkpoints");
+  options.heading("Checkpoint");
   options
       .add(
           "--checkpoint-dir", values.dir,
@@ -33,19 +33,20 @@ void declare_options(OptionSet& options, CheckpointOptions& values) {
           "with "
           "3")
       .only_with({"--epochs"})
-      .metavar("DIR");
+      .metavar("DIR")
+      .first();
   options
-      .add("--checkpoint-every-epochs", values.every_epochs,
-           "epochs between two checkpoints; the last epoch always has one")
+      .add("--checkpoint-every,--checkpoint-every-epochs", values.every_epochs,
+           "epochs between two checkpoints (the last epoch always has one); 20min: minutes, within "
+           "an epoch too; 1,20min: both")
       .at_least(1)
       .only_with({"--checkpoint-dir"})
-      .metavar("EPOCHS");
-  options
-      .add("--checkpoint-minutes", values.minutes,
-           "minutes between two checkpoints within an epoch; 0: none")
+      .unit("min", "--checkpoint-minutes")
+      .metavar("EPOCHS|Nmin");
+  options.add("--checkpoint-minutes", values.minutes, "minutes of --checkpoint-every")
       .at_least(0)
       .only_with({"--checkpoint-dir"})
-      .metavar("MINUTES");
+      .hidden();
   options
       .add("--resume", values.resume,
            "auto: continue from the newest checkpoint in --checkpoint-dir, if there is one; none: "

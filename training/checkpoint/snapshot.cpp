@@ -136,7 +136,7 @@ std::vector<float> Snapshot::shared_statistics() const {
   };
   const std::span<const float> first = of_rank(engine_.step.first_computing());
   std::vector<float> shared(first.begin(), first.end());
-  if (engine_.settings().norm_stats == "first") return shared;
+  if (engine_.settings().strategy.norm_stats != "average") return shared;
   for (int r = engine_.step.first_computing() + 1; r < ranks; ++r)
     for (std::size_t i = 0; strategy.computes(r) && i < count; ++i) shared[i] += of_rank(r)[i];
   for (float& value : shared) value *= 1 / static_cast<float>(strategy.computing(ranks));

@@ -75,14 +75,14 @@ struct Columns {
 #if defined(LIBJPEG_TURBO_VERSION_NUMBER) && LIBJPEG_TURBO_VERSION_NUMBER >= 2000000
 /// Chroma pixels at the left and right edge of what is decoded lack a neighbour to interpolate
 /// with: two pixels more on either side keep those of `needed` as they are in the whole image
-/// (tested with libjpeg-turbo 2.0.6 to 3.2; of scaled images 2.x spoils some subsamplings).
+/// (tested with libjpeg-turbo 2.0.6 to 3.2).
 Columns crop(jpeg_decompress_struct& state, Region needed) {
   constexpr int kMargin = 2;
   const int left = std::max(needed.x - kMargin, 0);
   const int right =
       std::min(needed.x + needed.width + kMargin, static_cast<int>(state.output_width));
   Columns columns{static_cast<JDIMENSION>(left), static_cast<JDIMENSION>(right - left)};
-  if (columns.count == state.output_width || state.scale_denom > 1) return {0, state.output_width};
+  if (columns.count == state.output_width) return {0, state.output_width};
   jpeg_crop_scanline(&state, &columns.first, &columns.count);
   return columns;
 }
@@ -97,26 +97,6 @@ void skip_rows(jpeg_decompress_struct& state, JDIMENSION count, JSAMPROW scratch
   while (state.output_scanline < count) jpeg_read_scanlines(&state, &scratch, 1);
 }
 #endif
-
-/// The largest denominator at which the region still has enough pixels.
-unsigned scale_of(Region region, Size enough) {
-  unsigned denominator = 1;
-  while (denominator < 8 && region.width >= enough.width * 2 * static_cast<int>(denominator) &&
-         region.height >= enough.height * 2 * static_cast<int>(denominator))
-    denominator *= 2;
-  return denominator;
-}
-
-/// The pixels of the scaled image that hold anything of the region.
-Region scaled(Region region, int denominator) {
-  const auto range = [&](int begin, int count) {
-    const int first = begin / denominator;
-    return std::pair{first, (begin + count + denominator - 1) / denominator - first};
-  };
-  const auto [x, width] = range(region.x, region.width);
-  const auto [y, height] = range(region.y, region.height);
-  return {x, y, width, height};
-}
 
 class JpegDecoder final : public FormatDecoder {
  public:
@@ -141,15 +121,12 @@ class JpegDecoder final : public FormatDecoder {
     return checked_size(state_.image_width, state_.image_height);
   }
 
-  void decode(Region region, Size enough, Image& image) override {
+  void decode(Region region, Image& image) override {
     const bool inks = state_.num_components == 4;  // CMYK or YCCK
     Columns columns{};
     trap_.attempt([&] {
       state_.out_color_space = inks ? JCS_CMYK : kRgb;
-      state_.scale_num = 1;
-      state_.scale_denom = scale_of(region, enough);
       jpeg_start_decompress(&state_);
-      region = scaled(region, static_cast<int>(state_.scale_denom));
       columns = crop(state_, region);
     });
     const int left = region.x - static_cast<int>(columns.first);
@@ -339,7 +316,7 @@ class PngDecoder final : public FormatDecoder {
   }
 
   /// Decodes all of it: each row is compressed in terms of those above, and checksums come last.
-  void decode(Region region, Size, Image& image) override {
+  void decode(Region region, Image& image) override {
     const int width = static_cast<int>(png_get_image_width(png_, info_));
     const int height = static_cast<int>(png_get_image_height(png_, info_));
     image.reshape({width, height}, width, 0);

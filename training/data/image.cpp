@@ -61,12 +61,12 @@ Size ImageDecoder::open(std::span<const std::uint8_t> file) {
   return size_;
 }
 
-const Image& ImageDecoder::decode(Region region, Size enough) {
+const Image& ImageDecoder::decode(Region region) {
   ENSURE(opened_ != nullptr, "decode() without open()");
   ENSURE(region.x >= 0 && region.y >= 0 && region.width > 0 && region.height > 0 &&
              region.x + region.width <= size_.width && region.y + region.height <= size_.height,
          "a region outside the image");
-  std::exchange(opened_, nullptr)->decode(region, enough, image_);
+  std::exchange(opened_, nullptr)->decode(region, image_);
   return image_;
 }
 

@@ -73,11 +73,8 @@ class ImageDecoder {
   Size open(std::span<const std::uint8_t> file);
 
   /// The pixels of the region of the opened file, bit for bit those of the whole image; once per
-  /// open(). The result is valid until the next open(). A JPEG whose region is at least twice
-  /// `enough` in both directions is decoded to 1/2, 1/4 or 1/8 of its size, but to no fewer pixels
-  /// than `enough`.
-  const Image& decode(Region region, Size enough);
-  const Image& decode(Region region) { return decode(region, {region.width, region.height}); }
+  /// open(). The result is valid until the next open().
+  const Image& decode(Region region);
 
  private:
   std::unique_ptr<FormatDecoder> jpeg_;
@@ -109,7 +106,7 @@ class FormatDecoder {
  public:
   virtual ~FormatDecoder() = default;
   virtual Size open(std::span<const std::uint8_t> file) = 0;
-  virtual void decode(Region region, Size enough, Image& image) = 0;
+  virtual void decode(Region region, Image& image) = 0;
 };
 
 std::unique_ptr<FormatDecoder> make_jpeg_decoder();

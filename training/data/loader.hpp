@@ -46,16 +46,10 @@ struct InputSetup {
   int workers = 0;              // threads per rank; 0: the data are synthetic
   int cores = 1;                // this rank's share of its host's
   std::string decoder = "cpu";  // of training images: cpu or nvjpeg
-  double device_share = 0;      // of the images that the device decodes where it can
   int ranks = 1;                // that load images
   bool packed = false;          // the training images are one packed file
   bool cached = false;          // --cache
 };
-
-/// The sentence that names the stage which limits, and what would cure it; "" where the training
-/// threads waited for at most 2 % of `seconds`. `times` are over_ranks() of `ranks` that load.
-std::string input_advice(const InputTimes& times, const InputSetup& setup, double seconds,
-                         int ranks);
 
 // Batches of decoded and transformed images, made ahead of the training step by several threads.
 
@@ -67,8 +61,7 @@ struct LoaderSettings {
   std::uint64_t seed = 0;
   int rank = 0;
   int world_size = 1;
-  int shards = 1;           // of the global batch on this rank: a batch each, in turn
-  double device_share = 1;  // of the images that a device decoder may get
+  int shards = 1;  // of the global batch on this rank: a batch each, in turn
   TransformSettings transform;
   BadImages* bad_images = nullptr;  // outlives the loader; null: none is allowed
 };
@@ -168,7 +161,6 @@ class Loader final : private Workers::Job {
   void wait_for_workers(std::unique_lock<std::mutex>& lock);
   Slot& lent_slot(const Batch* batch);
   std::span<std::uint8_t> square(const Slot& slot, int row) const;
-  bool device_may_decode(std::uint64_t random_seed) const;
 
   const ImageSource& source_;
   const LoaderSettings settings_;

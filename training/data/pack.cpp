@@ -140,7 +140,7 @@ void PackSource::read_windows(std::uint64_t begin, std::uint64_t end) const {
 
 namespace {
 
-using Bytes = std::vector<std::uint8_t>;
+using FileBytes = std::vector<std::uint8_t>;
 
 constexpr std::size_t kPerRound = 256;  // images in memory at a time
 
@@ -152,7 +152,7 @@ void write_values(std::ostream& out, const Value* values, std::size_t count) {
 
 /// Image `first` and those that follow it, one per element of `images`.
 void read_images(const ImageSource& source, std::size_t first, int threads,
-                 std::vector<Bytes>& images) {
+                 std::vector<FileBytes>& images) {
   std::atomic<std::size_t> next = 0;
   std::vector<std::exception_ptr> errors(images.size());
   const auto work = [&] {
@@ -180,7 +180,7 @@ void read_images(const ImageSource& source, std::size_t first, int threads,
     if (error) std::rethrow_exception(error);
 }
 
-PackEntry entry_of(const ImageSource& source, std::size_t index, const Bytes& image) {
+PackEntry entry_of(const ImageSource& source, std::size_t index, const FileBytes& image) {
   if (image.size() > UINT32_MAX)
     throw UsageError(
         fmt::format("image {}: {} bytes are more than the 4 GiB that a packed file "
@@ -193,7 +193,7 @@ PackEntry entry_of(const ImageSource& source, std::size_t index, const Bytes& im
 void write_index(std::ostream& out, const ImageSource& source,
                  const std::vector<PackEntry>& entries) {
   const auto* const first = reinterpret_cast<const std::uint8_t*>(entries.data());
-  Bytes index(first, first + entries.size() * sizeof(PackEntry));
+  FileBytes index(first, first + entries.size() * sizeof(PackEntry));
   const auto append = [&](const std::string& name) {
     index.insert(index.end(), name.begin(), name.end());
     index.push_back(0);
@@ -216,11 +216,11 @@ Packed write_pack(const ImageSource& source, const Output& output, int threads,
   write_file(output, [&](std::ostream& out) {
     write_values(out, kPackMagic.data(), kPackMagic.size());
     std::vector<PackEntry> entries;
-    std::vector<Bytes> images;
+    std::vector<FileBytes> images;
     while (entries.size() < source.size() && out) {
       images.resize(std::min(kPerRound, source.size() - entries.size()));
       read_images(source, entries.size(), threads, images);
-      for (const Bytes& image : images) {
+      for (const FileBytes& image : images) {
         entries.push_back(entry_of(source, entries.size(), image));
         packed.bytes += image.size();
         if (out) write_values(out, image.data(), image.size());

@@ -75,10 +75,8 @@ const Image& SampleReader::decode(Crop& crop, Random& random) {
   const Size stored = decoder_.open(encoded_);
   const int orientation = settings_.exif ? exif_orientation(encoded_) : 1;
   crop = random_crop(upright(stored, orientation), settings_, random);
-  const Size square{settings_.image_size, settings_.image_size};
   const Region region = as_stored(crop.region, stored, orientation);
-  const Image& image =
-      settings_.scaled_decode ? decoder_.decode(region, square) : decoder_.decode(region);
+  const Image& image = decoder_.decode(region);
   if (orientation == 1) return image;
   turn_upright(image, orientation, turned_);
   return turned_;

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <array>
 #include <cctype>
+#include <charconv>
 #include <chrono>
 #include <filesystem>
 #include <iterator>
@@ -329,7 +330,25 @@ std::string part_of(const std::string& folder, const std::string& name) {
 
 }  // namespace
 
-void declare_options(OptionSet& options, SourceOptions& values) {
+namespace {
+
+constexpr int kMostWorkers = 1024;
+
+/// Throws UsageError where it is neither auto nor such a number; 0 of auto.
+int parse_workers(const std::string& text) {
+  if (text == "auto") return 0;
+  int workers = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), workers);
+  if (error != std::errc() || end != text.data() + text.size() || workers < 1 ||
+      workers > kMostWorkers)
+    throw UsageError(
+        fmt::format("--workers {}: must be auto, or a number from 1 to {}", text, kMostWorkers));
+  return workers;
+}
+
+}  // namespace
+
+void declare_options(OptionSet& options, DataOptions& values) {
   const std::vector<std::string> images{"--data-dir", "--train-dir", "--val-dir"};
   options
       .add("--data-dir", values.data_dir,
@@ -337,7 +356,8 @@ void declare_options(OptionSet& options, SourceOptions& values) {
            "the folder to train on")
       .metavar("DIR")
       .default_text("synthetic")
-      .not_with({"--train-dir"});
+      .not_with({"--train-dir"})
+      .first();
   options
       .add("--train-dir", values.train_dir,
            "folder with one sub-folder of images per class, or a packed file of it")
@@ -345,8 +365,7 @@ void declare_options(OptionSet& options, SourceOptions& values) {
       .default_text("synthetic");
   options
       .add("--cache", values.cache,
-           "keep the encoded images of a folder in memory after their first read, in each rank a "
-           "copy; a packed file, which the ranks of a host share, is then read in windows of 8 MiB")
+           "read packed files, whose memory the ranks of a host share, in windows of 8 MiB")
       .only_with(images);
   options
       .add("--max-bad-images", values.max_bad_images,
@@ -360,9 +379,38 @@ void declare_options(OptionSet& options, SourceOptions& values) {
            "turn images as the orientation in their EXIF or XMP data says (as Pillow's "
            "exif_transpose); off: as torchvision, which ignores it")
       .only_with(images);
+  declare_options(options, values.transform);
+  options
+      .add("--workers,--num-workers", values.workers,
+           "loader threads per rank; auto: the cores that the rank may use, divided by the ranks "
+           "that share them")
+      .metavar("N")
+      .only_with({"--data-dir", "--train-dir", "--val-dir"});
+  options.add("--prefetch", values.prefetch, "batches decoded ahead")
+      .at_least(1)
+      .at_most(1024)
+      .only_with({"--data-dir", "--train-dir", "--val-dir"});
+  options
+      .add(
+          "--decoder", values.decoder,
+          "decoder of the training images that are cropped; nvjpeg: the GPU's JPEG engines for the "
+          "baseline JPEG files, and the CPU for the rest; auto: nvjpeg "
+          "where there are engines and fewer than 9 workers per rank, else cpu, which is faster; "
+          "a training that continues has "
+          "its checkpoint's")
+      .one_of({"auto", "cpu", "nvjpeg"})
+      .only_with({"--data-dir", "--train-dir"});
+  options.refuse("--decoder-share",
+                 "no record used it; --decoder nvjpeg decodes all that its engines support");
+  options.check([&] { parse_workers(values.workers); });
 }
 
-void find_data(SourceOptions& options, bool trains, bool validates) {
+int workers_of(const DataOptions& options, int cores) {
+  const int requested = parse_workers(options.workers);
+  return requested > 0 ? requested : std::clamp(cores, 1, kMostWorkers);
+}
+
+void find_data(DataOptions& options, bool trains, bool validates) {
   const std::string& folder = options.data_dir;
   if (folder.empty()) return;
   const std::string train = part_of(folder, "train");
@@ -383,52 +431,6 @@ void find_data(SourceOptions& options, bool trains, bool validates) {
   options.remark = fmt::format("--data-dir {}: nothing is validated: there is no {}{}", folder,
                                train.empty() ? "train/ with val/ next to it" : "val/ or val.pack",
                                text_of_unused(folder, train));
-}
-
-namespace {
-
-constexpr std::uint64_t kStep = std::uint64_t{64} << 20;
-
-}  // namespace
-
-CachedSource::CachedSource(std::unique_ptr<ImageSource> source, std::function<bool()> has_room,
-                           std::function<void(const CachedSource&)> on_full)
-    : source_(std::move(source)),
-      has_room_(std::move(has_room)),
-      on_full_(std::move(on_full)),
-      kept_(source_->size()) {}
-
-CachedSource::~CachedSource() {
-  for (const auto& bytes : kept_) delete bytes.load();
-}
-
-void CachedSource::read(std::size_t index, std::vector<std::uint8_t>& bytes,
-                        StageTimes& times) const {
-  using Clock = std::chrono::steady_clock;
-  const auto start = Clock::now();
-  if (const Bytes* kept = kept_[index].load(std::memory_order_acquire)) {
-    bytes = *kept;
-    times.read_s += std::chrono::duration<double>(Clock::now() - start).count();
-    return;
-  }
-  source_->read(index, bytes, times);
-  if (!full_.load(std::memory_order_relaxed)) keep(index, bytes);
-}
-
-void CachedSource::keep(std::size_t index, const Bytes& bytes) const {
-  const std::uint64_t before = bytes_kept_.fetch_add(bytes.size());
-  const bool new_step = before == 0 || before / kStep != (before + bytes.size()) / kStep;
-  if (new_step && !has_room_()) {
-    bytes_kept_ -= bytes.size();
-    if (!full_.exchange(true)) on_full_(*this);
-    return;
-  }
-  auto copy = std::make_unique<const Bytes>(bytes);
-  const Bytes* none = nullptr;  // another thread may have kept it meanwhile
-  if (kept_[index].compare_exchange_strong(none, copy.get(), std::memory_order_release))
-    copy.release();
-  else
-    bytes_kept_ -= bytes.size();
 }
 
 }  // namespace shakedown::training

@@ -14,6 +14,7 @@
 
 #include "common/mpi_session.hpp"
 #include "training/data/input_file.hpp"
+#include "training/data/transform.hpp"
 
 namespace shakedown::training {
 
@@ -162,57 +163,29 @@ class OptionSet;
 
 namespace shakedown::training {
 
-struct SourceOptions {
+struct DataOptions {
   std::string data_dir;   // or train_dir, or neither: synthetic
   std::string train_dir;  // a folder or a packed file
   std::string val_dir;
   bool cache = false;
   int max_bad_images = 0;
   bool exif = false;
+  TransformOptions transform;
+  std::string workers = "auto";  // threads per rank, or a number
+  int prefetch = 4;              // batches
+  std::string decoder = "auto";
   std::string remark;  // of find_data: what is not validated; else empty
 
   bool synthetic() const { return data_dir.empty() && train_dir.empty(); }
 };
-void declare_options(OptionSet& options, SourceOptions& values);
+void declare_options(OptionSet& options, DataOptions& values);
+/// Loader threads of a rank that may use this many cores.
+int workers_of(const DataOptions& options, int cores);
 
 /// Sets train_dir and val_dir, as far as the run needs them and val_dir is not given, to what
 /// data_dir has: train.pack or train/, val.pack or val/. A data_dir without the former is itself
 /// the training folder. Looks at the disk. Throws UsageError where what is evaluated is missing,
 /// and where the folders in data_dir are splits under other names.
-void find_data(SourceOptions& options, bool trains, bool validates);
-
-// Keeps the encoded images of another source in memory.
-
-/// Each image after its first read, as long as there is room. Reading a kept one locks nothing.
-class CachedSource final : public ImageSource {
- public:
-  /// `has_room` decides, once per 64 MiB, whether more may be kept; `on_full` is called once, when
-  /// it may not.
-  CachedSource(std::unique_ptr<ImageSource> source, std::function<bool()> has_room,
-               std::function<void(const CachedSource&)> on_full);
-  ~CachedSource() override;
-
-  std::size_t size() const override { return source_->size(); }
-  std::int32_t label(std::size_t index) const override { return source_->label(index); }
-  std::string path(std::size_t index) const override { return source_->path(index); }
-  const std::string& root() const override { return source_->root(); }
-  const std::vector<std::string>& classes() const override { return source_->classes(); }
-  std::string remark() const override { return source_->remark(); }
-  std::uint64_t checksum() const override { return source_->checksum(); }
-  void read(std::size_t index, std::vector<std::uint8_t>& bytes, StageTimes& times) const override;
-
-  std::uint64_t bytes_kept() const { return bytes_kept_; }
-
- private:
-  using Bytes = std::vector<std::uint8_t>;
-  void keep(std::size_t index, const Bytes& bytes) const;
-
-  const std::unique_ptr<ImageSource> source_;
-  const std::function<bool()> has_room_;
-  const std::function<void(const CachedSource&)> on_full_;
-  mutable std::vector<std::atomic<const Bytes*>> kept_;  // by index; owned
-  mutable std::atomic<std::uint64_t> bytes_kept_ = 0;
-  mutable std::atomic<bool> full_ = false;
-};
+void find_data(DataOptions& options, bool trains, bool validates);
 
 }  // namespace shakedown::training

@@ -21,13 +21,11 @@ enum class Augmentation {
 struct TransformSettings {
   int image_size = 224;
   Augmentation augmentation = Augmentation::none;
-  bool flip = true;            // with an augmentation: mirror every other image
-  bool center_crop = true;     // without: shorter side to `resize`, then the centre;
-                               // false stretches the whole image to the square
-  int resize = 0;              // with center_crop; 0: 256/224 of image_size
-  bool exif = false;           // before: turn the image as its EXIF orientation says
-  bool scaled_decode = false;  // a JPEG's crop of at least twice image_size is decoded to 1/2, 1/4
-                               // or 1/8 of its size, which is faster and changes pixels
+  bool flip = true;         // with an augmentation: mirror every other image
+  bool center_crop = true;  // without: shorter side to `resize`, then the centre;
+                            // false stretches the whole image to the square
+  int resize = 0;           // with center_crop; 0: 256/224 of image_size
+  bool exif = false;        // before: turn the image as its EXIF orientation says
 };
 
 /// The part of a width x height image that torchvision's RandomResizedCrop(scale=(0.08, 1),
@@ -76,7 +74,6 @@ namespace shakedown::training {
 
 struct TransformOptions {
   std::string augment = "auto";
-  std::string scaled_decode = "off";
   int val_resize = 0;  // 0: 256/224 of the image size
 };
 void declare_options(OptionSet& options, TransformOptions& values);

@@ -1,5 +1,4 @@
-// All-reduce after backward: the whole flat buffer at once, or parameter by parameter. Nothing
-// overlaps: what a training loop with `for p in parameters: all_reduce(p.grad)` does.
+// All-reduce of the whole flat buffer after backward. Nothing overlaps.
 #include "training/exchange/bucket_stream.hpp"
 #include "training/exchange/invariant.hpp"
 #include "training/exchange/strategy.hpp"
@@ -9,26 +8,17 @@ namespace {
 
 class AllReduce final : public Strategy {
  public:
-  explicit AllReduce(const StrategyContext& context) : Strategy(context), gradients_(context) {
-    if (!context.options.per_tensor) {
-      pieces_.push_back(context.all());
-      return;
-    }
-    const auto& parameters = context.table.parameters();
-    for (auto p = parameters.rbegin(); p != parameters.rend(); ++p)
-      pieces_.push_back({p->offset, p->offset + p->stored});
-  }
+  explicit AllReduce(const StrategyContext& context) : Strategy(context), gradients_(context) {}
 
   std::vector<Share> finish() override {
-    for (const Range& piece : pieces_)
-      exchange("all_reduce", gradients_.at(piece), context_.compute,
-               [&] { gradients_.all_reduce(piece, context_.compute); });
+    const Range all = context_.all();
+    exchange("all_reduce", gradients_.at(all), context_.compute,
+             [&] { gradients_.all_reduce(all, context_.compute); });
     return gradients_.shares();
   }
 
  private:
   ExchangedGradients gradients_;
-  std::vector<Range> pieces_;
 };
 
 std::unique_ptr<Strategy> make_all_reduce(const StrategyContext& context) {

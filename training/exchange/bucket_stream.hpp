@@ -14,17 +14,13 @@ class ExchangeStream {
  public:
   explicit ExchangeStream(const StrategyContext& context)
       : own_(context.options.no_overlap ? nullptr
-                                        : context.device.make_stream(priority(context.options))),
+                                        : context.device.make_stream(StreamPriority::high)),
         stream_(own_ ? *own_ : context.compute) {}
 
   Stream& operator*() const { return stream_; }
   Stream* operator->() const { return &stream_; }
 
  private:
-  static StreamPriority priority(const StrategyOptions& options) {
-    return options.comm_priority == "normal" ? StreamPriority::normal : StreamPriority::high;
-  }
-
   std::unique_ptr<Stream> own_;
   Stream& stream_;
 };
@@ -78,16 +74,14 @@ class BucketStream {
 };
 
 // The gradients that ddp and all-reduce exchange: the network's own, or a conversion of them in
-// memory of its own, in another type or as a copy.
+// memory of its own, in another type.
 
 class ExchangedGradients {
  public:
-  /// `copies`: they are exchanged in memory of their own in any case, and copied back.
-  explicit ExchangedGradients(const StrategyContext& context, bool copies = false)
-      : context_(context), copies_(copies) {
+  explicit ExchangedGradients(const StrategyContext& context) : context_(context) {
     const DataType computed = context.weights.type();
     const DataType type = exchanged_type(context.options, computed);
-    if (copies || type != computed)
+    if (type != computed)
       staging_ =
           FlatBuffer(context.device, context.compute, type, whole_weights(context.table).gradients);
   }
@@ -97,31 +91,22 @@ class ExchangedGradients {
     return staging_.empty() ? context_.weights.gradients(range) : staging_.at(range);
   }
 
-  /// Enqueues the all-reduce, with the copies and conversions that it takes.
+  /// Enqueues the all-reduce, with the conversion that it takes.
   void all_reduce(Range range, Stream& stream) const {
     const View computed = context_.weights.gradients(range);
     const View exchanged = at(range);
-    if (!staging_.empty()) copy(computed, exchanged, stream);
+    if (!staging_.empty()) context_.device.kernels().convert(computed, exchanged, stream);
     context_.world.all_reduce(exchanged, exchanged, Reduction::avg, stream);
-    if (copies_) copy(exchanged, computed, stream);
   }
 
   /// The shares of a rank that updates everything.
   std::vector<Share> shares() const {
     const Range all = context_.all();
-    return {{all, copies_ ? context_.weights.gradients(all) : at(all)}};
+    return {{all, at(all)}};
   }
 
  private:
-  void copy(ConstView from, View to, Stream& stream) const {
-    if (from.type == to.type)
-      context_.device.copy(to.data, from.data, from.bytes(), stream);
-    else
-      context_.device.kernels().convert(from, to, stream);
-  }
-
   StrategyContext context_;
-  bool copies_;
   FlatBuffer staging_;  // empty: exchanged in place
 };
 

@@ -9,14 +9,12 @@ namespace {
 class Ddp final : public Strategy {
  public:
   explicit Ddp(const StrategyContext& context)
-      : Strategy(context),
-        stream_(context, "all_reduce"),
-        gradients_(context, context.options.bucket_copy) {}
+      : Strategy(context), stream_(context, "all_reduce"), gradients_(context) {}
 
   /// The compute stream writes the statistics, and exchanges them itself: forward must wait. Once
   /// an update, as PyTorch: micro-batches under no_sync() exchange nothing.
   void begin_update() override {
-    if (!context_.options.broadcast_buffers) return;
+    if (context_.options.norm_stats != "broadcast") return;
     const View statistics = context_.weights.statistics();
     exchange("broadcast", statistics, context_.compute,
              [&] { context_.world.broadcast(statistics, statistics, 0, context_.compute); });

@@ -1,6 +1,6 @@
 // The parameter server whose workers do not wait for one another: each gradient is applied as it
 // comes, to weights that others have moved since it was computed from them. A worker that is more
-// than --staleness steps ahead of the slowest waits: stale synchronous parallelism (Ho et al.
+// than `staleness` steps ahead of the slowest waits: stale synchronous parallelism (Ho et al.
 // 2013).
 #include <algorithm>
 
@@ -9,7 +9,7 @@
 namespace shakedown::training {
 namespace {
 
-constexpr int kServer = 0;
+constexpr int kServerRank = 0;
 
 /// The content of a worker's notice: its gradients follow, or were not finite and do not.
 enum Notice { skipped = 0, pushes = 1 };
@@ -41,12 +41,12 @@ class ParameterServerAsync final : public Strategy {
     const auto scalars =
         download<StepScalars>(context_.device, context_.compute, context_.scalars, 1);
     const bool finite = scalars.front().finite != 0;
-    context_.world.notify(kServer, finite ? pushes : skipped);
+    context_.world.notify(kServerRank, finite ? pushes : skipped);
     if (finite)
       exchange("push", gradients, context_.compute, [&] {
         context_.world.group([&] {
-          context_.world.send(gradients, kServer, context_.compute);
-          context_.world.send(loss_scale(), kServer, context_.compute);
+          context_.world.send(gradients, kServerRank, context_.compute);
+          context_.world.send(loss_scale(), kServerRank, context_.compute);
         });
       });
     return {};
@@ -56,16 +56,16 @@ class ParameterServerAsync final : public Strategy {
     if (serves()) return;
     exchange("pull", context_.weights.compute(), context_.compute, [&] {
       context_.world.group([&] {
-        context_.world.recv(context_.weights.compute(), kServer, context_.compute);
+        context_.world.recv(context_.weights.compute(), kServerRank, context_.compute);
         if (const View vectors = context_.weights.vectors(); vectors.count > 0)
-          context_.world.recv(vectors, kServer, context_.compute);
+          context_.world.recv(vectors, kServerRank, context_.compute);
       });
     });
   }
 
   void distribute() override {
     const View weights = context_.weights.compute();
-    context_.world.broadcast(weights, weights, kServer, context_.compute);
+    context_.world.broadcast(weights, weights, kServerRank, context_.compute);
     context_.exchange_vectors();
     pulled_.assign(pulled_.size(), updates_);
   }
@@ -94,7 +94,7 @@ class ParameterServerAsync final : public Strategy {
   std::vector<long> staleness() const override { return histogram_; }
 
  private:
-  bool serves() const { return context_.world.rank() == kServer; }
+  bool serves() const { return context_.world.rank() == kServerRank; }
   View loss_scale() const {
     return {&context_.scalars->loss_scale, 1, DataType::float32, Place::device};
   }

@@ -39,10 +39,8 @@ bool StrategyEntry::bucketed() const {
                      [](const auto& t) { return t.pieces == Pieces::buckets; });
 }
 
-double StrategyEntry::bytes_sent(const StepVolume& step, const StrategyOptions& options, int ranks,
-                                 int rank) const {
-  const bool collectives = options.ps_exchange == "reduce-broadcast" && !by_collectives.empty();
-  return sent_in(collectives ? by_collectives : transfers, step, ranks, rank);
+double StrategyEntry::bytes_sent(const StepVolume& step, int ranks, int rank) const {
+  return sent_in(transfers, step, ranks, rank);
 }
 
 void Strategy::serve(const Updates&) {
@@ -137,9 +135,9 @@ void declare_options(OptionSet& options, StrategyOptions& values) {
   std::string help = "exchange of gradients and weights";
   for (const StrategyEntry& entry : strategies())
     help += fmt::format("\n{}: {}", entry.name, entry.summary);
-  options.heading("Gradient exchange");
+  options.heading("Exchange");
   const auto all = names_where([](const StrategyEntry&) { return true; });
-  options.add("--strategy", values.strategy, help).one_of(all);
+  options.add("--strategy", values.strategy, help).one_of(all).first();
   const auto add = [&](const char* name, auto& value, const char* meaning,
                        const std::vector<std::string>& used_by) -> Option& {
     return options.add(name, value, meaning).only_where("--strategy", used_by);
@@ -162,32 +160,32 @@ void declare_options(OptionSet& options, StrategyOptions& values) {
       "--precision fp16 does",
       names_where(&StrategyEntry::any_type))
       .one_of({"auto", "fp32", "fp16", "bf16"});
-  add("--bucket-copy", values.bucket_copy,
-      "copy gradients into buckets, as PyTorch DDP without gradient_as_bucket_view", {"ddp"});
-  add("--broadcast-buffers", values.broadcast_buffers,
-      "broadcast rank 0's running statistics before each update, as PyTorch DDP's default",
-      {"ddp"});
-  const auto overlapping = names_where(&StrategyEntry::overlaps);
   add("--no-overlap", values.no_overlap, "run communication on the compute stream, without overlap",
-      overlapping);
-  add("--comm-priority", values.comm_priority, "CUDA priority of the communication stream",
-      overlapping)
-      .one_of({"high", "normal"})
-      .idle_with({"--no-overlap"});
-  add("--per-tensor", values.per_tensor, "run one all-reduce per parameter tensor", {"all-reduce"});
-  add("--ps-exchange", values.ps_exchange,
-      "parameter server by point-to-point messages (a star) or by collectives",
-      {"parameter-server"})
-      .one_of({"send-receive", "reduce-broadcast"});
-  add("--ps-partition-mb", values.ps_partition_mb,
-      "size of the pieces that are pulled while the next is pushed; 0: everything at once",
-      {"parameter-server"})
-      .at_least(0)
-      .only_where("--ps-exchange", {"send-receive"})
-      .metavar("MIB");
-  add("--staleness", values.staleness, "steps by which a worker may be ahead of the slowest",
-      {"parameter-server-async"})
-      .at_least(0);
+      names_where(&StrategyEntry::overlaps));
+  options
+      .add(
+          "--norm-stats", values.norm_stats,
+          "running statistics of batch normalization\n"
+          "first: those of the first rank that computes are validated and saved\n"
+          "average: their average over the ranks (as timm's --dist-bn reduce)\n"
+          "broadcast: as first, and sent to all ranks before each update, as PyTorch DDP's default")
+      .one_of({"first", "average", "broadcast"})
+      .for_values({"first", "average"})
+      .only_with({"--epochs", "--save"})
+      .for_values({"broadcast"})
+      .only_where("--strategy", {"ddp"});
+  options.add_alias("--broadcast-buffers", "--norm-stats", "broadcast");
+  const auto refuse = [&](const char* name, const char* reason) { options.refuse(name, reason); };
+  refuse("--bucket-copy",
+         "copying gradients into buckets gave 0.995 and 0.999 of the images/s "
+         "(results/0.1/h200/settings-2gpu.jsonl)");
+  refuse("--comm-priority",
+         "normal priority gave 1.000 and 1.004 of the images/s "
+         "(results/0.1/h200/settings-2gpu.jsonl); the communication stream has high priority");
+  refuse("--per-tensor", "no record used it; --strategy all-reduce exchanges one flat buffer");
+  refuse("--ps-exchange", "no record used it; --strategy parameter-server sends and receives");
+  refuse("--ps-partition-mb", "no record used it; all gradients are pushed, then pulled, at once");
+  refuse("--staleness", "no record used it; a worker may be 4 steps ahead of the slowest");
 }
 
 StepVolume volume_of(const ParameterTable& table, DataType gradients, DataType weights,
@@ -201,6 +199,16 @@ StepVolume volume_of(const ParameterTable& table, DataType gradients, DataType w
   const int last = table.blocks() - 1;
   return {static_cast<double>(table.payload_count() * size_of(gradients)), bytes(0, last),
           bytes(0, 1), bytes(last - 1, last), accumulate};
+}
+
+std::string text_of(const Transfer& transfer) {
+  constexpr const char* kVolumes[] = {"gradients", "weights", "inputs"};
+  constexpr const char* kPatterns[] = {"all_reduce", "pass", "shards", "star", "chain"};
+  constexpr const char* kPieces[] = {"whole", "whole", "buckets", "blocks", "gathered_blocks"};
+  return fmt::format("{} {} {}{}", kVolumes[static_cast<int>(transfer.volume)],
+                     kPatterns[static_cast<int>(transfer.pattern)],
+                     kPieces[static_cast<int>(transfer.pieces)],
+                     transfer.each_micro_batch ? " each_micro_batch" : "");
 }
 
 namespace {

@@ -31,7 +31,7 @@ struct StepScalars {
 };
 
 // The exchange of a step as data: from a strategy's transfers follow the bytes that a rank sends,
-// with which measured traffic is compared, and the time that training/predict estimates.
+// with which measured traffic is compared, and the time that results/report predicts.
 
 /// Bytes that a rank exchanges in a step, as they travel.
 struct StepVolume {
@@ -58,11 +58,10 @@ enum class Pattern {
   star,        // gradients and inputs between rank 0 and each other rank
   chain,       // weights from rank 0 along a chain, which the last rank ends
 };
-/// Units of an exchange, and when they are exchanged. `whole` and `partitions` follow backward; the
-/// others overlap it.
+/// Units of an exchange, and when they are exchanged. `whole` follows backward; the others overlap
+/// it.
 enum class Pieces {
   whole,
-  partitions,       // --ps-partition-mb: a piece is pulled while the next is pushed
   buckets,          // of --bucket-cap-mb
   blocks,           // of the network
   gathered_blocks,  // the same, and a block's weights are gathered before its forward and backward
@@ -74,9 +73,12 @@ struct Transfer {
   Pieces pieces = Pieces::whole;
   bool each_micro_batch = false;  // else once per update
 
-  bool overlaps() const { return pieces > Pieces::partitions; }
+  bool overlaps() const { return pieces > Pieces::whole; }
   bool by_collective() const { return pattern <= Pattern::pass; }
 };
+
+/// "gradients all_reduce buckets", as `step` records have it.
+std::string text_of(const Transfer& transfer);
 
 /// Bytes that `rank` of `ranks` sends. Inputs are not counted.
 double sent_in(const std::vector<Transfer>& transfers, const StepVolume& step, int ranks, int rank);
@@ -101,15 +103,10 @@ struct StrategyOptions {
   double small_bucket_mb = 1;                // MiB, of the small bucket
   std::string bucket_order = "small-first";  // or small-last
   std::string grad_dtype = "auto";           // what is exchanged; auto: what was computed
-  bool bucket_copy = false;            // ddp: buckets are copied out of the gradients and back
-  bool broadcast_buffers = false;      // ddp: rank 0's running statistics, before each forward
-  std::string comm_priority = "high";  // of the stream that exchanges, or normal
-  bool no_overlap = false;             // the stream that computes exchanges too
-  bool per_tensor = false;             // all-reduce: one operation a parameter
-  std::string ps_exchange = "send-receive";
-  double ps_partition_mb = 0;  // MiB; 0: push everything, then pull everything
-  int invariant = 0;           // all-reduce: virtual shards of the global batch; 0: off
-  int staleness = 4;           // parameter-server-async: steps a worker may be ahead of the slowest
+  bool no_overlap = false;                   // the compute stream exchanges too
+  std::string norm_stats = "first";          // or average, or broadcast: see --norm-stats
+  int invariant = 0;                         // virtual shards of the global batch; 0: off
+  int staleness = 4;  // parameter-server-async: steps a worker may be ahead of the slowest
 };
 void declare_options(OptionSet& options, StrategyOptions& values);
 SmallBucket small_bucket(const StrategyOptions& options);
@@ -255,7 +252,6 @@ struct StrategyEntry {
   bool capturable = true;
   StrategyRanks ranks = {};
   std::vector<Transfer> transfers;
-  std::vector<Transfer> by_collectives = {};  // in their place with --ps-exchange reduce-broadcast
   std::unique_ptr<Strategy> (*make)(const StrategyContext& context);
 
   bool overlaps() const;  // it exchanges while the rank computes
@@ -263,8 +259,7 @@ struct StrategyEntry {
   /// Ranks wait for one another in each step, so that its time can be predicted.
   bool synchronous() const { return ranks_agree || transfers.empty(); }
   /// Bytes that `rank` of `ranks` sends in a step, of gradients and weights.
-  double bytes_sent(const StepVolume& step, const StrategyOptions& options, int ranks,
-                    int rank) const;
+  double bytes_sent(const StepVolume& step, int ranks, int rank) const;
   int first_computing() const { return ranks.first_serves ? 1 : 0; }
   bool computes(int rank) const { return rank >= first_computing(); }
   int computing(int world_size) const { return world_size - first_computing(); }

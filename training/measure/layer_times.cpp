@@ -111,14 +111,4 @@ std::vector<KernelTime> kernel_times(const std::vector<TimedWork>& step, const R
   return kernels;
 }
 
-std::vector<KernelTime> totals_of(const std::vector<KernelTime>& kernels) {
-  std::vector<KernelTime> totals;
-  for (const KernelTime& kernel : kernels)
-    found_or_added(totals, KernelTime{kernel.kernel, 0, 0, {}}, [&](const KernelTime& k) {
-      return k.kernel == kernel.kernel;
-    }).sum.add(kernel.sum);
-  sort_by_time(totals);
-  return totals;
-}
-
 }  // namespace shakedown::training

@@ -51,6 +51,17 @@ struct LayerTime {
 std::vector<LayerTime> layer_times(const std::vector<TimedWork>& step, const ParameterTable& table,
                                    const Roofs& roofs);
 
+/// Steps of one rank, call by call.
+struct StepCalls {
+  std::vector<TimedWork> calls;  // of one step, median times
+  int logged_steps = 0;
+  double step_ms = 0;         // median without the log
+  double logged_step_ms = 0;  // and with it
+  double calls_ms = 0;        // of these steps, all calls together: the median
+  Roofs roofs;
+  std::string rest;  // parts of a step that no call covers
+};
+
 /// The calls of one kernel.
 struct KernelTime {
   std::string kernel;
@@ -60,7 +71,4 @@ struct KernelTime {
 };
 /// Apart by the bytes and FLOP of a call; the most time first.
 std::vector<KernelTime> kernel_times(const std::vector<TimedWork>& step, const Roofs& roofs);
-/// The sizes of each kernel together; the most time first.
-std::vector<KernelTime> totals_of(const std::vector<KernelTime>& kernels);
-
 }  // namespace shakedown::training

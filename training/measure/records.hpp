@@ -10,7 +10,7 @@
 #include "common/judge/observation.hpp"
 #include "common/record.hpp"
 #include "training/measure/certificate.hpp"
-#include "training/measure/layer_tables.hpp"
+#include "training/measure/layer_times.hpp"
 #include "training/measure/throughput.hpp"
 
 namespace shakedown::training {
@@ -64,7 +64,8 @@ OwnCompute measure_own_compute(Engine& engine, int passes,
                                const std::function<void()>& before_each);
 
 /// Collective; complete on rank 0. train/compute_ms of each rank that computes, train/step_ms of
-/// all together by the steps of the slowest. `tuning`: of ThroughputSettings::conditions.
+/// all together by the steps of the slowest. `tuning`: the options that an Identity
+/// lacks.
 std::vector<judge::Observation> observations_of(const Throughput& measured, const OwnCompute& own,
                                                 const Identity& identity,
                                                 const std::map<std::string, std::string>& tuning,

@@ -12,6 +12,7 @@
 #include "common/error.hpp"
 #include "common/identity.hpp"
 #include "common/nvml.hpp"
+#include "common/options.hpp"
 #include "common/record.hpp"
 #include "common/statistics.hpp"
 #include "common/text_table.hpp"
@@ -19,6 +20,43 @@
 #include "training/step/model_state.hpp"
 
 namespace shakedown::training {
+namespace {
+
+constexpr int kMostSteps = 1'000'000'000;  // twice that is an int
+
+/// A power limit's controller overshoots in the first second and then holds clocks down for as long
+/// (measured on an H200: docs/engineering/fast-step.md).
+constexpr double kGpuWarmupSeconds = 2;
+
+}  // namespace
+
+void declare_options(OptionSet& options, TimingOptions& values) {
+  options.add("--iterations", values.iterations, "timed steps of the throughput run")
+      .at_least(1)
+      .at_most(kMostSteps)
+      .not_with({"--epochs", "--evaluate"})
+      .first();
+  options
+      .add("--warmup", values.warmup,
+           "untimed steps before the timed ones, and with 2s seconds: at least both, as a GPU's "
+           "power limit settles only under load")
+      .at_least(1)
+      .at_most(kMostSteps)
+      .not_with({"--epochs", "--evaluate"})
+      .unit("s", "--warmup-seconds")
+      .metavar("N|Xs|N,Xs")
+      .default_text(fmt::format("20,{:g}s on gpu, 20 on cpu", kGpuWarmupSeconds));
+  options.add("--warmup-seconds", values.warmup_seconds, "seconds of --warmup")
+      .at_least(0)
+      .not_with({"--epochs", "--evaluate"})
+      .hidden();
+}
+
+double warmup_seconds_of(const TimingOptions& options, BackendKind kind) {
+  if (options.warmup_seconds >= 0) return options.warmup_seconds;
+  return kind == BackendKind::gpu ? kGpuWarmupSeconds : 0;
+}
+
 namespace {
 
 double sum(const std::vector<double>& values) {
@@ -52,8 +90,8 @@ SentBytes sent_bytes(const Engine& engine, double counted, double over_nvlink,
   const StepVolume step =
       volume_of(network.table(), engine.step.exchanged_type(), type, engine.settings().accumulate);
   SentBytes sent;
-  sent.predicted = session.all_gather(engine.step.strategy_entry().bytes_sent(
-      step, engine.settings().strategy, session.world_size(), session.rank()));
+  sent.predicted = session.all_gather(
+      engine.step.strategy_entry().bytes_sent(step, session.world_size(), session.rank()));
   sent.counted = session.all_gather(counted);
   const auto by_nvlink = session.all_gather(over_nvlink);
   sent.over_nvlink = engine.world().transport() == std::string("nccl") && on_one_host(session) &&
@@ -85,11 +123,12 @@ struct Timed {
 /// The steps of a throughput run.
 class Steps {
  public:
-  Steps(Engine& engine, BatchSource& batches, const ThroughputSettings& settings,
+  Steps(Engine& engine, BatchSource& batches, const TimingOptions& settings,
         const MpiSession& session)
       : engine_(engine),
         batches_(batches),
         settings_(settings),
+        warmup_s_(warmup_seconds_of(settings, engine.backend.kind)),
         session_(session),
         scalars_(engine.device(), sizeof(StepScalars)),
         progress_("throughput", settings.iterations, "steps", session.is_root()),
@@ -111,8 +150,7 @@ class Steps {
       engine_.finish();
       warm_up.seconds =
           std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
-      more = highest(
-          session_.all_gather(steps_to_fill(settings_.warmup_seconds, warm_up.seconds, done_ - 1)));
+      more = highest(session_.all_gather(steps_to_fill(warmup_s_, warm_up.seconds, done_ - 1)));
     } while (more > 0);
     warm_up.steps = done_ + lead();
     return warm_up;
@@ -156,13 +194,14 @@ class Steps {
 
   void step() {
     engine_.step.run([&](int) { batches_.load_next(engine_.model.network()); },
-                     settings_.learning_rate);
+                     engine_.learning_rate());
     ++done_;
   }
 
   Engine& engine_;
   EndlessBatches batches_;
-  const ThroughputSettings settings_;
+  const TimingOptions settings_;
+  const double warmup_s_;
   const MpiSession& session_;
   Buffer scalars_;  // before the first timed step
   Progress progress_;
@@ -228,8 +267,8 @@ double steps_to_fill(double seconds, double elapsed_s, long steps) {
   return steps == 0 ? 1 : std::ceil((seconds - elapsed_s) * static_cast<double>(steps) / elapsed_s);
 }
 
-Throughput measure_throughput(Engine& engine, BatchSource& batches,
-                              const ThroughputSettings& settings, const MpiSession& session) {
+Throughput measure_throughput(Engine& engine, BatchSource& batches, const TimingOptions& settings,
+                              const MpiSession& session) {
   engine.device().restart_peak();  // what came before may have needed more
   const bool gpu = engine.device().kind() == BackendKind::gpu;
   const auto nvml = gpu ? Nvml::open() : nullptr;
@@ -304,27 +343,6 @@ std::string text_of_rate(const Throughput& measured) {
                         : "fewer than 25 steps: no interval");
 }
 
-std::string text_of_exchange(const ExchangeSums& sums) {
-  std::vector<std::string> parts;
-  if (sums.all_ms > 0) parts.push_back(fmt::format("{:.2f} ms per step", sums.all_ms));
-  if (sums.push_ms) parts.push_back(fmt::format("{:.2f} ms to push gradients", *sums.push_ms));
-  if (sums.pull_ms) parts.push_back(fmt::format("{:.2f} ms to pull weights", *sums.pull_ms));
-  if (parts.empty()) return "";
-  return labelled("exchange",
-                  fmt::format("{}, waiting for other ranks included", fmt::join(parts, ", ")));
-}
-
-std::string text_of_staleness(const std::vector<long>& updates) {
-  if (updates.empty()) return "";
-  const long all = std::accumulate(updates.begin(), updates.end(), 0L);
-  return labelled(
-      "staleness",
-      fmt::format("{:.0f} % of the gradients were not stale, the oldest was {} updates "
-                  "behind",
-                  100.0 * static_cast<double>(updates.front()) / static_cast<double>(all),
-                  updates.size() - 1));
-}
-
 std::string text_of_memory(const Throughput& measured) {
   const auto& bytes = measured.peak_memory_bytes;
   const bool alike = std::all_of(bytes.begin(), bytes.end(), [&](double b) {
@@ -340,44 +358,20 @@ std::string text_of_memory(const Throughput& measured) {
   return text;
 }
 
-std::string text_of_gpu(const GpuHealth& health) {
-  if (!std::isfinite(health.power_w.front())) return "";
-  std::string text = fmt::format("{:.0f} W, {:.0f} MHz, {:.0f} C (rank 0)", health.power_w.front(),
-                                 health.sm_clock_mhz.front(), health.temperature_c.front());
-  if (std::isfinite(health.joules_per_image))
-    text += fmt::format(", {:.3f} J/image", health.joules_per_image);
-  const auto throttled =
-      std::find_if(health.throttle_reasons.begin(), health.throttle_reasons.end(),
-                   [](const std::string& reasons) { return !reasons.empty(); });
-  if (throttled != health.throttle_reasons.end())
-    text += *throttled == kUnknownText ? ", throttle reasons unknown"
-                                       : ", clocks throttled: " + *throttled;
-  return labelled("GPU", text);
-}
-
-constexpr double kWaited = 0.05;  // of an exchange's time: less is not worth a name
-
-std::string straggler_of(const ExchangeTimes& e) {
-  if (!e.waiting) return "";
-  if (e.waiting->ms < kWaited * (e.end_ms - e.start_ms)) return "-";
-  return fmt::format("{}: {:.0f} %", e.waiting->straggler, 100 * e.waiting->share);
-}
-
 }  // namespace
 
-std::string summary_of(const Throughput& measured, const ExchangeSums& exchange) {
+std::string summary_of(const Throughput& measured) {
   std::string text = labelled("images/s", text_of_rate(measured)) +
                      labelled("step", fmt::format("{:.2f} ms median, {:.2f} ms p95, CV {:.1f} %",
                                                   measured.step_ms_p50, measured.step_ms_p95,
                                                   100 * measured.step_ms_cv)) +
-                     text_of_exchange(exchange) + text_of_staleness(measured.staleness_updates) +
                      labelled("loss", fmt::format("{:.4f} first, {:.4f} last", measured.loss_first,
                                                   measured.loss_last)) +
                      labelled("memory", text_of_memory(measured));
   if (measured.skipped_steps > 0)
     text += labelled("skipped", fmt::format("{} steps whose float16 gradients overflowed",
                                             measured.skipped_steps));
-  return measured.health ? text + text_of_gpu(*measured.health) : text;
+  return text;
 }
 
 std::string summary_of(const Certificate& certificate) {
@@ -414,22 +408,6 @@ std::string summary_of(const Breakdown& b) {
                               "communication hidden",
                               b.step_ms, b.compute_ms, b.exposed_comm_ms, b.input_stall_ms,
                               b.optimizer_ms, b.hidden_comm_ms));
-}
-
-std::string table_of(const std::vector<ExchangeTimes>& exchanges) {
-  if (exchanges.empty()) return "";
-  const std::vector<Column> columns{
-      {"", "ms, exchange", 17}, {"", "bytes", 9},    {"", "ready", 7},
-      {"", "start", 7},         {"", "end", 7},      {"", "hidden", 6},
-      {"", "exposed", 7},       {"mean", "wait", 6}, {"strag-", "gler", 7}};
-  std::string text = heading(columns);
-  for (const ExchangeTimes& e : exchanges) {
-    const auto ms = [](double value) { return fmt::format("{:.3f}", value); };
-    text += row(columns, {fmt::format("{:>2} {}", e.index, e.what), readable_bytes(e.bytes),
-                          ms(e.ready_ms), ms(e.start_ms), ms(e.end_ms), ms(e.hidden_ms),
-                          ms(e.exposed_ms), e.waiting ? ms(e.waiting->ms) : "-", straggler_of(e)});
-  }
-  return text;
 }
 
 namespace {

@@ -14,16 +14,20 @@
 #include "training/measure/certificate.hpp"
 #include "training/step/engine.hpp"
 
+namespace shakedown {
+class OptionSet;
+}  // namespace shakedown
+
 namespace shakedown::training {
 
-struct ThroughputSettings {
+struct TimingOptions {
   int iterations = 100;
-  int warmup = 20;            // steps at least
-  double warmup_seconds = 0;  // at least, after the first step
-  double learning_rate = 0.1;
-  /// Of the options, those of its `metric` lines that an Identity lacks; none: there is no record.
-  std::optional<std::map<std::string, std::string>> conditions = std::nullopt;
+  int warmup = 20;             // steps at least
+  double warmup_seconds = -1;  // at least, after the first step; -1: the backend's
 };
+void declare_options(OptionSet& options, TimingOptions& values);
+/// With the backend's default resolved.
+double warmup_seconds_of(const TimingOptions& options, BackendKind kind);
 
 /// How many more steps bring `elapsed_s`, which `steps` took, to `seconds`; 1 where no step was
 /// timed.
@@ -76,8 +80,8 @@ struct Throughput {
 };
 
 /// Runs on every rank; the result is complete on each.
-Throughput measure_throughput(Engine& engine, BatchSource& batches,
-                              const ThroughputSettings& settings, const MpiSession& session);
+Throughput measure_throughput(Engine& engine, BatchSource& batches, const TimingOptions& settings,
+                              const MpiSession& session);
 
 /// Compares the bytes that each rank of a host sent by its GPU's NVLink counter and by the
 /// communicator's count: whether the counter has all of them. False if a counter cannot be read, or
@@ -124,12 +128,10 @@ std::vector<ExchangeTimes> bucket_times(const Trace& steps);
 
 // The measurements as lines of at most 80 columns for people.
 
-std::string summary_of(const Throughput& measured, const ExchangeSums& exchange);
+std::string summary_of(const Throughput& measured);
 std::string summary_of(const Certificate& certificate);
 /// The parts of a step of bin/train.
 std::string summary_of(const Breakdown& breakdown);
-/// A line per exchange, with a heading; empty where there is none.
-std::string table_of(const std::vector<ExchangeTimes>& exchanges);
 
 // Whether the weights are what a training can leave: numbers, and the same on every rank.
 

@@ -1,34 +1,33 @@
 // bin/compare: gradient-exchange strategies, batches, precisions and numbers of ranks in one job.
+#include <nlohmann/json.hpp>
+
 #include "common/identity.hpp"
 #include "common/options.hpp"
 #include "common/output_file.hpp"
 #include "common/program.hpp"
 #include "common/text_table.hpp"
 #include "training/programs/compare_options.hpp"
-#include "training/programs/comparison_details.hpp"
-#include "training/programs/comparison_summary.hpp"
 #include "training/programs/comparison_table.hpp"
-#include "training/programs/forecast.hpp"
 #include "training/programs/train_settings.hpp"
+#include "training/step/engine.hpp"
 
 namespace shakedown::training {
 namespace {
 
-std::string text_of(const std::vector<Result>& results, const Job& job, bool verbose) {
-  std::string text =
-      table_of(results) + settings_table(results) + "\n" + summary_of(results, job.backend.kind);
-  return verbose ? text + details_of(results, job) : text;
+std::string text_of(const std::vector<Result>& results) {
+  std::string text = table_of(results) + "\n";
+  for (const std::string& line : lines_of_verdicts(results)) text += wrapped(line, 2) + "\n";
+  return text;
 }
 
 ExitCode run(const CompareOptions& options, Backend& backend, MpiSession& session, Record& record) {
   const TrainOptions& train = options.train;
-  const Dataset data(dataset_settings(train), session);
-  for (const Output& output : {Output{"--trace", train.trace}, {"--csv", options.csv}})
-    if (!output.path.empty() && session.is_root()) check_writable(output);
+  const Dataset data(train.data, train.model, false, session);
+  if (!train.trace.empty() && session.is_root()) check_writable(Output{"--trace", train.trace});
   const Job job{options.repeats,
-                throughput_settings(train, backend.kind),
+                train.timing,
                 train.certificate,
-                input_settings(train),
+                train.data,
                 epoch_images(options, data),
                 data,
                 backend,
@@ -37,31 +36,30 @@ ExitCode run(const CompareOptions& options, Backend& backend, MpiSession& sessio
   say(session, headline(job));
   const JobRanks ranks = ranks_of(options, backend, session);
   const auto benches = benches_of(options, ranks);
-  say(session, wrapped(left_out(options, ranks, benches), 2));
+  say(session, wrapped(record_left_out(options, ranks, benches, job), 2));
   build_discarded_network(benches.front(), job);
   std::vector<Result> all;
   for (const Bench& bench : benches) {
     const std::vector<Result> results = compare(bench, job);
-    if (session.is_root()) say(session, text_of(results, job, options.verbose));
+    if (session.is_root()) say(session, text_of(results));
     all.insert(all.end(), results.begin(), results.end());
   }
   if (!session.is_root()) return ExitCode::pass;  // rank 0 knows them all
-  const std::string predicted = forecast(all, job);
-  if (options.verbose) say(session, predicted);
-  write_csv(options.csv, all);
   write_traces(train.trace, all, session);
+  say(session, text_of_report(train.record));
   return exit_code_of(all, options.strategies);
 }
 
 ExitCode compare_program(CompareOptions options, const OptionSet& set, MpiSession& session) {
-  check_distinct({{"--record", options.train.record},
-                  {"--trace", options.train.trace},
-                  {"--csv", options.csv}});
+  check_distinct({{"--record", options.train.record}, {"--trace", options.train.trace}});
   Backend backend = open_backend(options.train.backend, session);
   take_saved_model(set, options);
   find_data(options.train);
-  Record record(session.is_root() ? options.train.record : "");
-  record.write("run", describe_run(set, session, backend));
+  Record record(session.is_root() ? record_or_launchers(options.train.record) : "");
+  const double own_memory =
+      static_cast<double>(backend.device->memory().total_bytes) / ranks_on_device(backend, session);
+  record.write("run", merged(describe_run(set, session, backend),
+                             {{"device_memory_bytes", session.all_gather(own_memory)}}));
   return recorded(record, [&] { return run(options, backend, session, record); });
 }
 

@@ -13,15 +13,25 @@ namespace {
 
 constexpr int kImageNetImages = 1281167;  // ILSVRC 2012, training
 
+constexpr const char* kUsage = R"(Usage: launch/mpi [-n RANKS] compare [options]
+       one rank per visible GPU, else two on the CPU; see launch/mpi --help
+
+  launch/mpi compare --record r.jsonl
+  launch/mpi compare --strategies ddp,zero1 --ranks 2,4,8 --precision fp16
+  launch/mpi compare --strategies ddp --settings all
+)";
+
 }  // namespace
 
 void declare_options(OptionSet& options, CompareOptions& values) {
+  options.usage(kUsage);
   options.heading("Comparison");
   options
       .add("--ranks,--rank", values.ranks,
            "list of numbers of ranks: the first ones of the job compute together")
       .at_least(1)
-      .default_text("all of the job");
+      .default_text("all of the job")
+      .first();
   options
       .add("--repeats", values.repeats,
            "measurements of each configuration, interleaved with the others")
@@ -31,15 +41,14 @@ void declare_options(OptionSet& options, CompareOptions& values) {
            "list of switches, each compared with plain ddp at the first bucket cap on the most "
            "ranks")
       .one_of(setting_names())
-      .brings("--strategies", "ddp");
+      .brings("--strategies", "ddp")
+      .first();
   options
       .add("--epoch-images", values.epoch_images, "images per epoch, for the reported epoch time")
       .at_least(1)
       .default_text(fmt::format("{}, as ImageNet, or the folder's", kImageNetImages));
-  options.add("--verbose", values.verbose,
-              "print scaling, cost, the time of a step by term and bucket, and predictions after "
-              "the table");
-  options.add("--csv", values.csv, "write the table to this file").metavar("FILE");
+  options.refuse("--verbose", "results/report FILE --verbose prints it from the record");
+  options.refuse("--csv", "results/report FILE --csv writes it from the record");
   options.take_list("--strategies", values.train.strategy.strategy, values.strategies);
   options.take_list("--models", values.train.model.model, values.models);
   options.take_list("--precisions", values.train.model.precision, values.precisions);
@@ -77,14 +86,9 @@ const std::vector<Setting>& settings() {
       // both keep float32 in memory; other precisions are no neighbours of theirs
       {"tf32", true, [](Options& o) { return std::exchange(o.model.precision, "tf32") == "fp32"; }},
       {"fp32", true, [](Options& o) { return std::exchange(o.model.precision, "fp32") == "tf32"; }},
-      {"bucket-copy", false, [](Options& o) { return set(o.strategy.bucket_copy, true); }},
       {"broadcast-buffers", false,
-       [](Options& o) { return set(o.strategy.broadcast_buffers, true); }},
+       [](Options& o) { return set<std::string>(o.strategy.norm_stats, "broadcast"); }},
       {"no-overlap", false, [](Options& o) { return set(o.strategy.no_overlap, true); }},
-      {"small-last", false,
-       [](Options& o) { return set<std::string>(o.strategy.bucket_order, "small-last"); }},
-      {"normal-priority", true,
-       [](Options& o) { return set<std::string>(o.strategy.comm_priority, "normal"); }},
       {"no-graph", true, [](Options& o) { return set<std::string>(o.graph, "off"); }},
   };
   return table;

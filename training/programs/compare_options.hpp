@@ -28,8 +28,6 @@ struct CompareOptions {
   std::vector<int> ranks;             // empty: all of the job
   std::vector<std::string> settings;  // names of settings()
   int repeats = 3;
-  bool verbose = false;
-  std::string csv;
   int epoch_images = 0;  // 0: ImageNet's, or the folder's
 };
 

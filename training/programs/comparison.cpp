@@ -19,7 +19,6 @@
 #include "training/measure/throughput.hpp"
 #include "training/measure/trace_file.hpp"
 #include "training/programs/compare_options.hpp"
-#include "training/programs/fitted_model.hpp"
 #include "training/programs/records.hpp"
 #include "training/step/engine.hpp"
 
@@ -71,28 +70,27 @@ std::unique_ptr<Trial> set_up(Result& result, Backend& backend, const MpiSession
       if (!text.empty() && result.skipped.empty()) result.skipped = text;
     return result.skipped.empty();
   };
-  const bool fits =
-      possible([&] {
-        EngineSettings settings =
-            engine_settings(result.configuration.options, backend, job.data.classes());
-        settings.input_bytes = input_bytes(job.input, settings, backend, job.data.synthetic());
-        result.identity = identity_of(settings, backend, job.data.name());
-        result.identity.setting = result.configuration.setting;
-        trial = std::make_unique<Trial>(settings, backend, job);
-      }) &&
-      possible([&] {  // together: ranks ask one another
-        trial->engine.allocate(ranks_on_device(backend, ranks));
-        trial->data.open(trial->engine.settings(), backend, trial->engine.stream());
-      });
+  const bool fits = possible([&] {
+                      EngineSettings settings = engine_settings(result.configuration.options,
+                                                                backend, job.data.classes());
+                      settings.input_bytes = input_bytes(job.input, settings, backend);
+                      result.identity = identity_of(settings, backend, job.data.name());
+                      result.identity.setting = result.configuration.setting;
+                      trial = std::make_unique<Trial>(settings, backend, job);
+                    }) &&
+                    possible([&] {  // together: ranks ask one another
+                      trial->engine.allocate(ranks_on_device(backend, ranks));
+                      trial->data.open(trial->engine.settings(), backend, trial->engine.stream());
+                    });
   return fits ? std::move(trial) : nullptr;
 }
 
 /// One turn, on the ranks that the configuration has.
 void measure(Result& result, Backend& backend, const MpiSession& ranks, const Job& job) {
-  const double learning_rate = job.timing.learning_rate;
   auto trial = set_up(result, backend, ranks, job);
   if (!trial) return;
   Engine& engine = trial->engine;
+  const double learning_rate = engine.learning_rate();
   BatchSource& batches = trial->data.training();
   Round round;
   round.throughput = measure_throughput(engine, batches, job.timing, ranks);
@@ -178,6 +176,13 @@ double rate_of(const Result& result, std::size_t round) {
   return result.rounds[round].throughput.images_per_s;
 }
 
+/// Whether a rank that computes has the share of its host that it has in `none`: on the cpu backend
+/// a server leaves cores and memory to the workers, so that their steps cannot be compared.
+bool comparable_with_none(const Result& result, BackendKind backend) {
+  return backend == BackendKind::gpu ||
+         !find_strategy(result.configuration.strategy()).ranks.first_serves;
+}
+
 /// Adds to a round what follows from the others measured in it.
 void complete(Result& result, const std::vector<Result>& all, std::size_t index, const Job& job) {
   const Configuration& c = result.configuration;
@@ -194,6 +199,19 @@ void complete(Result& result, const std::vector<Result>& all, std::size_t index,
   const bool alike = none != nullptr && none->identity.batch_size == result.identity.batch_size &&
                      comparable_with_none(result, job.backend.kind);
   round.breakdown = break_down(round.profile, alike ? &none->rounds[index].profile.steps : nullptr);
+}
+
+/// The strategy's transfers, where the model of results/report knows what they cost: ranks have a
+/// common step, and no kernels of their own exchange.
+std::vector<std::string> transfers_of(const StrategyOptions& options) {
+  std::vector<std::string> names;
+  for (const Transfer& transfer : find_strategy(options.strategy).transfers)
+    names.push_back(text_of(transfer));
+  return names;
+}
+bool is_modelled(const StrategyOptions& options) {
+  const StrategyEntry& entry = find_strategy(options.strategy);
+  return entry.synchronous() && !entry.peers && options.norm_stats != "broadcast";
 }
 
 /// Of a finished round's traces, which every rank has of all ranks, only the steps are looked at
@@ -216,7 +234,14 @@ void finish_round(std::vector<Result>& results, std::size_t index, const Job& jo
       job.record.write(kind, merged(identity, fields));
     };
     const Json repeat{{"repeat", index + 1}};
-    write("step", merged(record_of(round), merged(repeat, ratios_of(round))));
+    Json step = merged(record_of(round), merged(repeat, ratios_of(round)));
+    const StrategyOptions& options = result.configuration.options.strategy;
+    if (is_modelled(options)) step["transfers"] = transfers_of(options);
+    write("step", step);
+    if (index == 0 && result.inputs && !result.inputs->links.ring.empty()) {
+      write("ready", record_of(*result.inputs));
+      for (const Json& link : records_of(result.inputs->links)) write("link_cost", link);
+    }
     write("breakdown", merged(repeat, record_of(round.breakdown)));
     if (!find_strategy(result.configuration.strategy()).ranks_agree) continue;  // nobody waits
     for (const ExchangeTimes& bucket : bucket_times(round.profile.steps))
@@ -499,15 +524,21 @@ std::vector<Bench> benches_of(const CompareOptions& options, const JobRanks& job
   return benches;
 }
 
-std::string left_out(const CompareOptions& options, const JobRanks& job,
-                     const std::vector<Bench>& benches) {
-  auto reasons = idle_settings(options, job.backend, benches);
+std::string record_left_out(const CompareOptions& options, const JobRanks& ranks,
+                            const std::vector<Bench>& benches, const Job& job) {
+  auto reasons = idle_settings(options, ranks.backend, benches);
   for (const std::string& strategy : each_once(options.strategies))
-    for (int ranks : each_once(numbers_of_ranks(options, job.count)))
-      if (!has(ranks_for(strategy, options, job), ranks))
-        reasons.push_back(fmt::format("{} on {} rank{}: {}", strategy, ranks, ranks == 1 ? "" : "s",
-                                      obstacle(strategy, ranks, job)));
-  std::string text = precision_remark("--precisions", options.precisions, job.backend);
+    for (int count : each_once(numbers_of_ranks(options, ranks.count))) {
+      if (has(ranks_for(strategy, options, ranks), count)) continue;
+      const std::string cause = obstacle(strategy, count, ranks);
+      job.record.write("skipped", {{"backend", name_of(ranks.backend)},
+                                   {"strategy", strategy},
+                                   {"world_size", count},
+                                   {"cause", cause}});
+      reasons.push_back(
+          fmt::format("{} on {} rank{}: {}", strategy, count, count == 1 ? "" : "s", cause));
+    }
+  std::string text = precision_remark("--precisions", options.precisions, ranks.backend);
   if (!reasons.empty())
     text += fmt::format("{}left out: {}", text.empty() ? "" : "; ", fmt::join(reasons, "; "));
   return text;

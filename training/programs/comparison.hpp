@@ -8,8 +8,8 @@
 #include "common/backend.hpp"
 #include "common/mpi_session.hpp"
 #include "common/record.hpp"
+#include "training/measure/link_sweep.hpp"
 #include "training/measure/records.hpp"
-#include "training/predict/model_inputs.hpp"
 #include "training/programs/compare_options.hpp"
 #include "training/programs/training_data.hpp"
 
@@ -23,7 +23,7 @@ struct Configuration {
   const std::string& strategy() const { return options.strategy.strategy; }
 };
 
-/// "ddp, 25 MiB", or of a setting "ddp, bucket-copy".
+/// "ddp, 25 MiB", or of a setting "ddp, no-overlap".
 std::string strategy_label(const Configuration& configuration);
 /// "ddp, 25 MiB on 4 ranks".
 std::string label_of(const Configuration& configuration);
@@ -50,12 +50,6 @@ JobRanks ranks_of(const CompareOptions& options, Backend& backend, const MpiSess
 /// nothing, unless all of them were requested.
 std::vector<Bench> benches_of(const CompareOptions& options, const JobRanks& job);
 
-/// Precisions that the backend computes in another, the switches of --settings all that change
-/// nothing, the strategies that no bench has on a number of ranks, as they need more or peers, and
-/// why; "" if there are none.
-std::string left_out(const CompareOptions& options, const JobRanks& job,
-                     const std::vector<Bench>& benches);
-
 /// The order of a round over `count` configurations: rotated from round to round, so that a drift
 /// of the machine meets all of them alike.
 std::vector<std::size_t> turns(std::size_t count, int round, int rounds);
@@ -66,15 +60,21 @@ std::vector<std::size_t> turns(std::size_t count, int round, int rounds);
 /// Settings that all configurations of a job share.
 struct Job {
   int repeats;
-  ThroughputSettings timing;
+  TimingOptions timing;
   bool certifies;
-  InputSettings input;
+  DataOptions input;
   long epoch_images;  // of the epoch whose time is reported
   const Dataset& data;
   Backend& backend;
   const MpiSession& session;
   Record& record;
 };
+
+/// Records the strategies that no bench has on a number of ranks, as they need more or peers.
+/// Returns them, precisions that the backend computes in another and the switches of --settings all
+/// that change nothing, with the reasons; "" if there are none.
+std::string record_left_out(const CompareOptions& options, const JobRanks& ranks,
+                            const std::vector<Bench>& benches, const Job& job);
 
 /// One configuration measured once.
 struct Round {

@@ -6,15 +6,13 @@
 #include <cmath>
 #include <utility>
 
-#include "common/output_file.hpp"
 #include "common/text_table.hpp"
-#include "training/exchange/strategy.hpp"
 #include "training/programs/describe.hpp"
 
 namespace shakedown::training {
 namespace {
 
-constexpr const char* kNone = "-";  // not measured
+constexpr const char* kUnmeasured = "-";  // not measured
 
 Spread rate_over_rounds(const std::vector<Round>& rounds) {
   std::vector<double> rates;
@@ -44,6 +42,12 @@ TableRow row_of(const Result& result) {
   return row;
 }
 
+/// Four significant digits at least: "3067", "123.4", "92.51".
+std::string text_of_rate(double images_per_s) {
+  const int decimals = images_per_s >= 1000 ? 0 : images_per_s >= 100 ? 1 : 2;
+  return fmt::format("{:.{}f}", images_per_s, decimals);
+}
+
 std::string text_of(const Spread& rate) {
   const std::string middle = text_of_rate(rate.median);
   if (rate.low == rate.high) return middle;
@@ -68,37 +72,25 @@ std::string title_of(const std::vector<Result>& results) {
                                  : fmt::format("median of {} rounds (lowest-highest)", rounds));
 }
 
-std::string csv_line(const std::vector<std::string>& cells) {
-  return fmt::format("{}\n", fmt::join(cells, ","));
-}
-
-std::vector<std::string> csv_identity(const Result& result) {
-  const Identity& i = result.identity;
-  const bool buckets = find_strategy(i.strategy).bucketed();
-  return {i.backend,
-          i.model,
-          i.precision,
-          fmt::format("{}", i.image_size),
-          i.batch_size ? fmt::format("{}", *i.batch_size) : "",
-          i.strategy,
-          buckets ? fmt::format("{:g}", i.bucket_cap_mb) : "",
-          i.setting,
-          fmt::format("{}", i.world_size),
-          fmt::format("{}", result.rounds.size())};
-}
-
-std::vector<std::string> csv_figures(const Result& result) {
-  if (!result.measured()) return std::vector<std::string>(8);
-  const TableRow r = row_of(result);
-  const auto number = [](double value) { return fmt::format("{:.6g}", value); };
-  return {number(r.images_per_s.median),
-          number(r.images_per_s.low),
-          number(r.images_per_s.high),
-          number(r.step_ms),
-          r.efficiency_vs_none ? number(100 * *r.efficiency_vs_none) : "",
-          number(r.exposed_ms),
-          number(r.hidden_ms),
-          fmt::format("{:.0f}", r.memory_bytes)};
+/// "INCONCLUSIVE, skipped: CAUSE (none on 3 ranks; ddp on 3 ranks)", one per cause.
+std::vector<std::string> lines_of_skipped(const std::vector<Result>& results) {
+  std::vector<std::pair<std::string, std::vector<std::string>>> causes;
+  for (const Result& result : results) {
+    if (result.skipped.empty()) continue;
+    const auto same = std::find_if(causes.begin(), causes.end(), [&](const auto& cause) {
+      return cause.first == result.skipped;
+    });
+    auto& labels =
+        (same == causes.end() ? causes.emplace_back(result.skipped, std::vector<std::string>())
+                              : *same)
+            .second;
+    labels.push_back(label_of(result.configuration));
+  }
+  std::vector<std::string> lines;
+  for (const auto& [cause, labels] : causes)
+    lines.push_back(fmt::format("{}, skipped: {} ({})", name_of(Outcome::inconclusive), cause,
+                                fmt::join(labels, "; ")));
+  return lines;
 }
 
 }  // namespace
@@ -138,19 +130,14 @@ const Breakdown& account_of(const Result& result) {
 }
 
 std::string certificate_of(const Result& result) {
-  if (!result.certificate) return kNone;
+  if (!result.certificate) return kUnmeasured;
   return result.certificate->applies() ? name_of(result.certificate->outcome) : "waived";
 }
 
-std::string text_of_rate(double images_per_s) {
-  const int decimals = images_per_s >= 1000 ? 0 : images_per_s >= 100 ? 1 : 2;
-  return fmt::format("{:.{}f}", images_per_s, decimals);
-}
-
 std::string headline(const Job& job) {
-  const ThroughputSettings& timing = job.timing;
-  const std::string seconds =
-      timing.warmup_seconds > 0 ? fmt::format(" and at least {:g} s", timing.warmup_seconds) : "";
+  const TimingOptions& timing = job.timing;
+  const double warmup_s = warmup_seconds_of(timing, job.backend.kind);
+  const std::string seconds = warmup_s > 0 ? fmt::format(" and at least {:g} s", warmup_s) : "";
   return wrapped(fmt::format("compare: {}; {} timed steps after {}{}, {} repeat{}",
                              job.data.summary(), timing.iterations, timing.warmup, seconds,
                              job.repeats, job.repeats == 1 ? "" : "s interleaved"),
@@ -178,44 +165,38 @@ std::string table_of(const std::vector<Result>& results) {
         columns,
         {strategy_label(r.result->configuration), fmt::format("{}", r.result->configuration.ranks),
          text_of(r.images_per_s), ms(r.step_ms),
-         r.efficiency_vs_none ? fmt::format("{:.1f}", 100 * *r.efficiency_vs_none) : kNone,
+         r.efficiency_vs_none ? fmt::format("{:.1f}", 100 * *r.efficiency_vs_none) : kUnmeasured,
          ms(r.exposed_ms), ms(r.hidden_ms), readable_bytes(r.memory_bytes),
          certificate_of(*r.result)});
   }
   return text;
 }
 
-void write_csv(const std::string& path, const std::vector<Result>& results) {
-  if (path.empty()) return;
-  write_file({"--csv", path}, [&](std::ostream& file) {
-    file << csv_line({"backend",
-                      "model",
-                      "precision",
-                      "image_size",
-                      "batch_size",
-                      "strategy",
-                      "bucket_cap_mb",
-                      "setting",
-                      "ranks",
-                      "rounds",
-                      "images_per_s",
-                      "images_per_s_low",
-                      "images_per_s_high",
-                      "step_ms",
-                      "percent_of_none",
-                      "exposed_comm_ms",
-                      "hidden_comm_ms",
-                      "memory_bytes",
-                      "certificate",
-                      "verdict"});
-    for (const Result& result : results) {
-      std::vector<std::string> cells = csv_identity(result);
-      for (const std::string& cell : csv_figures(result)) cells.push_back(cell);
-      cells.push_back(result.certificate ? certificate_of(result) : "");
-      cells.emplace_back(name_of(verdict_of(result).outcome));
-      file << csv_line(cells);
-    }
-  });
+std::vector<std::string> lines_of_verdicts(const std::vector<Result>& results) {
+  int passed = 0;
+  int waived = 0;
+  int uncertified = 0;
+  std::vector<std::string> lines;
+  for (const Result& result : results) {
+    if (!result.skipped.empty()) continue;
+    const bool certified = result.certificate.has_value();
+    if (result.failure.empty() && !certified) ++uncertified;
+    if (certified && certificate_of(result) == name_of(Outcome::pass)) ++passed;
+    if (certified && certificate_of(result) == "waived") ++waived;
+    Verdict verdict = verdict_of(result);
+    if (verdict.outcome == Outcome::pass || (result.failure.empty() && !certified)) continue;
+    verdict.name = label_of(result.configuration);
+    lines.push_back(line_of(verdict));
+  }
+  if (uncertified > 0)
+    lines.push_back(fmt::format("{}: {} configuration{} without a certificate",
+                                name_of(Outcome::inconclusive), uncertified,
+                                uncertified == 1 ? "" : "s"));
+  for (const std::string& skipped : lines_of_skipped(results)) lines.push_back(skipped);
+  if (lines.empty())
+    lines.push_back(fmt::format("No configuration failed. Certificates: {} passed, {} waived.",
+                                passed, waived));
+  return lines;
 }
 
 }  // namespace shakedown::training

@@ -1,4 +1,4 @@
-// The one table of bin/compare, for people and as CSV.
+// The one table of bin/compare, and the verdicts below it.
 #pragma once
 
 #include <optional>
@@ -35,17 +35,14 @@ const Breakdown& account_of(const Result& result);
 
 /// The outcome's name, "waived", or "-" without one.
 std::string certificate_of(const Result& result);
-/// Four significant digits at least: "3067", "123.4", "92.51".
-std::string text_of_rate(double images_per_s);
-
 /// The headline: the configurations compared, and the machine.
 std::string headline(const Job& job);
 
 /// The table of one bench: at most 110 columns.
 std::string table_of(const std::vector<Result>& results);
 
-/// Writes the rows of all benches; skipped configurations have empty figures. Throws
-/// InconclusiveError if the file cannot be written.
-void write_csv(const std::string& path, const std::vector<Result>& results);
+/// Verdicts of what failed, was not certified or was skipped, with their causes; else the
+/// certificates.
+std::vector<std::string> lines_of_verdicts(const std::vector<Result>& results);
 
 }  // namespace shakedown::training

@@ -12,7 +12,7 @@
 #include "common/program.hpp"
 #include "common/statistics.hpp"
 #include "common/text_table.hpp"
-#include "training/measure/layer_tables.hpp"
+#include "training/measure/layer_times.hpp"
 #include "training/programs/invariant.hpp"
 #include "training/step/engine.hpp"
 
@@ -171,13 +171,12 @@ namespace {
 // A host's memory is not for this program alone, and one that uses too much is killed without an
 // error.
 constexpr double kShareOfHost = 0.8;
-constexpr int kMostOnHost = 4096;    // images per rank: a step takes long enough
-constexpr int kMostOnGpu = 1 << 20;  // beyond any GPU
+constexpr int kMostOnHost = 4096;  // images per rank: a step takes long enough
 
 int find_largest(int limit, const std::function<EngineSettings(int batch)>& settings_of,
                  Backend& backend, const MpiSession& session) {
   const bool gpu = backend.kind == BackendKind::gpu;
-  const int bound = limit > 0 ? limit : gpu ? kMostOnGpu : kMostOnHost;
+  const int bound = gpu || limit < kMostBatch ? limit : kMostOnHost;
   Engine engine(settings_of(std::min(8, bound)), backend);
   const int sharing = ranks_on_device(backend, session);
   const int largest = largest_batch(engine, sharing, bound, gpu ? 1 : kShareOfHost);
@@ -186,7 +185,7 @@ int find_largest(int limit, const std::function<EngineSettings(int batch)>& sett
         fmt::format("--max-batch: not even one image fits into {} of free memory",
                     readable_bytes(static_cast<double>(engine.device().memory().free_bytes))));
   std::string text = fmt::format("largest batch by the plan: {} per rank", largest);
-  if (largest == bound) text += ", the limit: no larger one was tried (--max-batch-limit)";
+  if (largest == bound) text += ", the limit: no larger one was tried (--max-batch N)";
   if (!gpu)
     text += fmt::format("; {} rank{} of this host may use {:.0f} % of its free memory", sharing,
                         sharing == 1 ? "" : "s", 100 * kShareOfHost);
@@ -265,24 +264,35 @@ double median_step_ms(Engine& engine, int steps, Step&& step) {
   return median_of(laps.milliseconds());
 }
 
-StepCalls measure(const Run& run, const LayersSettings& settings) {
+/// The parts of a step that are not in the log of calls.
+std::string rest_of(const Engine& engine) {
+  const std::string& strategy = engine.settings().strategy.strategy;
+  std::string rest = "copying the batch to the device, the step's scalars";
+  if (engine.settings().accumulate > 1) rest += ", sums over micro-batches";
+  if (strategy != "none")
+    rest += fmt::format(", waiting for the exchange ({}, {} rank{})", strategy,
+                        engine.world().size(), engine.world().size() == 1 ? "" : "s");
+  return rest;
+}
+
+StepCalls measure(const Run& run, const TimingOptions& timing) {
   Engine& engine = run.engine;
   const MpiSession& session = run.session;
   EndlessBatches endless(run.batches);
-  const int logged = std::min(settings.iterations, kMostLogged);
-  const long all = settings.warmup + settings.iterations + logged + 3;
+  const int logged = std::min(timing.iterations, kMostLogged);
+  const long all = timing.warmup + timing.iterations + logged + 3;
   say(session, fmt::format("layers: {} steps: {} timed whole (--iterations), {} call by call", all,
-                           settings.iterations, logged));
+                           timing.iterations, logged));
   Progress progress("layers", all, "steps", session.is_root());
   long done = 0;
   const auto step = [&] {
     engine.step.run([&](int) { endless.load_next(engine.model.network()); },
-                    settings.learning_rate);
+                    engine.learning_rate());
     progress.update(++done);
   };
   step();
   const double loss_first = mean_loss(engine, session);
-  for (int i = 1; i < settings.warmup; ++i) step();
+  for (int i = 1; i < timing.warmup; ++i) step();
   engine.finish();
   session.barrier();
 
@@ -290,7 +300,7 @@ StepCalls measure(const Run& run, const LayersSettings& settings) {
   measured.roofs = engine.model.network().measure_roofs();
   session.barrier();
   measured.logged_steps = logged;
-  measured.step_ms = median_step_ms(engine, settings.iterations, step);
+  measured.step_ms = median_step_ms(engine, timing.iterations, step);
   session.barrier();
   WorkLog& log = engine.model.network().work_log();
   log.start();
@@ -306,42 +316,35 @@ StepCalls measure(const Run& run, const LayersSettings& settings) {
     measured.calls_ms = median_sum_ms(works, logged);
   }
   check_loss(loss_first, mean_loss(engine, session));
+  measured.rest = rest_of(engine);
   return measured;
 }
 
-/// The parts of a step that are not in the log of calls.
-std::string rest_of(const Engine& engine) {
-  const std::string& strategy = engine.settings().strategy.strategy;
-  std::string rest = "copying the batch to the device, the step's scalars";
-  if (engine.settings().accumulate > 1) rest += ", sums over micro-batches";
-  if (strategy != "none")
-    rest += fmt::format(", waiting for the exchange ({}, {} rank{})", strategy,
-                        engine.world().size(), engine.world().size() == 1 ? "" : "s");
-  return rest;
+std::string text_of(const StepCalls& step) {
+  WorkSum sum;
+  for (const TimedWork& timed : step.calls) sum.add(timed, step.roofs);
+  return labelled("layers",
+                  fmt::format("{:.3f} ms per step; with events between {} calls {:.3f} ms, of it "
+                              "the calls {:.3f} ms; roof {:.3f} ms, {:.1f} % of the calls' time",
+                              step.step_ms, sum.calls, step.logged_step_ms, step.calls_ms,
+                              sum.roof_ms(), 100 * sum.roof_ms() / step.calls_ms));
 }
 
 }  // namespace
 
-ExitCode run_layers(const Run& run, const LayersSettings& settings) {
+ExitCode run_layers(const Run& run, const TimingOptions& timing) {
   if (run.engine.step.first_computing() != 0)
-    throw UsageError(fmt::format(
-        "--layers, --kernels: rank 0 reports, but computes nothing with --strategy {}: use "
-        "another, or none",
-        run.identity.strategy));
-  const StepCalls step = measure(run, settings);
+    throw UsageError(
+        fmt::format("--layers: rank 0 reports, but computes nothing with --strategy {}: use "
+                    "another, or none",
+                    run.identity.strategy));
+  const StepCalls step = measure(run, timing);
   const ParameterTable& table = run.engine.model.network().table();
-  std::string text = text_of_roofs(step, run.identity.precision);
-  if (settings.layers) {
-    for (const LayerTime& layer : layer_times(step.calls, table, step.roofs))
-      run.write("layer", record_of(layer, step));
-    text += table_of_layers(step, table);
-  }
-  if (settings.kernels) {
-    for (const KernelTime& kernel : kernel_times(step.calls, step.roofs))
-      run.write("kernel", record_of(kernel, step));
-    text += table_of_kernels(step);
-  }
-  say(run.session, text + account_of(step, rest_of(run.engine)));
+  for (const LayerTime& layer : layer_times(step.calls, table, step.roofs))
+    run.write("layer", record_of(layer, step));
+  for (const KernelTime& kernel : kernel_times(step.calls, step.roofs))
+    run.write("kernel", record_of(kernel, step));
+  say(run.session, text_of(step));
   return ExitCode::pass;
 }
 

@@ -41,8 +41,11 @@ class MpiSession;
 
 namespace shakedown::training {
 
+/// --max-batch without a number: beyond any device.
+inline constexpr int kMostBatch = 1 << 20;
+
 /// Finds the largest batch per rank that fits on every rank by the plan of settings_of(batch), up
-/// to `limit` (0: the backend's), prints it, and hands it to `run`. Where that lacks memory all the
+/// to `limit`, prints it, and hands it to `run`. Where that lacks memory all the
 /// same, a smaller one follows. Throws UsageError where nothing fits. Collective.
 ExitCode at_largest_batch(int limit, const std::function<EngineSettings(int batch)>& settings_of,
                           Backend& backend, const MpiSession& session,
@@ -63,19 +66,11 @@ LargestBatch largest_batch_of(const Engine& engine, const MpiSession& session);
 /// As a line for people.
 std::string summary_of(const LargestBatch& found, const Throughput& measured);
 
-// bin/train --layers and --kernels: trains some steps with an event after each call, and prints
+// bin/train --layers: trains some steps with an event after each call, and prints
 // where their time goes.
-
-struct LayersSettings {
-  int iterations = 100;
-  int warmup = 20;
-  double learning_rate = 0.1;
-  bool layers = false;   // print and record times by layer
-  bool kernels = false;  // by kernel
-};
 
 /// Writes the records and prints what rank 0 measured. Throws UsageError where rank 0 computes
 /// nothing, FailError when the loss is not finite any more. Collective.
-ExitCode run_layers(const Run& run, const LayersSettings& settings);
+ExitCode run_layers(const Run& run, const TimingOptions& timing);
 
 }  // namespace shakedown::training

@@ -82,9 +82,8 @@ Json json_of(const Dispute& dispute, const Jury& jury) {
 }  // namespace
 
 void declare_options(OptionSet& options, DetectorOptions& values) {
-  const std::vector<std::string> others{"--evaluate", "--layers", "--kernels", "--loader-only",
-                                        "--describe"};
-  options.heading("Fault detection");
+  const std::vector<std::string> others{"--evaluate", "--layers", "--loader-only", "--describe"};
+  options.heading("Checks");
   options
       .add("--check-neighbour", values.check_neighbour,
            "before every K-th update, each rank computes the gradients of its own and of its "

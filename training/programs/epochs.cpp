@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cmath>
+#include <nlohmann/json.hpp>
 
 #include "common/options.hpp"
 #include "common/program.hpp"
@@ -18,7 +19,7 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-double seconds_since(Clock::time_point start) {
+double elapsed_s(Clock::time_point start) {
   return std::chrono::duration<double>(Clock::now() - start).count();
 }
 
@@ -32,7 +33,7 @@ std::string text_of_loss(double loss) {
   return loss < 1e4 ? fmt::format("{:.4f}", loss) : fmt::format("{:.3e}", loss);
 }
 
-std::string percent(double share) { return fmt::format("{:.2f}%", 100 * share); }
+std::string percent_of(double share) { return fmt::format("{:.2f}%", 100 * share); }
 
 const std::vector<Column> kColumns{
     {"", "epoch", 5},        {"train", "loss", 9}, {"train", "top1", 8},
@@ -42,8 +43,8 @@ const std::vector<Column> kColumns{
 void put(const std::optional<Validation>& validated, std::vector<std::string>& cells) {
   if (!validated) return;
   cells[3] = text_of_loss(validated->loss);
-  cells[4] = percent(validated->top1);
-  cells[5] = percent(validated->top5);
+  cells[4] = percent_of(validated->top1);
+  cells[5] = percent_of(validated->top5);
 }
 
 std::string row_of(const EpochResult& result) {
@@ -51,7 +52,7 @@ std::string row_of(const EpochResult& result) {
   cells[0] = fmt::format("{:>5}", result.epoch);
   if (const auto& trained = result.trained) {
     cells[1] = text_of_loss(trained->loss);
-    cells[2] = percent(trained->top1);
+    cells[2] = percent_of(trained->top1);
     cells[6] = fmt::format("{:.2g}", trained->learning_rate);
     cells[7] = fmt::format("{:.1f}", trained->images_per_s);
     cells[8] = readable_duration(result.seconds);
@@ -113,7 +114,6 @@ class Training {
         at_(checkpoints_.resume()) {}
 
   TrainingEnd run(BatchSource* validation) {
-    if (run_.session.is_root()) settings_.before_first(at_.epoch);
     if (at_.epoch > settings_.epochs)
       print(run_, fmt::format("--epochs {}: nothing is left to be trained\n", settings_.epochs));
     else
@@ -122,9 +122,8 @@ class Training {
       if (train_epoch()) return end();
       EpochResult result = finished_training();
       if (validation != nullptr && !validate_epoch(*validation, result)) return end();
+      result.end_ms = unix_ms();
       report(run_, result);
-      if (run_.session.is_root()) settings_.after_epoch(result);
-      advise(*result.trained);
       check_epoch(result, at_.skipped_before, updates_);
       if (go_on_from(result)) return end();
     }
@@ -143,7 +142,7 @@ class Training {
     const InputTimes input_before = run_.batches.times();
     const InputTimes input_so_far = at_.input;
     const auto note_costs = [&] {
-      at_.seconds = seconds_before_ + seconds_since(started_);
+      at_.seconds = seconds_before_ + elapsed_s(started_);
       at_.input = input_so_far + (run_.batches.times() - input_before);
     };
     run_.batches.start_epoch(at_.epoch, at_.update * engine.settings().accumulate);
@@ -209,7 +208,7 @@ class Training {
       model.with_average_weights([&] { result.validated_average = validated(); });
       complete = result.validated_average.has_value();
     }
-    result.seconds += seconds_since(start);
+    result.seconds += elapsed_s(start);
     if (complete) return true;
     model.network().set_total_metrics(of_training);
     checkpoints_.stop(at_);
@@ -225,13 +224,6 @@ class Training {
     const bool stops = checkpoints_.stop_after_epoch(at_, best, result.epoch == settings_.epochs);
     record_checkpoints();
     return stops;
-  }
-
-  /// Once.
-  void advise(const TrainedEpoch& trained) {
-    if (!advice_.empty()) return;
-    advice_ = input_advice(trained.input, run_.input, at_.seconds, run_.input.ranks);
-    if (!advice_.empty()) print(run_, wrapped(advice_, 2) + "\n");
   }
 
   void record_checkpoints() {
@@ -281,7 +273,6 @@ class Training {
   // Of the epoch under way.
   Clock::time_point started_;
   double seconds_before_ = 0;  // before it was interrupted
-  std::string advice_;
 };
 
 }  // namespace
@@ -352,15 +343,14 @@ void declare_options(OptionSet& options, EvaluationOptions& values) {
       .add("--evaluate", values.evaluate,
            "print loss, top-1 and top-5 of --weights on --val-dir, in place of the throughput run")
       .not_with({"--epochs", "--save", "--trace"})
-      .uses_only({"--batch-size",   "--global-batch",  "--accumulate", "--record",
-                  "--backend",      "--timeout",       "--model",      "--weights",
-                  "--image-size",   "--classes",       "--precision",  "--label-smoothing",
-                  "--autotune",     "--deterministic", "--fusion",     "--recompute",
-                  "--plan-cache",   "--strategy",      "--no-overlap", "--comm-priority",
-                  "--throttle-gbs", "--comm-ctas",     "--data-dir",   "--train-dir",
-                  "--val-dir",      "--cache",         "--exif",       "--augment",
-                  "--val-resize",   "--workers",       "--prefetch",   "--logits",
-                  "--describe",     "--recipe"});
+      .uses_only(
+          {"--batch-size", "--global-batch",    "--accumulate", "--record",        "--backend",
+           "--timeout",    "--model",           "--weights",    "--image-size",    "--classes",
+           "--precision",  "--label-smoothing", "--autotune",   "--deterministic", "--fusion",
+           "--recompute",  "--plan-cache",      "--strategy",   "--no-overlap",    "--throttle-gbs",
+           "--comm-ctas",  "--data-dir",        "--train-dir",  "--val-dir",       "--cache",
+           "--exif",       "--augment",         "--val-resize", "--workers",       "--prefetch",
+           "--logits",     "--describe",        "--recipe"});
   options
       .add(
           "--logits", values.logits,
@@ -406,7 +396,8 @@ std::optional<Validation> validate(Engine& engine, BatchSource& batches, const M
   const auto images = static_cast<double>(total.samples);
   Validation validated{total.loss_sum / images, static_cast<double>(total.top1) / images,
                        static_cast<double>(total.top5) / images, total.samples};
-  if (engine.settings().norm_stats == "first") validated.rank = engine.step.first_computing();
+  if (engine.settings().strategy.norm_stats != "average")
+    validated.rank = engine.step.first_computing();
   return validated;
 }
 

@@ -77,6 +77,7 @@ struct EpochResult {
   std::optional<Validation> validated;
   std::optional<Validation> validated_average;  // of the weights' average, with --ema
   double seconds = 0;                           // both
+  std::int64_t end_ms = 0;                      // Unix time
 };
 
 struct EpochSettings {
@@ -85,9 +86,6 @@ struct EpochSettings {
   ScheduleOptions schedule;
   CheckpointSettings checkpoints = {};
   std::int64_t images = 0;  // of the training data; 0: not known
-  // On rank 0: before the first epoch, or the one that a checkpoint is of, and after each.
-  std::function<void(int epoch)> before_first = [](int) {};
-  std::function<void(const EpochResult&)> after_epoch = [](const EpochResult&) {};
 };
 
 struct TrainingEnd {

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <bit>
 
+#include "common/error.hpp"
 #include "common/options.hpp"
 #include "common/text_table.hpp"
 
@@ -24,9 +25,9 @@ void settle(TrainOptions& values) {
   values.model.deterministic = true;
   values.backend.cpu_threads = 1;  // oneDNN's sums depend on their number
   // auto depends on the cores per rank, and decoders differ in the last bit
-  if (values.input.decoder == "auto") values.input.decoder = "cpu";
+  if (values.data.decoder == "auto") values.data.decoder = "cpu";
   // steps for a time are more where they are shorter: on more ranks
-  if (values.warmup_seconds < 0) values.warmup_seconds = 0;
+  if (values.timing.warmup_seconds < 0) values.timing.warmup_seconds = 0;
   tuning_of(values.model);  // refuses --fusion that is not deterministic
 }
 
@@ -38,16 +39,26 @@ void declare_invariant(OptionSet& options, TrainOptions& values) {
            "train with the same bits on any number of ranks that divides N, a power of two: "
            "--batch-size images in each of N shards per update, batch norm per shard, gradients "
            "summed over the shards in one fixed tree in fp32; with --deterministic, one thread per "
-           "rank on the cpu backend, --decoder cpu unless nvjpeg is given, and --warmup-seconds 0 "
+           "rank on the cpu backend, --decoder cpu unless nvjpeg is given, and --warmup 20,0s "
            "unless given; prints its cost")
       .at_least(1)
       .at_most(kMostShards)
       .default_text("off")
-      .not_with({"--strategy", "--accumulate", "--grad-dtype", "--per-tensor", "--bucket-cap-mb",
-                 "--small-bucket-mb", "--bucket-order", "--bucket-copy", "--broadcast-buffers",
-                 "--no-overlap", "--comm-priority", "--norm-stats", "--autotune", "--max-batch",
-                 "--evaluate", "--loader-only"});
+      .not_with({"--strategy", "--accumulate", "--grad-dtype", "--bucket-cap-mb",
+                 "--small-bucket-mb", "--bucket-order", "--no-overlap", "--norm-stats",
+                 "--autotune", "--max-batch", "--evaluate", "--loader-only"});
   options.check([&] { settle(values); });
+}
+
+void divide_shards(TrainOptions& options, int ranks) {
+  const int shards = options.strategy.invariant;
+  if (shards == 0) return;
+  if (shards % ranks != 0)
+    throw UsageError(
+        fmt::format("--invariant {}: its shards cannot be divided among {} ranks: 1, 2, 4 and so "
+                    "on up to {} ranks are possible",
+                    shards, ranks, shards));
+  options.accumulate = shards / ranks;
 }
 
 std::string text_of_shards(const Engine& engine) {
@@ -57,8 +68,8 @@ std::string text_of_shards(const Engine& engine) {
   const Network& network = engine.model.network();
   const auto sent_in = [&](DataType type) {
     const StepVolume volume = volume_of(network.table(), type, network.weights().type(), 1);
-    return readable_bytes(engine.step.strategy_entry().bytes_sent(volume, settings.strategy,
-                                                                  world.size(), world.rank()));
+    return readable_bytes(
+        engine.step.strategy_entry().bytes_sent(volume, world.size(), world.rank()));
   };
   return wrapped(
       fmt::format(
@@ -71,16 +82,16 @@ std::string text_of_shards(const Engine& engine) {
       2);
 }
 
-std::optional<double> rate_without_tree(const Run& run, ThroughputSettings settings) {
+std::optional<double> rate_without_tree(const Run& run, TimingOptions timing) {
   constexpr int kSteps = 20;
   const StrategyOptions own = run.engine.settings().strategy;
   if (own.invariant == 0) return std::nullopt;
   StrategyOptions plain = own;
   plain.invariant = 0;
-  settings.iterations = std::min(settings.iterations, kSteps);
+  timing.iterations = std::min(timing.iterations, kSteps);
   run.engine.step.use_strategy(plain);
   run.engine.model.restart();
-  const Throughput measured = measure_throughput(run.engine, run.batches, settings, run.session);
+  const Throughput measured = measure_throughput(run.engine, run.batches, timing, run.session);
   run.engine.step.use_strategy(own);
   run.engine.model.restart();
   return measured.images_per_s;

@@ -30,8 +30,8 @@ struct LoaderRate {
 };
 
 /// At least what is made ahead, which comes at another rate.
-int warmup_of(const LoaderRunSettings& settings) {
-  return std::max(settings.warmup, settings.input.options.prefetch + kLoadedBatchesHeld);
+int warmup_of(const TrainOptions& options) {
+  return std::max(options.timing.warmup, options.data.prefetch + kLoadedBatchesHeld);
 }
 
 /// The batches of the epochs, one after another, each on the device when this returns.
@@ -44,10 +44,10 @@ void take(BatchSource& batches, int count, int& epoch, Progress& progress) {
   }
 }
 
-LoaderRate measure(TrainingData& data, const LoaderRunSettings& settings, const Backend& backend,
-                   Stream& stream, const MpiSession& session) {
+LoaderRate measure(TrainingData& data, const TrainOptions& options, int batch_size,
+                   const Backend& backend, Stream& stream, const MpiSession& session) {
   BatchSource& batches = data.training();
-  const bool computes = find_strategy(settings.step.strategy.strategy).computes(session.rank());
+  const bool computes = find_strategy(options.strategy.strategy).computes(session.rank());
   const auto arrived = backend.device->make_event();
   int epoch = 0;
   const auto take_and_wait = [&](const char* title, int count) {
@@ -58,14 +58,13 @@ LoaderRate measure(TrainingData& data, const LoaderRunSettings& settings, const 
   };
   batches.start_epoch(epoch);
   session.barrier();
-  take_and_wait("warm-up", warmup_of(settings));
+  take_and_wait("warm-up", warmup_of(options));
   // No barrier here: the batches made ahead meanwhile would count.
   const InputTimes before = batches.times();
   const auto start = std::chrono::steady_clock::now();
-  take_and_wait("loader", settings.iterations);
+  take_and_wait("loader", options.timing.iterations);
   const std::chrono::duration<double> mine = std::chrono::steady_clock::now() - start;
-  const double images =
-      computes ? static_cast<double>(settings.iterations) * settings.step.network.batch_size : 0;
+  const double images = computes ? static_cast<double>(options.timing.iterations) * batch_size : 0;
   LoaderRate rate;
   rate.input = over_ranks(batches.times() - before, session);
   rate.images_per_s = session.all_gather(images / mine.count());
@@ -97,34 +96,34 @@ std::string summary_of(const LoaderRate& rate) {
   return labelled("images/s", total) + labelled("stages", text_of_stages(rate.input));
 }
 
-Json record_of(const LoaderRate& rate, const LoaderRunSettings& settings) {
+Json record_of(const LoaderRate& rate, const TrainOptions& options) {
   return merged({{"images_per_s", rate.total()},
                  {"images_per_s_per_rank", rate.images_per_s},
-                 {"iterations", settings.iterations},
-                 {"warmup", warmup_of(settings)},
+                 {"iterations", options.timing.iterations},
+                 {"warmup", warmup_of(options)},
                  {"input_stall_ms", 1e3 * rate.input.stall_s}},
                 stages_of(rate.input));
 }
 
 }  // namespace
 
-ExitCode run_loader(const LoaderRunSettings& settings, const Dataset& dataset,
-                    const Backend& backend, const MpiSession& session, Record& record) {
-  const NetworkSettings& shape = settings.step.network;
+ExitCode run_loader(const TrainOptions& options, const Dataset& dataset, const Backend& backend,
+                    const MpiSession& session, Record& record) {
+  const EngineSettings step = engine_settings(options, backend, dataset.classes());
+  const NetworkSettings& shape = step.network;
   const auto stream = backend.device->make_stream();
-  TrainingData data(settings.input, dataset);
+  TrainingData data(options.data, dataset);
   say(session, wrapped(fmt::format("loader: batch {} per rank, {}x{} pixels, {}", shape.batch_size,
                                    shape.image_size, shape.image_size, dataset.summary()),
                        2) +
                    "\n" + wrapped(text_of_machine(backend, session.hosts()), 2));
-  data.open(settings.step, backend, *stream);
-  say(session, data.remark(static_cast<long>(settings.iterations) + warmup_of(settings)));
-  const LoaderRate rate = measure(data, settings, backend, *stream, session);
-  const Json what{
-      {"backend", name_of(backend.kind)},   {"data", dataset.name()},
-      {"image_size", shape.image_size},     {"batch_size", shape.batch_size},
-      {"world_size", session.world_size()}, {"prefetch", settings.input.options.prefetch}};
-  record.write("loader", merged(merged(what, record_of(data.setup())), record_of(rate, settings)));
+  data.open(step, backend, *stream);
+  say(session, data.remark(static_cast<long>(options.timing.iterations) + warmup_of(options)));
+  const LoaderRate rate = measure(data, options, shape.batch_size, backend, *stream, session);
+  const Json what{{"backend", name_of(backend.kind)},   {"data", dataset.name()},
+                  {"image_size", shape.image_size},     {"batch_size", shape.batch_size},
+                  {"world_size", session.world_size()}, {"prefetch", options.data.prefetch}};
+  record.write("loader", merged(merged(what, record_of(data.setup())), record_of(rate, options)));
   say(session, summary_of(rate));
   say(session, data.bad_images_text());
   return ExitCode::pass;
@@ -149,7 +148,7 @@ ExitCode pack_images(const TrainOptions& options, MpiSession& session) {
   const auto source = open_images(options.data.train_dir, false);
   say(session, text_of(*source));
   const int workers =
-      workers_of(options.input, static_cast<int>(std::thread::hardware_concurrency()));
+      workers_of(options.data, static_cast<int>(std::thread::hardware_concurrency()));
   Progress progress("packing", static_cast<long>(source->size()), "images", true);
   const Packed packed = write_pack(*source, output, workers, [&](std::size_t images) {
     progress.update(static_cast<long>(images));

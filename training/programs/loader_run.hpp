@@ -8,17 +8,10 @@
 
 namespace shakedown::training {
 
-struct LoaderRunSettings {
-  EngineSettings step;  // whose batches these are
-  InputSettings input;
-  int iterations = 100;  // timed batches
-  int warmup = 20;       // batches before them
-};
-
 /// Takes batches on the device as a network would, and drops them. Writes a "loader" record and
 /// prints a summary. Collective.
-ExitCode run_loader(const LoaderRunSettings& settings, const Dataset& dataset,
-                    const Backend& backend, const MpiSession& session, Record& record);
+ExitCode run_loader(const TrainOptions& options, const Dataset& dataset, const Backend& backend,
+                    const MpiSession& session, Record& record);
 
 // bin/train --pack: writes the training folder as one packed file.
 

@@ -1,8 +1,15 @@
-#include <nlohmann/json.hpp>
-
 #include "training/programs/records.hpp"
 
+#include <cmath>
+#include <nlohmann/json.hpp>
+
 namespace shakedown::training {
+
+namespace {
+
+std::int64_t milliseconds(double seconds) { return std::llround(1e3 * seconds); }
+
+}  // namespace
 
 Json record_of(const EpochResult& result) {
   Json fields{{"epoch", result.epoch}};
@@ -12,6 +19,10 @@ Json record_of(const EpochResult& result) {
                    {"learning_rate", trained->learning_rate},
                    {"images_per_s", trained->images_per_s},
                    {"epoch_s", trained->seconds},
+                   {"total_s", result.seconds},
+                   {"start_ms", result.end_ms - milliseconds(result.seconds)},
+                   {"trained_ms", result.end_ms - milliseconds(result.seconds - trained->seconds)},
+                   {"end_ms", result.end_ms},
                    {"input_stall_ms", 1e3 * trained->input.stall_s},
                    {"skipped_steps", trained->skipped_steps},
                    {"images_dropped", trained->images_dropped},
@@ -37,7 +48,11 @@ Json record_of(const InputSetup& setup) {
   if (setup.workers == 0) return Json::object();
   return {{"workers", setup.workers},
           {"decoder", setup.decoder},
-          {"decoder_share", 100 * setup.device_share}};
+          {"decoder_share", setup.decoder == "cpu" ? 0 : 100},
+          {"cores", setup.cores},
+          {"loading_ranks", setup.ranks},
+          {"source", setup.packed ? "pack" : "folder"},
+          {"cached", setup.cached}};
 }
 
 Json record_of(const CheckpointReport& written) {

@@ -22,10 +22,10 @@ constexpr int kTracedSteps = 10;  // of a training
 
 }  // namespace
 
-void check_writable(const OutputFiles& files) {
+void check_outputs(const OutputFiles& files) {
   for (const Output& output :
        {Output{"--save", files.save}, {"--trace", files.trace}, {"--logits", files.logits}})
-    if (!output.path.empty()) shakedown::check_writable(output);
+    if (!output.path.empty()) check_writable(output);
 }
 
 std::vector<Tensor> state_to_save(const OutputFiles& files, Engine& engine) {
@@ -55,9 +55,8 @@ void trace_beginning(const OutputFiles& files, const Run& run, double learning_r
 namespace {
 
 /// Options that must be the same, where the program has them; others follow below.
-const std::set<std::string> kFixed{"model",     "image_size", "seed",
-                                   "optimizer", "augment",    "scaled_decode",
-                                   "exif",      "grad_dtype", "invariant"};
+const std::set<std::string> kFixed{"model",   "image_size", "seed",       "optimizer",
+                                   "augment", "exif",       "grad_dtype", "invariant"};
 /// Options that change nothing of what is computed, or that a fact below stands for.
 const std::set<std::string> kFree{"backend",
                                   "precision",
@@ -81,15 +80,12 @@ const std::set<std::string> kFree{"backend",
                                   "describe",
                                   "timeout",
                                   "checkpoint_dir",
-                                  "checkpoint_every_epochs",
+                                  "checkpoint_every",
                                   "resume",
                                   "signal_lead",
                                   "checkpoint_minutes",
                                   "decoder",
-                                  "decoder_share",
-                                  "loader_only",
-                                  "history",
-                                  "mllog"};
+                                  "loader_only"};
 
 /// As it is given.
 std::string flag_of(std::string name) {
@@ -119,7 +115,9 @@ RunFacts run_facts(const OptionSet& options, const EngineSettings& settings, int
       {"--precision", name_of(settings.network.precision)},
       {"--ema", settings.ema.ema > 0 ? "on" : "off"},
       {"--decoder", input.decoder},
-      {"--decoder-share", fmt::format("{:g}", 100 * input.device_share)}};
+      // of checkpoints that were written when these were options
+      {"--decoder-share", input.decoder == "cpu" ? "0" : "100"},
+      {"--scaled-decode", "off"}};
   for (const OptionValue& option : options.values()) {
     if (kFixed.contains(option.name))
       facts.fixed.emplace_back(flag_of(option.name), text_of(option));

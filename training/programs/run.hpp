@@ -44,7 +44,7 @@ struct OutputFiles {
 };
 
 /// Throws UsageError where one cannot be written.
-void check_writable(const OutputFiles& files);
+void check_outputs(const OutputFiles& files);
 
 /// The weights as they are, if they are to be saved; else none. Collective.
 std::vector<Tensor> state_to_save(const OutputFiles& files, Engine& engine);

@@ -33,30 +33,6 @@ EngineSettings engine_settings(const StepOptions& options, const Backend& backen
 
 namespace shakedown {
 
-// Command-line options of the pipeline from images to batches.
-
-class OptionSet;
-
-}  // namespace shakedown
-
-namespace shakedown::training {
-
-struct InputOptions {
-  std::string workers = "auto";  // or a number
-  int prefetch = 4;
-  std::string decoder = "auto";
-  double decoder_share = 100;  // percent
-};
-
-void declare_options(OptionSet& options, InputOptions& values);
-
-/// Loader threads of a rank that may use this many cores.
-int workers_of(const InputOptions& options, int cores);
-
-}  // namespace shakedown::training
-
-namespace shakedown {
-
 // --check-neighbour and --inject-fault of bin/train.
 
 class OptionSet;

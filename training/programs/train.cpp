@@ -3,6 +3,7 @@
 #include "common/program.hpp"
 #include "training/measure/throughput.hpp"
 #include "training/programs/describe.hpp"
+#include "training/programs/invariant.hpp"
 #include "training/programs/train_settings.hpp"
 #include "training/step/engine.hpp"
 
@@ -15,28 +16,29 @@ ExitCode run(const TrainOptions& options, const OptionSet& set, const Dataset& d
   say(session, headline(engine, backend, session.hosts(), dataset.summary()));
   if (options.describe) return describe(engine, session);
   const OutputFiles files = output_files(options, dataset);
-  if (session.is_root()) check_writable(files);
+  if (session.is_root()) check_outputs(files);
   engine.allocate(ranks_on_device(backend, session));
   check_weights(engine, session, "at the start");
   check_ranks_agree(engine, session, "at the start");
   say(session, text_of_start(engine));
-  TrainingData data(input_settings(options), dataset);
+  TrainingData data(options.data, dataset);
   data.open(engine.settings(), backend, engine.stream());
   say(session, data.remark(batches_needed(options)));
   const Identity identity = identity_of(engine.settings(), backend, dataset.name());
   const Run run{engine, data.training(), identity,         session,
                 record, data.setup(),    data.bad_count(), {options.detector, &set}};
   const ExitCode result =
-      options.layers || options.kernels ? run_layers(run, layers_settings(options))
+      options.layers ? run_layers(run, options.timing)
       : options.evaluation.evaluate
           ? evaluate(run, *data.validation(), dataset.validation(), options.evaluation)
       : options.epochs > 0
           ? run_training(run, data, training_settings(options, set, engine, dataset, data), files)
-          : run_throughput(run, throughput_settings(options, backend.kind), options.certificate,
-                           options.max_batch, files);
+          : run_throughput(run, options.timing, conditions_of(options), options.certificate,
+                           options.max_batch > 0, files);
   say(session, data.bad_images_text());
   check_weights(engine, session, "at the end");
   if (engine.step.strategy_entry().ranks_agree) check_ranks_agree(engine, session, "at the end");
+  say(session, text_of_report(options.record));
   return result;
 }
 
@@ -48,17 +50,15 @@ ExitCode train(TrainOptions options, const OptionSet& set, MpiSession& session) 
   say(session, remarks_of(options, backend.kind));
   take_saved_model(set, options.model);
   divide_shards(options, session.world_size());
-  Record record(session.is_root() ? options.record : "");
+  Record record(session.is_root() ? record_or_launchers(options.record) : "");
   record.write("run", describe_run(set, session, backend));
   return recorded(record, [&] {
     if (!options.describe) lock_folder(options.checkpoints, record.run_id(), session);
     take_saved_decoder(options, session);
     if (options.self_test)
       return run_self_test(self_test_settings(options, backend), backend, session, record);
-    const Dataset dataset(dataset_settings(options), session);
-    if (options.loader_only)
-      return run_loader(loader_settings(options, dataset.classes(), backend), dataset, backend,
-                        session, record);
+    const Dataset dataset(options.data, options.model, options.evaluation.evaluate, session);
+    if (options.loader_only) return run_loader(options, dataset, backend, session, record);
     return at_requested_batch(options, dataset.classes(), backend, session, [&](const auto& o) {
       return run(o, set, dataset, backend, session, record);
     });

@@ -1,4 +1,3 @@
-// Recipes: named sets of options of published trainings, as files of a few lines.
 #include "training/programs/train_options.hpp"
 
 #include <fmt/format.h>
@@ -12,6 +11,7 @@
 
 #include "common/error.hpp"
 #include "common/options.hpp"
+#include "training/programs/describe.hpp"
 #include "training/programs/invariant.hpp"
 
 namespace shakedown {
@@ -40,33 +40,23 @@ void declare_recipes(OptionSet& options, std::string& recipe);
 
 namespace {
 
-constexpr int kMostSteps = 1'000'000'000;  // twice that is an int
+constexpr const char* kUsage = R"(Usage: launch/mpi [-n RANKS] train [options]
+       one rank per visible GPU, else two on the CPU; see launch/mpi --help
 
-/// A power limit's controller overshoots in the first second and then holds clocks down for as long
-/// (measured on an H200: docs/engineering/fast-step.md).
-constexpr double kGpuWarmupSeconds = 2;
+  launch/mpi train --record r.jsonl
+  launch/mpi train --precision fp16 --batch-size 256 --strategy zero1
+  launch/mpi train --data-dir DIR --epochs 90 --recipe torchvision-v1
+)";
 
 }  // namespace
 
 void declare_step_options(OptionSet& options, TrainOptions& values) {
   options.heading("Run");
-  options.add("--iterations", values.iterations, "timed steps of the throughput run")
+  declare_options(options, values.backend);
+  declare_options(options, values.timing);
+  options.add("--batch-size", values.batch_size, "images per rank and micro-batch")
       .at_least(1)
-      .at_most(kMostSteps)
-      .not_with({"--epochs", "--evaluate"});
-  options.add("--warmup", values.warmup, "untimed steps before the timed ones, at least")
-      .at_least(1)
-      .at_most(kMostSteps)
-      .not_with({"--epochs", "--evaluate"});
-  options
-      .add("--warmup-seconds", values.warmup_seconds,
-           "time of untimed steps before the timed ones, at least: a GPU's power limit settles "
-           "only under load")
-      .at_least(0)
-      .not_with({"--epochs", "--evaluate"})
-      .metavar("SECONDS")
-      .default_text(fmt::format("{:g} on gpu, 0 on cpu", kGpuWarmupSeconds));
-  options.add("--batch-size", values.batch_size, "images per rank and micro-batch").at_least(1);
+      .first();
   options
       .add("--global-batch", values.global_batch,
            "images per update over all ranks that compute and all micro-batches")
@@ -81,22 +71,8 @@ void declare_step_options(OptionSet& options, TrainOptions& values) {
            "off: launch every kernel from the host")
       .one_of({"auto", "off"});
   options.add("--seed", values.seed, "random seed of weights, shuffling and augmentation");
-  options
-      .add("--certificate", values.certificate,
-           "check that each rank is in every averaged gradient once, stamped so that one lost, "
-           "doubled or swapped rank of any number shows, and that weights after each of three "
-           "steps are those of all-reduce, within the roundings of the gradients' type")
-      .not_with({"--epochs", "--evaluate", "--layers", "--kernels"});
-  options.add("--record", values.record, "append the measurements to this .jsonl file")
-      .metavar("FILE");
-  options
-      .add("--trace", values.trace,
-           "write a timeline of some steps to this file, for https://ui.perfetto.dev")
-      .metavar("FILE");
-  declare_options(options, values.backend);
   declare_options(options, values.model);
   declare_options(options, values.strategy);
-  options.heading("Gradient exchange");
   options
       .add("--throttle-gbs", values.backend.throttle_gbs,
            "emulate a slow network: delay each collective as a link of this bandwidth per "
@@ -105,15 +81,29 @@ void declare_step_options(OptionSet& options, TrainOptions& values) {
       .metavar("GB/S");
   options
       .add("--comm-ctas,--ctas", values.backend.ctas,
-           "CTAs per NCCL kernel (NCCL_MIN_CTAS and NCCL_MAX_CTAS), SMs that compute lacks; 0: "
-           "NCCL's default")
+           "CTAs per NCCL kernel (sets NCCL_MIN_CTAS and NCCL_MAX_CTAS); each occupies an SM that "
+           "compute then cannot use; 0: NCCL's default")
       .at_least(0);
   declare_options(options, values.optimizer);
   declare_options(options, values.ema);
   options.heading("Data");
   declare_options(options, values.data);
-  declare_options(options, values.data.transform);
-  declare_options(options, values.input);
+  options.heading("Output");
+  options.add("--record", values.record, "append the measurements to this .jsonl file")
+      .metavar("FILE")
+      .first();
+  options
+      .add("--trace", values.trace,
+           "write a timeline of some steps to this file, for https://ui.perfetto.dev")
+      .metavar("FILE")
+      .first();
+  options.heading("Checks");
+  options
+      .add("--certificate", values.certificate,
+           "compare the weights after each of three steps with all-reduce's, and check that each "
+           "rank is in every averaged gradient once; exit code 1 where they differ by more than "
+           "the printed tolerance")
+      .not_with({"--epochs", "--evaluate", "--layers"});
 }
 
 namespace {
@@ -130,14 +120,27 @@ void check_inputs(const TrainOptions& options) {
 }  // namespace
 
 void declare_options(OptionSet& options, TrainOptions& values) {
+  options.usage(kUsage);
   declare_step_options(options, values);
-  options.heading("Training");
-  declare_recipes(options, values.recipe);
+  options.heading("Run");
   options
       .add("--epochs", values.epochs,
            "train on the data for this many epochs, in place of the throughput run")
       .at_least(1)
-      .default_text("none");
+      .default_text("none")
+      .first();
+  declare_recipes(options, values.recipe);
+  declare_options(options, values.evaluation);
+  options
+      .add("--max-batch,--max-batch-limit", values.max_batch,
+           "throughput run at the largest batch per rank that the memory holds, or of up to N")
+      .at_least(1)
+      .alone(std::to_string(kMostBatch))
+      .metavar("[N]")
+      .default_text("off")
+      .not_with({"--epochs", "--evaluate", "--batch-size", "--global-batch"});
+  declare_options(options, values.schedule);
+  options.heading("Data");
   options
       .add("--val-dir", values.data.val_dir,
            "folder or packed file of images to validate on after each epoch, with the classes of "
@@ -150,72 +153,52 @@ void declare_options(OptionSet& options, TrainOptions& values) {
            "write the training folder as one packed file, which --train-dir or --val-dir then "
            "reads, and exit")
       .only_with({"--data-dir", "--train-dir"})
-      .not_with({"--epochs", "--evaluate", "--describe", "--layers", "--kernels", "--loader-only",
-                 "--max-batch", "--record", "--save", "--trace"})
+      .not_with({"--epochs", "--evaluate", "--describe", "--layers", "--loader-only", "--max-batch",
+                 "--record", "--save", "--trace"})
       .uses_only({"--backend", "--data-dir", "--train-dir", "--workers", "--timeout"})
       .metavar("FILE");
-  declare_invariant(options, values);
-  declare_options(options, values.schedule);
-  options
-      .add("--norm-stats", values.norm_stats,
-           "running statistics of batch normalization that are validated and saved: those of the "
-           "first rank that computes, or their average over the ranks (as timm's --dist-bn reduce)")
-      .one_of({"first", "average"})
-      .only_with({"--epochs", "--save"});
-  declare_options(options, values.checkpoints);
-  declare_options(options, values.evaluation);
-  options.heading("Output");
-  declare_options(options, values.history);
-  declare_options(options, values.mllog);
-  options.add("--save", values.save, "write the trained weights to this .safetensors file")
-      .metavar("FILE");
-  options.add("--describe", values.describe,
-              "print the network, its memory plan and its buckets, and exit");
-  const std::vector<std::string> others{"--epochs", "--evaluate", "--save", "--trace",
-                                        "--max-batch"};
-  options
-      .add("--layers", values.layers,
-           "time every call of up to 20 steps, in place of the throughput run, and print each "
-           "layer's time and its roofline")
-      .not_with(others);
-  options
-      .add("--kernels", values.kernels,
-           "time every kernel as --layers does, and print its bandwidth relative to a copy and its "
-           "TFLOP/s")
-      .not_with(others);
   options
       .add("--loader-only", values.loader_only,
            "measure the rate at which training batches reach the device, without a network, "
            "in place of the throughput run")
       .only_with({"--data-dir", "--train-dir"})
-      .not_with({"--epochs", "--evaluate", "--save", "--trace", "--max-batch", "--layers",
-                 "--kernels", "--describe"})
-      .uses_only({"--iterations", "--warmup",        "--batch-size", "--global-batch",
-                  "--accumulate", "--seed",          "--record",     "--backend",
-                  "--timeout",    "--image-size",    "--strategy",   "--data-dir",
-                  "--train-dir",  "--cache",         "--exif",       "--max-bad-images",
-                  "--augment",    "--scaled-decode", "--workers",    "--prefetch",
-                  "--decoder",    "--decoder-share", "--recipe"});
+      .not_with(
+          {"--epochs", "--evaluate", "--save", "--trace", "--max-batch", "--layers", "--describe"})
+      .uses_only({"--iterations", "--warmup",     "--batch-size", "--global-batch",
+                  "--accumulate", "--seed",       "--record",     "--backend",
+                  "--timeout",    "--image-size", "--strategy",   "--data-dir",
+                  "--train-dir",  "--cache",      "--exif",       "--max-bad-images",
+                  "--augment",    "--workers",    "--prefetch",   "--decoder",
+                  "--recipe"});
+  declare_options(options, values.checkpoints);
+  options.heading("Output");
+  options.refuse("--history", "results/report --history FILE writes it from the record");
+  options.refuse("--mllog", "results/report --mllog FILE writes it from the record");
+  options.add("--save", values.save, "write the trained weights to this .safetensors file")
+      .metavar("FILE");
   options
-      .add("--max-batch", values.max_batch,
-           "throughput run at the largest batch per rank that the memory holds")
-      .not_with({"--epochs", "--evaluate", "--batch-size", "--global-batch"});
+      .add("--describe", values.describe,
+           "print the network, its memory plan and its buckets, and exit")
+      .first();
   options
-      .add("--max-batch-limit", values.max_batch_limit,
-           "most images per rank that --max-batch tries")
-      .at_least(1)
-      .default_text("4096 on cpu")
-      .only_with({"--max-batch"});
+      .add("--layers,--kernels", values.layers,
+           "time every call of up to 20 steps, in place of the throughput run, and record the "
+           "time of each layer and kernel, its TFLOP/s and its bandwidth relative to a copy, of "
+           "which results/report --verbose makes tables")
+      .not_with({"--epochs", "--evaluate", "--save", "--trace", "--max-batch"});
+  options.heading("Checks");
   options
       .add(
           "--self-test", values.self_test,
           "test collectives, gradient exchange and training with a small network on generated "
           "images, in under a minute; PASS needs two ranks, as one exchanges nothing; exit code 1: "
           "FAIL, 3: INCONCLUSIVE")
-      .not_with({"--epochs", "--evaluate", "--pack", "--describe", "--layers", "--kernels",
-                 "--loader-only", "--max-batch"})
+      .not_with({"--epochs", "--evaluate", "--pack", "--describe", "--layers", "--loader-only",
+                 "--max-batch"})
       .uses_only({"--backend", "--precision", "--strategy", "--seed", "--graph", "--record",
-                  "--timeout", "--deterministic"});
+                  "--timeout", "--deterministic"})
+      .first();
+  declare_invariant(options, values);
   declare_options(options, values.detector);
   options.check([&] {
     check_inputs(values);
@@ -226,20 +209,15 @@ void declare_options(OptionSet& options, TrainOptions& values) {
 
 void find_data(TrainOptions& options) {
   const bool evaluates = options.evaluation.evaluate;
-  SourceOptions& data = options.data;
-  find_data(data, !evaluates, evaluates || options.epochs > 0);
+  DataOptions& data = options.data;
+  const bool validates = evaluates || options.epochs > 0;
+  find_data(data, !evaluates, validates);
+  if (!validates) data.val_dir.clear();  // which --ignore-idle leaves
   std::error_code ignored;
   const std::filesystem::path folder = std::filesystem::path(data.data_dir) / "train";
   if (!options.pack.empty() && !data.data_dir.empty() &&
       std::filesystem::is_directory(folder, ignored))
     data.train_dir = folder.string();  // not the pack that was made of it before
-  if (!options.mllog.file.empty() && (data.val_dir.empty() || options.epochs == 0))
-    throw UsageError("--mllog logs a training with validation: --epochs and --val-dir are needed");
-}
-
-double warmup_seconds_of(const TrainOptions& options, BackendKind kind) {
-  if (options.warmup_seconds >= 0) return options.warmup_seconds;
-  return kind == BackendKind::gpu ? kGpuWarmupSeconds : 0;
 }
 
 namespace {
@@ -304,12 +282,12 @@ std::string list_recipes() {
 void declare_recipes(OptionSet& options, std::string& recipe) {
   options
       .add("--recipe", recipe,
-           "options of a published training as defaults: a name of --list-recipes, or a file with "
+           "options of a published training as defaults: a name of --help recipes, or a file with "
            "one option per line")
       .metavar("NAME|FILE")
       .default_text("none");
-  options.add_text("--list-recipes",
-                   "print the recipes with source and published accuracy, and exit", list_recipes);
+  options.help_topic("recipes", "the recipes with source and published accuracy", list_recipes);
+  options.add_text("--list-recipes", "", list_recipes);  // in earlier versions
   options.add_defaults("--recipe",
                        [](const std::string& name) { return find_recipe(name).arguments; });
 }

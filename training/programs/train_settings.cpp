@@ -3,7 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cmath>
+#include <nlohmann/json.hpp>
 
 #include "common/options.hpp"
 #include "common/text_table.hpp"
@@ -20,54 +20,27 @@ TrainOptions with_batch(TrainOptions options, int batch_size) {
   return options;
 }
 
-bool validates(const TrainOptions& options) {
-  return (options.epochs > 0 || options.evaluation.evaluate) && !options.data.val_dir.empty();
-}
-
-MlLogFacts mllog_facts(const TrainOptions& options, const Engine& engine, const Dataset& dataset,
-                       long batches_per_epoch) {
-  const NetworkSettings& network = engine.settings().network;
+/// The fields of a `training` record, but for when the training begins.
+Json training_fields(const TrainOptions& options, const Engine& engine, const Dataset& dataset,
+                     long batches_per_epoch) {
   const ScheduleOptions& schedule = options.schedule;
   const long updates = std::max(1L, batches_per_epoch / options.accumulate);
   const Schedule rate(schedule, options.optimizer.learning_rate, options.epochs, updates);
-  MlLogFacts facts;
-  facts.model = network.architecture.name;
-  facts.platform = fmt::format("{} x {}", engine.world().size(), engine.device().identity().model);
-  facts.seed = engine.settings().seed;
-  facts.train_images = static_cast<long>(dataset.training().size());
-  if (!options.data.val_dir.empty())
-    facts.val_images = static_cast<long>(dataset.validation().size());
-  facts.image_size = network.image_size;
-  facts.classes = network.classes;
-  facts.batch_size = network.batch_size;
-  facts.accumulate = options.accumulate;
-  facts.ranks = engine.step.ranks_computing();
-  facts.optimizer = options.optimizer;
-  facts.warmup_epochs = schedule.lr_warmup_steps > 0
-                            ? schedule.lr_warmup_steps / static_cast<double>(updates)
-                            : schedule.lr_warmup_epochs;
-  facts.end_learning_rate = rate.at(options.epochs * updates);
-  if (schedule.schedule == "polynomial") facts.poly_power = schedule.lr_power;
-  facts.decay_steps =
-      std::lround((options.epochs - facts.warmup_epochs) * static_cast<double>(updates));
-  return facts;
+  return {{"train_images", dataset.training().size()},
+          {"val_images", options.data.val_dir.empty() ? 0 : dataset.validation().size()},
+          {"updates_per_epoch", updates},
+          {"ranks_computing", engine.step.ranks_computing()},
+          {"warmup_epochs", schedule.lr_warmup_steps > 0
+                                ? schedule.lr_warmup_steps / static_cast<double>(updates)
+                                : schedule.lr_warmup_epochs},
+          {"end_learning_rate", rate.at(options.epochs * updates)},
+          {"init_start_ms", options.started_ms}};
 }
 
 }  // namespace
 
-void divide_shards(TrainOptions& options, int ranks) {
-  const int shards = options.strategy.invariant;
-  if (shards == 0) return;
-  if (shards % ranks != 0)
-    throw UsageError(
-        fmt::format("--invariant {}: its shards cannot be divided among {} ranks: 1, 2, 4 and so "
-                    "on up to {} ranks are possible",
-                    shards, ranks, shards));
-  options.accumulate = shards / ranks;
-}
-
 void take_saved_decoder(TrainOptions& options, const MpiSession& session) {
-  std::string& decoder = options.input.decoder;
+  std::string& decoder = options.data.decoder;
   if (options.epochs == 0 || decoder != "auto") return;
   const std::string saved =
       session.is_root() ? saved_fact(options.checkpoints, "--decoder") : std::string();
@@ -81,18 +54,10 @@ std::string remarks_of(const TrainOptions& options, BackendKind backend) {
   return precision + (precision.empty() || data.empty() ? "" : "\n") + data;
 }
 
-DatasetSettings dataset_settings(const TrainOptions& options) {
-  return {options.data.train_dir, options.data.val_dir,        options.model.weights,
-          options.model.classes,  options.evaluation.evaluate, options.data.cache};
-}
-
 EngineSettings run_settings(const TrainOptions& options, const Backend& backend, int classes) {
   EngineSettings settings = engine_settings(options, backend, classes);
-  settings.norm_stats = options.norm_stats;
-  if (settings.no_graph.empty() && (options.layers || options.kernels))
-    settings.no_graph = "--layers, --kernels time each call";
-  settings.input_bytes =
-      input_bytes(input_settings(options), settings, backend, options.data.synthetic());
+  if (settings.no_graph.empty() && options.layers) settings.no_graph = "--layers times each call";
+  settings.input_bytes = input_bytes(options.data, settings, backend);
   if (options.detector.check_neighbour > 0)
     settings.input_bytes = [input = settings.input_bytes,
                             kind = backend.kind](const NetworkSettings& shape) {
@@ -101,33 +66,13 @@ EngineSettings run_settings(const TrainOptions& options, const Backend& backend,
   return settings;
 }
 
-InputSettings input_settings(const TrainOptions& options) {
-  return {options.input,      options.data.transform,
-          validates(options), options.data.max_bad_images,
-          options.data.exif,  options.data.cache};
-}
-
-ThroughputSettings throughput_settings(const TrainOptions& options, BackendKind kind) {
-  ThroughputSettings settings{options.iterations, options.warmup, warmup_seconds_of(options, kind),
-                              options.optimizer.learning_rate};
+Conditions conditions_of(const TrainOptions& options) {
+  if (options.record.empty()) return std::nullopt;
   const auto text = [](bool value) { return value ? "true" : "false"; };
-  if (!options.record.empty())
-    settings.conditions = {{"fusion", options.model.fusion},
-                           {"deterministic", text(options.model.deterministic)},
-                           {"autotune", text(options.model.autotune)},
-                           {"check_neighbour", std::to_string(options.detector.check_neighbour)}};
-  return settings;
-}
-
-LayersSettings layers_settings(const TrainOptions& options) {
-  return {options.iterations, options.warmup, options.optimizer.learning_rate, options.layers,
-          options.kernels};
-}
-
-LoaderRunSettings loader_settings(const TrainOptions& options, int classes,
-                                  const Backend& backend) {
-  return {run_settings(options, backend, classes), input_settings(options), options.iterations,
-          options.warmup};
+  return {{{"fusion", options.model.fusion},
+           {"deterministic", text(options.model.deterministic)},
+           {"autotune", text(options.model.autotune)},
+           {"check_neighbour", std::to_string(options.detector.check_neighbour)}}};
 }
 
 TrainingSettings training_settings(const TrainOptions& options, const OptionSet& set,
@@ -139,16 +84,14 @@ TrainingSettings training_settings(const TrainOptions& options, const OptionSet&
                                   dataset.training(), data.setup()),
                         dataset.metadata(options.model), &data.bad_images()};
   epochs.images = static_cast<std::int64_t>(dataset.training().size());
-  return {std::move(epochs), options.history, options.mllog,
-          mllog_facts(options, engine, dataset, data.batches_per_epoch())};
+  return {std::move(epochs), training_fields(options, engine, dataset, data.batches_per_epoch())};
 }
 
 std::vector<Output> outputs_of(const TrainOptions& options) {
   return {{"--record", options.record},
           {"--trace", options.trace},
           {"--save", options.save},
-          {"--logits", options.evaluation.logits},
-          {"--mllog", options.mllog.file}};
+          {"--logits", options.evaluation.logits}};
 }
 
 OutputFiles output_files(const TrainOptions& options, const Dataset& dataset) {
@@ -157,15 +100,16 @@ OutputFiles output_files(const TrainOptions& options, const Dataset& dataset) {
 
 long batches_needed(const TrainOptions& options) {
   if (options.epochs > 0 || options.evaluation.evaluate) return 0;
-  return (static_cast<long>(options.iterations) + options.warmup) * options.accumulate;
+  return (static_cast<long>(options.timing.iterations) + options.timing.warmup) *
+         options.accumulate;
 }
 
 ExitCode at_requested_batch(const TrainOptions& options, int classes, Backend& backend,
                             const MpiSession& session,
                             const std::function<ExitCode(const TrainOptions&)>& run) {
-  if (!options.max_batch) return run(options);
+  if (options.max_batch == 0) return run(options);
   return at_largest_batch(
-      options.max_batch_limit,
+      options.max_batch,
       [&](int batch_size) {
         return run_settings(with_batch(options, batch_size), backend, classes);
       },

@@ -17,9 +17,6 @@
 
 namespace shakedown::training {
 
-/// With --invariant: a rank's shards are its micro-batches. Throws UsageError where ranks cannot
-/// have the same number of them.
-void divide_shards(TrainOptions& options, int ranks);
 /// Where a training continues, `--decoder auto` is the checkpoint's, however many workers a rank
 /// has now. Collective.
 void take_saved_decoder(TrainOptions& options, const MpiSession& session);
@@ -27,13 +24,10 @@ void take_saved_decoder(TrainOptions& options, const MpiSession& session);
 /// What is not as the options request: another precision, nothing that validates; or "".
 std::string remarks_of(const TrainOptions& options, BackendKind backend);
 
-DatasetSettings dataset_settings(const TrainOptions& options);
 /// engine_settings() of the step, plus what a run of bin/train needs.
 EngineSettings run_settings(const TrainOptions& options, const Backend& backend, int classes);
-InputSettings input_settings(const TrainOptions& options);
-ThroughputSettings throughput_settings(const TrainOptions& options, BackendKind kind);
-LayersSettings layers_settings(const TrainOptions& options);
-LoaderRunSettings loader_settings(const TrainOptions& options, int classes, const Backend& backend);
+/// Of the options, those of `metric` lines that an Identity lacks; none: there is no record.
+Conditions conditions_of(const TrainOptions& options);
 /// `set` declared the options.
 TrainingSettings training_settings(const TrainOptions& options, const OptionSet& set,
                                    const Engine& engine, const Dataset& dataset,

@@ -32,15 +32,15 @@ int fewest(const MpiSession& session, int mine) {
 }
 
 /// Whether the options leave images to a device decoder where `workers` is the fewest of a rank.
-bool requests_device_decoder(const InputOptions& options, int workers) {
-  if (options.decoder == "cpu" || options.decoder_share == 0) return false;
+bool requests_device_decoder(const DataOptions& options, int workers) {
+  if (options.decoder == "cpu") return false;
   return options.decoder == "nvjpeg" || workers < kWorkersLikeEngines;
 }
 
 /// Why a device cannot decode or scale the training images; "" where it can.
-std::string why_no_device_part(const InputSettings& settings, const NetworkSettings& shape,
+std::string why_no_device_part(const DataOptions& options, const NetworkSettings& shape,
                                const StrategyEntry& strategy) {
-  if (!device_can_transform(training_transform(settings.transform, shape.image_size)))
+  if (!device_can_transform(training_transform(options.transform, shape.image_size)))
     return "the device only crops, which is --augment crop";
   if (strategy.ranks.first_has_inputs)
     return fmt::format("rank 0 loads the images of all ranks with --strategy {}", strategy.name);
@@ -63,24 +63,23 @@ std::unique_ptr<DeviceDecoder> try_device_decoder(Device& device, const NetworkS
 
 }  // namespace
 
-TrainingData::TrainingData(const InputSettings& settings, const Dataset& dataset)
-    : settings_(settings), dataset_(dataset), bad_images_(settings.max_bad_images, report_bad) {}
+TrainingData::TrainingData(const DataOptions& options, const Dataset& dataset)
+    : options_(options), dataset_(dataset), bad_images_(options.max_bad_images, report_bad) {}
 
 LoaderSettings TrainingData::loader_settings(const EngineSettings& step, bool training, int rank,
                                              int ranks) {
   LoaderSettings s;
   s.batch_size = step.network.batch_size;
-  s.prefetch = settings_.options.prefetch;
+  s.prefetch = options_.prefetch;
   s.shuffle = training;
   s.drop_last = training;
   s.seed = derive_seed(step.seed, 1);
   s.rank = rank;
   s.world_size = ranks;
   if (training) s.shards = step.shards();
-  s.device_share = setup_.device_share;
-  s.transform = training ? training_transform(settings_.transform, step.network.image_size)
-                         : validation_transform(settings_.transform, step.network.image_size);
-  s.transform.exif = settings_.exif;
+  s.transform = training ? training_transform(options_.transform, step.network.image_size)
+                         : validation_transform(options_.transform, step.network.image_size);
+  s.transform.exif = options_.exif;
   if (training) s.bad_images = &bad_images_;
   return s;
 }
@@ -88,9 +87,9 @@ LoaderSettings TrainingData::loader_settings(const EngineSettings& step, bool tr
 /// The same on every rank, so that it does not depend on a rank's GPU who decodes an image.
 void TrainingData::choose_decoder(const EngineSettings& step, const Backend& backend,
                                   const StrategyEntry& strategy) {
-  const InputOptions& options = settings_.options;
+  const DataOptions& options = options_;
   if (!requests_device_decoder(options, fewest(*backend.session, setup_.workers))) return;
-  std::string why_not = why_no_device_part(settings_, step.network, strategy);
+  std::string why_not = why_no_device_part(options_, step.network, strategy);
   if (why_not.empty() && strategy.computes(backend.world->rank()))
     decoder_ = try_device_decoder(*backend.device, step.network, why_not);
   for (const std::string& problem : backend.session->all_gather(why_not))
@@ -103,7 +102,6 @@ void TrainingData::choose_decoder(const EngineSettings& step, const Backend& bac
     return;
   }
   setup_.decoder = "nvjpeg";
-  setup_.device_share = options.decoder_share / 100;
 }
 
 std::unique_ptr<BatchSource> TrainingData::loaded(const ImageSource& source,
@@ -140,24 +138,24 @@ void TrainingData::open(const EngineSettings& step, const Backend& backend, Stre
   const bool computes = strategy.computes(world.rank());
   const int rank = strategy.computing_rank(world.rank());
 
-  if (!dataset_.synthetic() || settings_.validates) {
+  if (!dataset_.synthetic() || dataset_.validates()) {
     setup_.cores = backend.cores;
-    setup_.workers = workers_of(settings_.options, backend.cores);
+    setup_.workers = workers_of(options_, backend.cores);
     setup_.ranks = strategy.ranks.first_has_inputs ? 1 : ranks;
   }
   if (!dataset_.synthetic()) {
     setup_.packed = is_packed_file(dataset_.training().root());
-    setup_.cached = settings_.cache;
+    setup_.cached = options_.cache;
     batches_per_epoch_ =
         training::batches_per_epoch(dataset_.training(), loader_settings(step, true, rank, ranks));
     choose_decoder(step, backend, strategy);
     // With the host's pixels, so ranks need not agree on it.
-    if (computes && why_no_device_part(settings_, step.network, strategy).empty())
+    if (computes && why_no_device_part(options_, step.network, strategy).empty())
       crops_ = make_device_crops(*backend.device, decoder_settings(step.network));
   }
   if (!computes) {
     training_ = make_no_batches();
-    if (settings_.validates)
+    if (dataset_.validates())
       validation_ = make_no_batches(training::batches_per_epoch(
           dataset_.validation(), loader_settings(step, false, rank, ranks)));
     return;
@@ -172,7 +170,7 @@ void TrainingData::open(const EngineSettings& step, const Backend& backend, Stre
   } else {
     training_ = training_source(step, backend, stream, rank, ranks);
   }
-  if (settings_.validates)
+  if (dataset_.validates())
     validation_ = loaded(dataset_.validation(), loader_settings(step, false, rank, ranks),
                          step.network, backend, stream, {});
 }
@@ -201,18 +199,14 @@ std::string TrainingData::remark(long batches) const {
   if (setup_.workers == 0) return "";
   std::string text =
       fmt::format("input: {} worker{} per rank", setup_.workers, setup_.workers == 1 ? "" : "s");
-  if (settings_.options.workers == "auto" && setup_.workers < kFewWorkers) {
+  if (options_.workers == "auto" && setup_.workers < kFewWorkers) {
     text += ", its share of the cores it may run on";
     if (has_other_cores())
       text += ": srun gives it more by --cpus-per-task, mpirun by --bind-to none";
   }
   if (setup_.decoder != "cpu")
-    text += fmt::format(", {} decodes {:g} % of the baseline JPEG files", setup_.decoder,
-                        100 * setup_.device_share);
+    text += fmt::format(", {} decodes the baseline JPEG files", setup_.decoder);
   if (!no_engines_.empty()) text += fmt::format("; the CPU decodes all images: {}", no_engines_);
-  if (setup_.cached && !setup_.packed && session_->local_size() > 1)
-    text += fmt::format("; --cache keeps a copy of the images in each of the {} ranks of a host",
-                        session_->local_size());
   text = wrapped(text, 2);
   if (batches_per_epoch_ > 0 && batches > batches_per_epoch_)
     text +=
@@ -225,20 +219,20 @@ std::string TrainingData::remark(long batches) const {
   return text;
 }
 
-std::function<std::size_t(const NetworkSettings&)> input_bytes(const InputSettings& settings,
+std::function<std::size_t(const NetworkSettings&)> input_bytes(const DataOptions& options,
                                                                const EngineSettings& step,
-                                                               const Backend& backend,
-                                                               bool synthetic) {
+                                                               const Backend& backend) {
+  const bool synthetic = options.train_dir.empty();
   const StrategyEntry& strategy = find_strategy(step.strategy.strategy);
   const int rank = backend.world->rank();
   const int per_source = synthetic ? step.shards() : kLoadedBatchesHeld;
   int batches = per_source;
   if (strategy.ranks.first_has_inputs)  // the others receive theirs
     batches = rank == 0 ? per_source * std::max(1, strategy.computing(backend.world->size())) : 1;
-  if (settings.validates) batches += kLoadedBatchesHeld;
-  const bool scales = !synthetic && why_no_device_part(settings, step.network, strategy).empty();
-  const bool decodes = scales && requests_device_decoder(
-                                     settings.options, workers_of(settings.options, backend.cores));
+  if (!options.val_dir.empty()) batches += kLoadedBatchesHeld;
+  const bool scales = !synthetic && why_no_device_part(options, step.network, strategy).empty();
+  const bool decodes =
+      scales && requests_device_decoder(options, workers_of(options, backend.cores));
   return [batches, scales, decodes, kind = backend.kind](const NetworkSettings& shape) {
     const DeviceDecoderSettings on_device = decoder_settings(shape);
     return static_cast<std::size_t>(batches) * batch_bytes(shape) +
@@ -250,19 +244,6 @@ std::function<std::size_t(const NetworkSettings&)> input_bytes(const InputSettin
 namespace {
 
 double gib(std::uint64_t bytes) { return static_cast<double>(bytes) * 0x1p-30; }
-
-/// A tenth of the memory is left to others.
-bool memory_is_free() {
-  const MemoryInfo memory = host_memory();
-  return memory.free_bytes > memory.total_bytes / 10;
-}
-
-void report_full(const CachedSource& source) {
-  fmt::print(
-      stderr,
-      "--cache: only {:.1f} GiB of {} are kept, as less than a tenth of the memory is free\n",
-      gib(source.bytes_kept()), source.root());
-}
 
 /// By windows if the whole file fits the memory: else each image would cost a window.
 std::unique_ptr<ImageSource> open_pack(const std::string& path, bool cache) {
@@ -289,25 +270,29 @@ std::string checksum_text(const ImageSource* source) {
 std::unique_ptr<ImageSource> open_images(const std::string& path, bool cache) {
   std::error_code ignored;
   if (std::filesystem::is_regular_file(path, ignored)) return open_pack(path, cache);
-  auto folder = std::make_unique<FolderSource>(scan_image_folder(path));
-  if (!cache) return folder;
-  return std::make_unique<CachedSource>(std::move(folder), memory_is_free, report_full);
+  return std::make_unique<FolderSource>(scan_image_folder(path));
 }
 
-Dataset::Dataset(const DatasetSettings& settings, const MpiSession& session)
-    : classes_(settings.classes) {
-  if (!settings.train_dir.empty()) training_ = open_images(settings.train_dir, settings.cache);
-  if (!settings.val_dir.empty()) validation_ = open_images(settings.val_dir, settings.cache);
+Dataset::Dataset(const DataOptions& options, const ModelOptions& model, bool evaluates,
+                 const MpiSession& session)
+    : classes_(model.classes) {
+  if (!options.train_dir.empty()) training_ = open_images(options.train_dir, options.cache);
+  if (!options.val_dir.empty()) validation_ = open_images(options.val_dir, options.cache);
+  if (options.cache && !is_packed_file(options.train_dir) && !is_packed_file(options.val_dir))
+    throw UsageError(fmt::format(
+        "--cache: {} is a folder, whose files the page cache keeps; --pack writes it as "
+        "a packed file, which --cache reads",
+        name()));
   check_ranks_agree(session);
   if (training_ && validation_) check_same_classes(*training_, *validation_);
-  if (synthetic() && !settings.evaluates) return;
+  if (synthetic() && !evaluates) return;
 
   const ImageSource& images = *classified();
   classes_ = static_cast<int>(images.classes().size());
-  const std::string& weights = settings.weights;
+  const std::string& weights = model.weights;
   if (!weights.empty())
     check_classes(saved_model_of(read_safetensors_metadata(weights), weights), weights, images,
-                  settings.evaluates);
+                  evaluates);
 }
 
 void Dataset::check_ranks_agree(const MpiSession& session) const {

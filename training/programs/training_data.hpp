@@ -50,21 +50,13 @@ void check_classes(const SavedModel& saved, const std::string& file, const Image
 
 // Which images there are to train on and to validate, or that the data are synthetic.
 
-struct DatasetSettings {
-  std::string train_dir;  // empty: synthetic
-  std::string val_dir;    // or empty
-  std::string weights;    // of --weights, or empty
-  int classes = 1000;     // of synthetic data
-  bool evaluates = false;
-  bool cache = false;
-};
-
 class Dataset {
  public:
   /// Lists the images, once for all that is measured. Throws UsageError when training and
   /// validation do not fit together, --weights was trained on other classes, or a rank, which it
   /// names, lists other images than rank 0.
-  Dataset(const DatasetSettings& settings, const MpiSession& session);
+  Dataset(const DataOptions& options, const ModelOptions& model, bool evaluates,
+          const MpiSession& session);
 
   bool synthetic() const { return training_ == nullptr; }
   /// "synthetic", or the folder, for the record.
@@ -75,7 +67,8 @@ class Dataset {
   int classes() const { return classes_; }
   /// Unless it is synthetic.
   const ImageSource& training() const { return *training_; }
-  /// Where --val-dir is given.
+  bool validates() const { return validation_ != nullptr; }
+  /// Where it validates.
   const ImageSource& validation() const { return *validation_; }
   /// For --save.
   Metadata metadata(const ModelOptions& model) const;
@@ -97,19 +90,10 @@ std::unique_ptr<ImageSource> open_images(const std::string& path, bool cache);
 
 // The batches of one run: loaders over a dataset's folders, or synthetic ones.
 
-struct InputSettings {
-  InputOptions options;
-  TransformOptions transform;
-  bool validates = false;
-  int max_bad_images = 0;  // of training
-  bool exif = false;
-  bool cache = false;
-};
-
 class TrainingData {
  public:
   /// The dataset outlives this.
-  TrainingData(const InputSettings& settings, const Dataset& dataset);
+  TrainingData(const DataOptions& options, const Dataset& dataset);
 
   /// Starts the loaders. The stream and device outlive this. Collective.
   void open(const EngineSettings& step, const Backend& backend, Stream& stream);
@@ -138,7 +122,7 @@ class TrainingData {
   std::unique_ptr<BatchSource> training_source(const EngineSettings& step, const Backend& backend,
                                                Stream& stream, int rank, int ranks);
 
-  const InputSettings settings_;
+  const DataOptions options_;
   const Dataset& dataset_;
   long batches_per_epoch_ = 0;
   InputSetup setup_;
@@ -155,9 +139,8 @@ class TrainingData {
 
 /// Device memory that TrainingData of this step will allocate on this rank for a network: at most,
 /// as the GPU's JPEG engines are looked for later.
-std::function<std::size_t(const NetworkSettings&)> input_bytes(const InputSettings& settings,
+std::function<std::size_t(const NetworkSettings&)> input_bytes(const DataOptions& options,
                                                                const EngineSettings& step,
-                                                               const Backend& backend,
-                                                               bool synthetic);
+                                                               const Backend& backend);
 
 }  // namespace shakedown::training

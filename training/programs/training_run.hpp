@@ -1,8 +1,9 @@
 // A training run: epochs, what is written after each, and the trained weights.
 #pragma once
 
-#include "training/programs/history.hpp"
-#include "training/programs/mllog.hpp"
+#include <nlohmann/json.hpp>
+
+#include "training/programs/epochs.hpp"
 #include "training/programs/run.hpp"
 #include "training/programs/training_data.hpp"
 
@@ -10,9 +11,7 @@ namespace shakedown::training {
 
 struct TrainingSettings {
   EpochSettings epochs;
-  HistoryOptions history;
-  MlLogOptions mllog;
-  MlLogFacts facts;
+  Json fields;  // of the `training` record
 };
 
 /// Collective. Ends and throws as train_epochs, and UsageError where a file cannot be written.

@@ -22,6 +22,7 @@ struct Engine {
 
   void finish() { model.finish(); }
   const EngineSettings& settings() const { return step.settings(); }
+  double learning_rate() const { return settings().optimizer.learning_rate; }  // before a schedule
   Device& device() const { return model.device(); }
   Stream& stream() { return model.stream(); }
   Communicator& world() const { return *backend.world; }

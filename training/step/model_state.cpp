@@ -15,7 +15,7 @@ ModelState::ModelState(const EngineSettings& settings, Backend& backend)
       seed_(settings.seed),
       weights_file_(settings.weights_file),
       optimizer_name_(settings.optimizer.optimizer),
-      norm_stats_(settings.norm_stats),
+      norm_stats_(settings.strategy.norm_stats),
       kernels_(make_update_kernels(*backend.device)),
       stream_(backend.device->make_stream()),
       scalars_(*backend.device, sizeof(StepScalars)),
@@ -185,7 +185,7 @@ void ModelState::load(const std::vector<float>& master) {
 void ModelState::share_statistics() {
   Communicator& world = *backend_.world;
   const View statistics = network_.weights().statistics();
-  if (norm_stats_ == "first") {
+  if (norm_stats_ != "average") {
     world.broadcast(statistics, statistics, entry_->first_computing(), *stream_);
     return;
   }

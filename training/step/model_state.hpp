@@ -22,7 +22,6 @@ struct EngineSettings {
   NetworkSettings network;
   OptimizerOptions optimizer;
   EmaOptions ema;
-  std::string norm_stats = "first";  // whose running statistics are validated and saved: or average
   StrategyOptions strategy;
   int accumulate = 1;    // micro-batches per update
   std::string no_graph;  // why steps must not be CUDA graphs; empty: they are where they can be

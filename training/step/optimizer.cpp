@@ -19,7 +19,8 @@ void declare_options(OptionSet& options, OptimizerOptions& values) {
   options
       .add("--learning-rate,--lr", values.learning_rate,
            "base learning rate, reached after warm-up")
-      .at_least(0);
+      .at_least(0)
+      .first();
   options.add("--momentum", values.momentum, "momentum of sgd and lars")
       .at_least(0)
       .below(1)
@@ -43,8 +44,7 @@ void declare_options(OptionSet& options, OptimizerOptions& values) {
       .add("--clip-grad-norm", values.clip_grad_norm,
            "largest Euclidean norm of all gradients, as torch.nn.utils.clip_grad_norm_ clips them; "
            "0: off")
-      .at_least(0)
-      .not_with({"--ps-partition-mb"});
+      .at_least(0);
 }
 
 Optimizer::Optimizer(const OptimizerOptions& options, Device& device, Stream& stream,

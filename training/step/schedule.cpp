@@ -11,11 +11,13 @@
 namespace shakedown::training {
 
 void declare_options(OptionSet& options, ScheduleOptions& values) {
+  options.heading("Schedule");
   options
       .add("--schedule,--lr-scheduler", values.schedule,
-           "learning-rate schedule, which begins after the warm-up, as torchvision's SequentialLR. "
-           "step: multiplied by --lr-step-factor every --lr-step-epochs; multi-step: the same at "
-           "--lr-milestones; cosine, polynomial: falls to --lr-min")
+           "learning-rate schedule, which begins after the warm-up, as torchvision's SequentialLR\n"
+           "constant: --learning-rate\n"
+           "step, multi-step: multiplied by --lr-step-factor at --lr-milestones\n"
+           "cosine, polynomial: falls to --lr-min")
       .one_of({"constant", "step", "multi-step", "cosine", "polynomial"})
       .only_with({"--epochs"});
   options
@@ -24,27 +26,30 @@ void declare_options(OptionSet& options, ScheduleOptions& values) {
       .at_least(0)
       .only_where("--schedule", {"cosine", "polynomial"});
   options
-      .add("--lr-warmup-epochs", values.lr_warmup_epochs,
-           "epochs of linear learning-rate warm-up, before the schedule begins")
+      .add("--lr-warmup,--lr-warmup-epochs", values.lr_warmup_epochs,
+           "linear learning-rate warm-up, before the schedule begins: epochs, or updates as "
+           "500steps")
       .at_least(0)
       .only_with({"--epochs"})
-      .metavar("EPOCHS");
-  options
-      .add("--lr-warmup-steps", values.lr_warmup_steps,
-           "updates of linear learning-rate warm-up, in place of --lr-warmup-epochs")
+      .unit("steps", "--lr-warmup-steps")
+      .metavar("EPOCHS|Nsteps");
+  options.add("--lr-warmup-steps", values.lr_warmup_steps, "updates of --lr-warmup")
       .at_least(0)
       .only_with({"--epochs"})
-      .not_with({"--lr-warmup-epochs"});
-  options
-      .add("--lr-step-epochs,--lr-step-size", values.lr_step_epochs,
-           "epochs between two steps of the schedule; the first counts from the end of the warm-up")
-      .at_least(1)
-      .only_where("--schedule", {"step"});
+      .not_with({"--lr-warmup"})
+      .hidden();
   options
       .add("--lr-milestones", values.lr_milestones,
-           "epochs after the warm-up at which the multi-step schedule steps down, such as 30,60,80")
+           "epochs after the warm-up at which the schedule steps down: 30,60,80 of multi-step, "
+           "every:30 of step")
       .at_least(0)
-      .only_where("--schedule", {"multi-step"});
+      .only_where("--schedule", {"multi-step"})
+      .unit("every:", "--lr-step-epochs")
+      .default_text("every:30");
+  options.add("--lr-step-epochs,--lr-step-size", values.lr_step_epochs, "every: of --lr-milestones")
+      .at_least(1)
+      .only_where("--schedule", {"step"})
+      .hidden();
   options
       .add("--lr-step-factor,--lr-gamma", values.lr_step_factor,
            "factor that multiplies the learning rate at each step of the schedule")
@@ -79,7 +84,7 @@ void check_schedule(const ScheduleOptions& options, double learning_rate, int ep
   if (!std::is_sorted(milestones.begin(), milestones.end()))
     throw UsageError(text_of_milestones(options) + ": must rise");
   if (options.lr_warmup_epochs > epochs)
-    throw UsageError(fmt::format("--lr-warmup-epochs {:g}: must be at most --epochs {}",
+    throw UsageError(fmt::format("--lr-warmup {:g}: must be at most --epochs {}",
                                  options.lr_warmup_epochs, epochs));
   check_milestones(options, options.lr_warmup_epochs, epochs);
   if (options.lr_min > learning_rate)
@@ -97,7 +102,7 @@ Schedule::Schedule(const ScheduleOptions& options, double learning_rate, double 
       total_(epochs * updates_per_epoch_) {
   if (options.lr_warmup_steps > total_)
     throw UsageError(
-        fmt::format("--lr-warmup-steps {}: must be at most {:g}, the training's updates "
+        fmt::format("--lr-warmup {}steps: must be at most {:g}, the training's updates "
                     "({} per epoch)",
                     options.lr_warmup_steps, total_, updates_per_epoch));
   check_milestones(options, warmup_ / updates_per_epoch_, epochs);

@@ -218,12 +218,6 @@ void Step::use_strategy(const StrategyOptions& options, Communicator& ranks) {
   if (ranks.size() < entry_->ranks.least)
     throw UsageError(fmt::format("--strategy {}: at least {} ranks, not {}", entry_->name,
                                  entry_->ranks.least, ranks.size()));
-  if (settings_.optimizer.needs_norms() && entry_->ranks.first_serves &&
-      options.ps_partition_mb > 0)
-    throw UsageError(fmt::format(
-        "--ps-partition-mb {}: --optimizer lars and --clip-grad-norm need all gradients "
-        "before the first update; 0 exchanges everything at once",
-        options.ps_partition_mb));
   graphs_.reset();
   strategy_.reset();  // its memory first
   ranks_ = &ranks;

@@ -19,7 +19,7 @@ namespace {
 constexpr const char* kOfHost =
     "run again; if it repeats on this host alone, replace its processor or memory";
 
-std::string hex(std::uint64_t bits) { return fmt::format("0x{:x}", bits); }
+std::string hex_of(std::uint64_t bits) { return fmt::format("0x{:x}", bits); }
 
 std::string circumstances(const Incident& incident) {
   std::string text;
@@ -46,7 +46,7 @@ Verdict verdict_of(const Incident& incident, std::size_t others, const RankIdent
   verdict.cause = fmt::format("{}: {} {}", who, mismatch.load, mismatch.where);
   if (mismatch.expected && mismatch.found)
     verdict.cause +=
-        fmt::format(": expected {}, found {}", hex(*mismatch.expected), hex(*mismatch.found));
+        fmt::format(": expected {}, found {}", hex_of(*mismatch.expected), hex_of(*mismatch.found));
   verdict.cause += fmt::format(": {}{}", mismatch.cause, circumstances(incident));
   if (others > 0) verdict.cause += fmt::format("; {} more such mismatches", others);
   if (!incident.capsule.empty()) verdict.cause += fmt::format("; capsule {}", incident.capsule);
@@ -81,8 +81,8 @@ Json record_of(const Incident& incident, const RankIdentity& identity) {
   if (mismatch.outcome != Outcome::fail) fields["verdict"] = name_of(mismatch.outcome);
   if (!identity.serial.empty()) fields["serial"] = identity.serial;
   if (mismatch.index) fields["index"] = *mismatch.index;
-  if (mismatch.expected) fields["expected"] = hex(*mismatch.expected);
-  if (mismatch.found) fields["found"] = hex(*mismatch.found);
+  if (mismatch.expected) fields["expected"] = hex_of(*mismatch.expected);
+  if (mismatch.found) fields["found"] = hex_of(*mismatch.found);
   if (mismatch.sm) fields["sm"] = *mismatch.sm;
   if (mismatch.reproduced) fields["reproduced"] = *mismatch.reproduced;
   if (mismatch.repeats) fields["repeats"] = *mismatch.repeats;

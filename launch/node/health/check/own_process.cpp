@@ -78,13 +78,13 @@ class Forwarding {
     pollfd poll_{ends_[0], POLLIN, 0};
     std::array<char, 4096> text;
     while (is_open() && poll(&poll_, 1, wait_ms) > 0) {
-      const ssize_t bytes = read(ends_[0], text.data(), text.size());
+      const ssize_t bytes = ::read(ends_[0], text.data(), text.size());
       if (bytes <= 0) {
         close(std::exchange(ends_[0], -1));
       }
       for (ssize_t done = 0; done < bytes;) {
         const ssize_t wrote =
-            write(descriptor_, text.data() + done, static_cast<std::size_t>(bytes - done));
+            ::write(descriptor_, text.data() + done, static_cast<std::size_t>(bytes - done));
         if (wrote <= 0) return;  // nobody reads it
         done += wrote;
       }

@@ -110,15 +110,15 @@ void visit_fields(Is<HostGpus> auto& host, auto&& visit) {
 }
 
 template <class T>
-struct Kind {
+struct KindOf {
   static constexpr bool is_known = false, is_list = false;
 };
 template <class T>
-struct Kind<Known<T>> {
+struct KindOf<Known<T>> {
   static constexpr bool is_known = true, is_list = false;
 };
 template <class T>
-struct Kind<std::vector<T>> {
+struct KindOf<std::vector<T>> {
   static constexpr bool is_known = false, is_list = true;
 };
 template <class T>
@@ -126,16 +126,16 @@ constexpr bool is_text = std::is_same_v<T, std::string>;
 
 template <class T>
 bool is_absent(const T& value) {
-  if constexpr (Kind<T>::is_known) return !value.has_value();
-  if constexpr (Kind<T>::is_list || is_text<T>) return value.empty();
+  if constexpr (KindOf<T>::is_known) return !value.has_value();
+  if constexpr (KindOf<T>::is_list || is_text<T>) return value.empty();
   return false;
 }
 
 template <class T>
 Json written(const T& value) {
-  if constexpr (Kind<T>::is_known) {
+  if constexpr (KindOf<T>::is_known) {
     return written(*value);
-  } else if constexpr (Kind<T>::is_list) {
+  } else if constexpr (KindOf<T>::is_list) {
     Json list = Json::array();
     for (const auto& item : value) list.push_back(written(item));
     return list;
@@ -152,9 +152,9 @@ Json written(const T& value) {
 
 template <class T>
 void read(const Json& json, T& value) {
-  if constexpr (Kind<T>::is_known) {
+  if constexpr (KindOf<T>::is_known) {
     read(json, value.emplace());
-  } else if constexpr (Kind<T>::is_list) {
+  } else if constexpr (KindOf<T>::is_list) {
     for (const Json& item : json) read(item, value.emplace_back());
   } else if constexpr (std::is_arithmetic_v<T> || is_text<T>) {
     json.get_to(value);

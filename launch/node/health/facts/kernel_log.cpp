@@ -29,7 +29,7 @@ std::string messages_in(const std::string& file) {
   std::string messages;
   std::array<char, 8192> buffer;
   for (;;) {
-    const ssize_t bytes = read(in, buffer.data(), buffer.size());
+    const ssize_t bytes = ::read(in, buffer.data(), buffer.size());
     if (bytes > 0) messages.append(buffer.data(), static_cast<std::size_t>(bytes));
     // EPIPE: overwritten since; the next read continues with what is there.
     if (bytes == 0 || (bytes < 0 && errno != EPIPE && errno != EINTR)) break;

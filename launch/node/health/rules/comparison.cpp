@@ -281,7 +281,7 @@ Ports without(const Ports& all, const Ports& these) {
 }
 
 /// A node whose ports are not those that most nodes have.
-Judgement judge_ports(const Node& node, const Ports& usual) {
+Judgement compare_ports(const Node& node, const Ports& usual) {
   const Ports missing = without(usual, node.ports), extra = without(node.ports, usual);
   const std::string count =
       fmt::format("{} InfiniBand ports, {} on most nodes", node.ports.size(), usual.size());
@@ -305,7 +305,7 @@ std::vector<Finding> compare_ports(const std::vector<Node>& nodes) {
   std::vector<Finding> found;
   if (const auto usual = majority_of(all)) {
     for (const Node& node : nodes)
-      if (node.ports != *usual) found.push_back(found_on(node.host, judge_ports(node, *usual)));
+      if (node.ports != *usual) found.push_back(found_on(node.host, compare_ports(node, *usual)));
     return found;
   }
   Ports every;

@@ -46,7 +46,7 @@ std::vector<Finding> judge_host(const std::string& host, const Json& facts, doub
 
 namespace {
 
-Judgements judge_stalls(const Json& stalled, const Json&) {
+Judgements judge_host_stalls(const Json& stalled, const Json&) {
   Judgements all;
   for (const Json& name : stalled)
     all.push_back(failure(Class::infrastructure,
@@ -375,7 +375,7 @@ std::vector<HostRule> host_rules(double xid_window_h) {
   };
   std::vector<HostRule> all{
       {"host-stall", "files of the host that cannot be read", "stalled",
-       passed("every fact of the host was read in time"), judge_stalls},
+       passed("every fact of the host was read in time"), judge_host_stalls},
       {"system", "operating system, kernel, processor, memory", kAllFacts, {}, judge_system},
       {"cpu-affinity", "cores that the process may really use", "cores_allowed",
        not_known("the cores that this process may use are not reported"), judge_affinity},

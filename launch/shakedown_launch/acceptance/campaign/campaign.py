@@ -24,15 +24,15 @@ IDLE_PERCENT = 5  # utilisation
 
 class Campaign:
     """`judge`: a judge.Judge. `fault`: KIND:RANK, perhaps with :AMOUNT, the rank counted over all nodes.
-    `domains`: the ladder's. `job_gpus`: {number: UUID} of a prolog's job; None: of no job."""
+    `job_gpus`: {number: UUID} of a prolog's job; None: of no job."""
 
     def __init__(self, fleet, settings, judge, progress, environ, ranks=None, expect_gpus=None,
-                 fault="", domains=None, visible=gpus.visible, job_gpus=None):
+                 fault="", visible=gpus.visible, job_gpus=None):
         self.fleet, self.settings, self.judge, self.progress = fleet, settings, judge, progress
         self._environ, self._visible = environ, visible
         self._ranks, self._expect_gpus = ranks, expect_gpus
         self._needs_gpus = settings.backend == stages.GPU  # not chosen by what the nodes have
-        self._fault, self._domains, self._job_gpus = fault, domains, job_gpus or {}
+        self._fault, self._job_gpus = fault, job_gpus or {}
         self.runs = []
         self.ranks = {}  # node: its ranks
         self.left_out = {}  # node: why no further stage ran on it
@@ -235,9 +235,8 @@ class Campaign:
             self._isolate(stage, nodes, ATTEMPTS)
 
     def _isolate(self, stage, nodes, first_round=0):
-        domains = self._domains or slurm.domains(nodes, self._environ)
         lost = set()
-        search = ladder.isolate(nodes, domains, lost=lost)
+        search = ladder.isolate(nodes, slurm.domains(nodes, self._environ), lost)
         outcomes, number = None, first_round
         end_at = time.monotonic() + ISOLATION_S.get(self.settings.tier, ISOLATION_S[stages.DEFAULT])
         try:

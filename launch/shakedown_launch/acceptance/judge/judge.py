@@ -51,13 +51,11 @@ class Judge:
         """(outcomes, model.Rounds with this one) of groups of nodes that were tested at the same time.
         `so_far`: all runs, of which the groups that passed are peers: those that were slow are no measure
         for those to come. A group that is tested again is not one of its own peers."""
-        of_rates = {}
-        if any(run.stage == stages.LADDER for run in runs):
-            groups, now = {frozenset(run.nodes) for run in runs}, set(map(id, runs))
-            judged = self._judging.judge(self._hosts(so_far), [
-                run for run in so_far if self._is_readable(run) and (
-                    id(run) in now or run.record in rounds.passed and frozenset(run.nodes) not in groups)],
-                stage=stages.LADDER)
+        of_rates, groups, now = {}, {frozenset(run.nodes) for run in runs}, set(map(id, runs))
+        judged = [run for run in so_far if self._is_readable(run) and (
+            id(run) in now or run.record in rounds.passed and frozenset(run.nodes) not in groups)]
+        if any(run.stage == stages.LADDER and id(run) in now for run in judged):  # of what is lost nothing is judged
+            judged = self._judging.judge(self._hosts(so_far), judged, stage=stages.LADDER)
             for each in judged.figures:
                 of_rates.setdefault(frozenset(each.nodes), []).append(each)
             rounds = rounds._replace(screen=rounds.screen or judged.figures, failed=rounds.failed or judged.failed)

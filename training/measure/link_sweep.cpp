@@ -1,7 +1,8 @@
-#include "training/predict/link_sweep.hpp"
+#include "training/measure/link_sweep.hpp"
 
 #include <algorithm>
 #include <functional>
+#include <nlohmann/json.hpp>
 
 #include "common/error.hpp"
 #include "common/kernels.hpp"
@@ -139,6 +140,55 @@ MeasuredLinks measure_links(Backend& backend, DataType type, std::size_t largest
   const Buffers buffers(backend, type, largest_bytes, step_bytes, session);
   if (!buffers.fit) return {};
   return Sweep(backend, type, buffers, session).measure();
+}
+
+ModelInputs model_inputs(Engine& engine, const Trace& steps) {
+  const Network& network = engine.model.network();
+  const ParameterTable& table = network.table();
+  const DataType type = network.weights().type();
+  const BackwardTimes times = backward_times(steps);
+  ModelInputs inputs;
+  const auto& parameters = table.parameters();
+  for (auto p = parameters.rbegin(); p != parameters.rend(); ++p) {
+    const auto count = static_cast<double>(table.payload_in({p->offset, p->offset + p->stored}));
+    inputs.gradients.push_back(
+        {count * sizeof(float), times.ready_ms.at(static_cast<std::size_t>(p->block)), p->block});
+  }
+  inputs.backward_ms = times.backward_ms;
+  inputs.sent_bytes_factor = static_cast<double>(size_of(type)) / sizeof(float);
+  inputs.input_bytes_per_image =
+      static_cast<double>(batch_bytes(network.settings())) / network.settings().batch_size;
+  return inputs;
+}
+
+Json record_of(const ModelInputs& inputs) {
+  std::vector<int> blocks;
+  std::vector<double> bytes, ready_ms;
+  for (const ReadyGradient& gradient : inputs.gradients) {
+    blocks.push_back(gradient.block);
+    bytes.push_back(gradient.bytes);
+    ready_ms.push_back(gradient.ready_ms);
+  }
+  return {{"block", blocks},
+          {"bytes", bytes},
+          {"ready_ms", ready_ms},
+          {"backward_ms", inputs.backward_ms},
+          {"weight_bytes_factor", inputs.sent_bytes_factor},
+          {"input_bytes_per_image", inputs.input_bytes_per_image}};
+}
+
+std::vector<Json> records_of(const MeasuredLinks& links) {
+  const auto fields = [](const char* path, const std::vector<TransferPoint>& points) {
+    std::vector<double> bytes, time_us;
+    for (const TransferPoint& point : points) {
+      bytes.push_back(point.bytes);
+      time_us.push_back(point.seconds * 1e6);
+    }
+    return Json{{"path", path}, {"bytes", bytes}, {"time_us", time_us}};
+  };
+  std::vector<Json> records{fields("ring", links.ring), fields("star", links.star)};
+  records.back()["average_gbs"] = 1 / links.average_s_per_byte / 1e9;
+  return records;
 }
 
 }  // namespace shakedown::training

@@ -1,0 +1,82 @@
+"""The headline of results/report after a job of launch/mpi: of which record, and when."""
+
+import contextlib
+import io
+import json
+import os
+import pathlib
+import sys
+import tempfile
+import unittest
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "launch"))
+from shakedown_launch.headline import RECORD, Headline, record_of  # noqa: E402
+
+HEAD = {"kind": "run", "program": "train", "started": "2026-11-21T16:14:04Z", "host": "n1", "hosts": ["n1"]}
+STEP = {"kind": "step", "strategy": "ddp", "images_per_s": 1000, "world_size": 2}
+
+
+def lines(*records):
+    return "".join(json.dumps(record) + "\n" for record in records)
+
+
+class AfterAJob(unittest.TestCase):
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.record = pathlib.Path(folder.name) / "r.jsonl"
+
+    def shown(self, headline, code=0, written=lines(HEAD, STEP, {"kind": "end", "exit_code": 0})):
+        """What is printed after a job that appended this to the record that the programs were to use."""
+        path = headline.environment()[RECORD]
+        if path:
+            with open(path, "a") as file:
+                file.write(written)
+        out = io.StringIO()
+        with contextlib.redirect_stdout(out), contextlib.redirect_stderr(out):
+            headline.show(code)
+        return out.getvalue()
+
+    def test_the_record_among_a_programs_words(self):
+        for words, path in ((["train"], ""), (["train", "--record", "a"], "a"), (["train", "--record=b", "c"], "b"),
+                            (["train", "--record"], "")):
+            self.assertEqual(record_of(words), path)
+
+    def test_what_the_job_appended_is_reported(self):
+        self.record.write_text(lines(HEAD, {**STEP, "strategy": "zero1"}, {"kind": "end", "exit_code": 1}))
+        text = self.shown(Headline(["bin/train", "--record", str(self.record)]))
+        self.assertRegex(text, r"^\nVerdict: PASS\n- Reason: (.|\n)*Fastest: ddp 1,000")
+        self.assertTrue(text.endswith(f"report: results/report {self.record}\n"))
+        self.assertNotIn("zero1", text)
+
+    def test_a_crash_is_reported_and_a_usage_error_is_not(self):
+        for code, verdict in ((137, True), (2, False)):
+            headline = Headline(["compare"])
+            path = headline.environment()[RECORD]
+            self.assertEqual("Verdict: INCONCLUSIVE" in self.shown(headline, code, lines(HEAD, STEP)), verdict)
+            self.assertFalse(os.path.exists(path))  # without --record it was a temporary file
+
+    def test_where_nothing_was_trained_only_how_to_report_is_printed(self):
+        self.assertEqual(self.shown(Headline(["train"]), written=lines(HEAD)),
+                         "report: --record FILE keeps what results/report reads\n")
+        broken = self.shown(Headline(["train"]), written="oops\n")
+        self.assertIn("no headline: ", broken)
+        self.assertNotIn("Verdict", broken)
+
+    def test_other_programs_and_quiet_have_none(self):
+        for headline in (Headline(["all_reduce_perf", "--record", str(self.record)]), Headline(["train"], quiet=True)):
+            self.assertEqual(headline.environment(), {RECORD: ""})
+            self.assertEqual(self.shown(headline), "")
+
+    def test_a_record_on_another_host_is_named(self):
+        self.assertEqual(self.shown(Headline(["train"], "n7")), "")
+        headline = Headline(["train", "--record", str(self.record)], "n7")
+        self.assertEqual(headline.environment(), {RECORD: str(self.record)})
+        out = io.StringIO()
+        with contextlib.redirect_stdout(out):
+            headline.show(0)
+        self.assertIn(f"record: n7:{self.record}", out.getvalue())
+
+
+if __name__ == "__main__":
+    unittest.main()
