@@ -14,7 +14,7 @@
 #include "training/checkpoint/checkpoint_file.hpp"
 #include "training/checkpoint/checkpoints.hpp"
 #include "training/programs/records.hpp"
-#include "training/programs/train_settings.hpp"
+#include "training/programs/run.hpp"
 
 namespace {
 

@@ -326,6 +326,8 @@ TEST_CASE("options of earlier versions are refused with the reason", "[options]"
     CHECK_THAT(complaint<CompareOptions>({option.c_str(), "1"}),
                Catch::Matchers::StartsWith(option + " was removed: "));
   }
+  for (const std::string option : {"--history", "--mllog"})
+    CHECK_THAT(complaint({option.c_str(), "f"}), ContainsSubstring("results/report " + option));
   CHECK_THAT(complaint({"--comm-priority=normal"}), ContainsSubstring("settings-2gpu.jsonl"));
 }
 

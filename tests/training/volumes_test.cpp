@@ -23,6 +23,20 @@ TEST_CASE("every strategy is listed once", "[volumes]") {
 }
 
 // 120 bytes on 4 ranks, counted by hand: a ring's rank sends a quarter in each of 3 steps a pass.
+TEST_CASE("a step's record names what a strategy exchanges", "[volumes]") {
+  const auto names = [](const char* strategy) {
+    std::string all;
+    for (const Transfer& transfer : find_strategy(strategy).transfers)
+      all += (all.empty() ? "" : ", ") + text_of(transfer);
+    return all;
+  };
+  CHECK(names("all-reduce") == "gradients all_reduce whole");
+  CHECK(names("ddp") == "gradients all_reduce buckets");
+  CHECK(names("parameter-server") == "gradients star whole, weights star whole");
+  CHECK(names("zero2").starts_with("gradients pass blocks each_micro_batch"));
+  CHECK(names("fsdp").find("gathered_blocks") != std::string::npos);
+}
+
 TEST_CASE("volumes are those of rings and stars", "[volumes]") {
   CHECK(sent("none", 4, 1) == 0);
   for (const char* ring : {"all-reduce", "ddp", "parameter-server-sharded", "zero1", "zero2"})

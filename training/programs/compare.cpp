@@ -8,7 +8,7 @@
 #include "common/text_table.hpp"
 #include "training/programs/compare_options.hpp"
 #include "training/programs/comparison_table.hpp"
-#include "training/programs/train_settings.hpp"
+#include "training/programs/describe.hpp"
 #include "training/step/engine.hpp"
 
 namespace shakedown::training {

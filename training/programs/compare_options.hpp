@@ -5,7 +5,6 @@
 #include <vector>
 
 #include "common/device.hpp"
-#include "training/programs/step_options.hpp"
 #include "training/programs/train_options.hpp"
 
 namespace shakedown {

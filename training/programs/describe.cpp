@@ -92,7 +92,7 @@ std::string text_of_network(const Engine& engine) {
       bytes(engine.model.optimizer_bytes() + engine.step.sum_bytes()),
       bytes(network.plan().bytes()), bytes(unshared), bytes(network.plan().lower_bound()));
 
-  const std::vector<Range> buckets = engine.step.strategy().buckets();
+  const std::vector<Range> buckets = engine.step.plan().buckets;
   if (buckets.empty()) return text;
   text += "\nbuckets, in the order of exchange (bytes of the payload in float32):\n";
   for (std::size_t i = 0; i < buckets.size(); ++i) {
@@ -224,11 +224,21 @@ ExitCode stepping_down(int batch, bool alone, const std::function<ExitCode(int b
   throw UsageError("--max-batch: not even one image fits");
 }
 
-ExitCode at_largest_batch(int limit, const std::function<EngineSettings(int batch)>& settings_of,
-                          Backend& backend, const MpiSession& session,
-                          const std::function<ExitCode(int batch)>& run) {
-  return stepping_down(find_largest(limit, settings_of, backend, session),
-                       session.world_size() == 1, run,
+ExitCode at_requested_batch(const TrainOptions& options, int classes, Backend& backend,
+                            const MpiSession& session,
+                            const std::function<ExitCode(const TrainOptions&)>& run) {
+  if (options.max_batch == 0) return run(options);
+  TrainOptions at_batch = options;
+  const auto settings_of = [&](int batch_size) {
+    at_batch.batch_size = batch_size;
+    return run_settings(at_batch, backend, classes);
+  };
+  const auto attempt = [&](int batch_size) {
+    at_batch.batch_size = batch_size;
+    return run(at_batch);
+  };
+  return stepping_down(find_largest(options.max_batch, settings_of, backend, session),
+                       session.world_size() == 1, attempt,
                        [&](const std::string& text) { say(session, wrapped(text, 10)); });
 }
 
@@ -302,14 +312,14 @@ StepCalls measure(const Run& run, const TimingOptions& timing) {
   measured.logged_steps = logged;
   measured.step_ms = median_step_ms(engine, timing.iterations, step);
   session.barrier();
-  WorkLog& log = engine.model.network().work_log();
-  log.start();
+  Recorder& recorder = engine.model.network().recorder();
+  recorder.start_calls();
   step();
   engine.finish();  // as it watches the other ranks
-  const std::size_t calls = log.stop().size();
-  log.start(logged + 1);
+  const std::size_t calls = recorder.stop_calls().size();
+  recorder.start_calls(logged + 1);
   measured.logged_step_ms = median_step_ms(engine, logged, step);
-  std::vector<TimedWork> works = log.stop();
+  std::vector<TimedWork> works = recorder.stop_calls();
   if (engine.step.computes()) {
     works.erase(works.begin(), works.begin() + static_cast<std::ptrdiff_t>(calls));
     measured.calls = median_step(works, logged);

@@ -44,12 +44,12 @@ namespace shakedown::training {
 /// --max-batch without a number: beyond any device.
 inline constexpr int kMostBatch = 1 << 20;
 
-/// Finds the largest batch per rank that fits on every rank by the plan of settings_of(batch), up
-/// to `limit`, prints it, and hands it to `run`. Where that lacks memory all the
-/// same, a smaller one follows. Throws UsageError where nothing fits. Collective.
-ExitCode at_largest_batch(int limit, const std::function<EngineSettings(int batch)>& settings_of,
-                          Backend& backend, const MpiSession& session,
-                          const std::function<ExitCode(int batch)>& run);
+/// Calls `run` with these options; with --max-batch at the largest batch that fits on every rank by
+/// the plan, which it prints. Where that lacks memory all the same, a smaller one follows. Throws
+/// UsageError where nothing fits. Collective.
+ExitCode at_requested_batch(const TrainOptions& options, int classes, Backend& backend,
+                            const MpiSession& session,
+                            const std::function<ExitCode(const TrainOptions&)>& run);
 
 /// Calls attempt(batch) with the largest batch, and as long as it throws BatchTooLarge (or, where
 /// one rank runs `alone`, OutOfMemory) calls `remark` and continues with one smaller by a 32nd.

@@ -13,19 +13,7 @@
 #include "training/programs/run.hpp"
 #include "training/step/schedule.hpp"
 
-namespace shakedown {
-
-class OptionSet;
-
-}  // namespace shakedown
-
 namespace shakedown::training {
-
-struct EvaluationOptions {
-  bool evaluate = false;
-  std::string logits;  // a .safetensors file, or empty
-};
-void declare_options(OptionSet& options, EvaluationOptions& values);
 
 struct Validation {
   double loss = 0;

@@ -7,7 +7,8 @@
 #include <set>
 
 #include "common/options.hpp"
-#include "common/output_file.hpp"
+#include "common/text_table.hpp"
+#include "training/measure/neighbour_check.hpp"
 #include "training/measure/trace_file.hpp"
 
 namespace shakedown::training {
@@ -50,6 +51,50 @@ void trace_beginning(const OutputFiles& files, const Run& run, double learning_r
   write_trace(files, run,
               trace_steps(run.engine, run.batches, kTracedSteps, learning_rate, run.session));
   run.engine.model.restart();
+}
+
+void take_saved_decoder(TrainOptions& options, const MpiSession& session) {
+  std::string& decoder = options.data.decoder;
+  if (options.epochs == 0 || decoder != "auto") return;
+  const std::string saved =
+      session.is_root() ? saved_fact(options.checkpoints, "--decoder") : std::string();
+  const std::string of_root = session.all_gather(saved).front();
+  if (!of_root.empty()) decoder = of_root;
+}
+
+std::string remarks_of(const TrainOptions& options, BackendKind backend) {
+  const auto precision = precision_remark("--precision", {options.model.precision}, backend);
+  const std::string data = wrapped(options.data.remark, 2);
+  return precision + (precision.empty() || data.empty() ? "" : "\n") + data;
+}
+
+EngineSettings run_settings(const TrainOptions& options, const Backend& backend, int classes) {
+  EngineSettings settings = engine_settings(options, backend, classes);
+  if (settings.no_graph.empty() && options.layers) settings.no_graph = "--layers times each call";
+  settings.input_bytes = input_bytes(options.data, settings, backend);
+  if (options.detector.check_neighbour > 0)
+    settings.input_bytes = [input = settings.input_bytes,
+                            kind = backend.kind](const NetworkSettings& shape) {
+      return input(shape) + kept_batch_bytes(shape, kind);
+    };
+  return settings;
+}
+
+std::vector<Output> outputs_of(const TrainOptions& options) {
+  return {{"--record", options.record},
+          {"--trace", options.trace},
+          {"--save", options.save},
+          {"--logits", options.evaluation.logits}};
+}
+
+OutputFiles output_files(const TrainOptions& options, const Dataset& dataset) {
+  return {options.save, options.trace, options.evaluation.logits, dataset.metadata(options.model)};
+}
+
+long batches_needed(const TrainOptions& options) {
+  if (options.epochs > 0 || options.evaluation.evaluate) return 0;
+  return (static_cast<long>(options.timing.iterations) + options.timing.warmup) *
+         options.accumulate;
 }
 
 namespace {

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "common/mpi_session.hpp"
+#include "common/output_file.hpp"
 #include "common/record.hpp"
 #include "resnet/tensor_file.hpp"
 #include "training/checkpoint/checkpoint_file.hpp"
@@ -13,7 +14,8 @@
 #include "training/data/loader.hpp"
 #include "training/data/source.hpp"
 #include "training/measure/records.hpp"
-#include "training/programs/step_options.hpp"
+#include "training/programs/train_options.hpp"
+#include "training/programs/training_data.hpp"
 #include "training/step/engine.hpp"
 #include "training/step/model_state.hpp"
 
@@ -55,6 +57,23 @@ void save(const OutputFiles& files, const std::vector<Tensor>& state, const MpiS
 void write_trace(const OutputFiles& files, const Run& run, const Trace& trace);
 /// Traces the first steps of a training, if requested, and restarts it. Collective.
 void trace_beginning(const OutputFiles& files, const Run& run, double learning_rate);
+
+// What a run of bin/train makes of its options.
+
+/// Where a training continues, `--decoder auto` is the checkpoint's, however many workers a rank
+/// has now. Collective.
+void take_saved_decoder(TrainOptions& options, const MpiSession& session);
+
+/// What is not as the options request: another precision, nothing that validates; or "".
+std::string remarks_of(const TrainOptions& options, BackendKind backend);
+
+/// engine_settings() of the step, plus what a run of bin/train needs.
+EngineSettings run_settings(const TrainOptions& options, const Backend& backend, int classes);
+/// Every file that an option names to be written.
+std::vector<Output> outputs_of(const TrainOptions& options);
+OutputFiles output_files(const TrainOptions& options, const Dataset& dataset);
+/// Batches per rank of a throughput run; 0 of another.
+long batches_needed(const TrainOptions& options);
 
 }  // namespace shakedown::training
 

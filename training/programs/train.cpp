@@ -1,10 +1,15 @@
 // bin/train: trains on an image folder (--epochs) or measures throughput (--iterations).
+#include <nlohmann/json.hpp>
+
 #include "common/identity.hpp"
 #include "common/program.hpp"
 #include "training/measure/throughput.hpp"
 #include "training/programs/describe.hpp"
+#include "training/programs/epochs.hpp"
 #include "training/programs/invariant.hpp"
-#include "training/programs/train_settings.hpp"
+#include "training/programs/loader_run.hpp"
+#include "training/programs/self_test.hpp"
+#include "training/programs/train_runs.hpp"
 #include "training/step/engine.hpp"
 
 namespace shakedown::training {
@@ -31,10 +36,8 @@ ExitCode run(const TrainOptions& options, const OptionSet& set, const Dataset& d
       options.layers ? run_layers(run, options.timing)
       : options.evaluation.evaluate
           ? evaluate(run, *data.validation(), dataset.validation(), options.evaluation)
-      : options.epochs > 0
-          ? run_training(run, data, training_settings(options, set, engine, dataset, data), files)
-          : run_throughput(run, options.timing, conditions_of(options), options.certificate,
-                           options.max_batch > 0, files);
+      : options.epochs > 0 ? run_training(run, options, set, dataset, data, files)
+                           : run_throughput(run, options, files);
   say(session, data.bad_images_text());
   check_weights(engine, session, "at the end");
   if (engine.step.strategy_entry().ranks_agree) check_ranks_agree(engine, session, "at the end");

@@ -1,15 +1,15 @@
-// Command-line options of bin/train.
+// Command-line options of bin/train, and what bin/compare shares of them.
 #pragma once
 
 #include <string>
 
 #include "common/backend.hpp"
 #include "common/record.hpp"
+#include "resnet/model_options.hpp"
 #include "training/checkpoint/checkpoints.hpp"
 #include "training/data/source.hpp"
 #include "training/measure/throughput.hpp"
-#include "training/programs/epochs.hpp"
-#include "training/programs/step_options.hpp"
+#include "training/step/engine.hpp"
 #include "training/step/schedule.hpp"
 
 namespace shakedown {
@@ -19,6 +19,37 @@ class OptionSet;
 }  // namespace shakedown
 
 namespace shakedown::training {
+
+/// Of a training step: bin/compare sweeps over them.
+struct StepOptions {
+  ModelOptions model;
+  StrategyOptions strategy;
+  OptimizerOptions optimizer;
+  EmaOptions ema;
+  int batch_size = 64;
+  int global_batch = 0;  // 0: batch_size per rank
+  int accumulate = 1;
+  std::string graph = "auto";
+  int seed = 0;
+};
+
+struct EvaluationOptions {
+  bool evaluate = false;
+  std::string logits;  // a .safetensors file, or empty
+};
+void declare_options(OptionSet& options, EvaluationOptions& values);
+
+struct DetectorOptions {
+  int check_neighbour = 0;   // updates from one check to the next; 0: none
+  std::string output = ".";  // folder of capsules
+  std::string fault;         // --inject-fault
+};
+void declare_options(OptionSet& options, DetectorOptions& values);
+
+struct DetectorSettings {
+  DetectorOptions options;
+  const OptionSet* all_options = nullptr;  // for capsules; null: there is no check
+};
 
 struct TrainOptions : StepOptions {
   std::string recipe;
@@ -48,5 +79,12 @@ void declare_options(OptionSet& options, TrainOptions& values);
 void find_data(TrainOptions& options);
 /// Declares the options of a step and of its measurement, which bin/compare shares.
 void declare_step_options(OptionSet& options, TrainOptions& values);
+
+/// Images per rank and micro-batch, for this many computing ranks. Throws UsageError where
+/// --global-batch cannot be divided.
+int batch_size_of(const StepOptions& options, int ranks);
+
+/// Settings that follow from the options, the backend and the classes of the data.
+EngineSettings engine_settings(const StepOptions& options, const Backend& backend, int classes);
 
 }  // namespace shakedown::training

@@ -14,7 +14,6 @@
 #include "training/data/batches.hpp"
 #include "training/data/source.hpp"
 #include "training/data/transform.hpp"
-#include "training/programs/step_options.hpp"
 #include "training/step/engine.hpp"
 
 namespace shakedown {
