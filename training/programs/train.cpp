@@ -10,7 +10,6 @@
 #include "training/programs/loader_run.hpp"
 #include "training/programs/self_test.hpp"
 #include "training/programs/train_runs.hpp"
-#include "training/step/engine.hpp"
 
 namespace shakedown::training {
 namespace {
