@@ -1,11 +1,13 @@
-// A hash of what memory holds, to the last bit: the sum over its elements of a mix of each one's
-// index and bits, which does not depend on the order in which they are added.
+// The two hashes, and random numbers. bit_hash: of device buffers, to the last bit: the sum over
+// its elements of a mix of each one's index and bits, which does not depend on the order in which
+// they are added. xxh64: of bytes on the host.
 #pragma once
 
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <span>
+#include <string_view>
 #include <utility>
 
 #include "common/host_device.hpp"
@@ -77,5 +79,8 @@ inline std::uint64_t derive_seed(std::uint64_t seed, std::uint64_t use) {
 
 /// With seed 0, as `xxhsum -H1` prints it.
 std::uint64_t xxh64(std::span<const std::uint8_t> bytes);
+inline std::uint64_t xxh64(std::string_view text) {
+  return xxh64({reinterpret_cast<const std::uint8_t*>(text.data()), text.size()});
+}
 
 }  // namespace shakedown

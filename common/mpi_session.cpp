@@ -20,6 +20,7 @@
 #include <system_error>
 #include <thread>
 
+#include "common/hash.hpp"
 #include "common/host.hpp"
 #include "common/mpi_handle.hpp"
 #include "common/watch.hpp"
@@ -331,7 +332,7 @@ std::vector<int> MpiSession::silent_ranks(double patience_s) const {
 bool MpiSession::root_gives(const std::string& reason) const noexcept {
   // Ranks often fail alike and at once: rank 0 speaks first. Its abort silences the others, under
   // mpirun at once; where it does not, those with the same reason are silent.
-  const std::uint64_t mine = std::hash<std::string>{}(reason);
+  const std::uint64_t mine = xxh64(reason);
   try {
     if (is_root()) {
       for (int r = 1; r < world_size_; ++r) {

@@ -8,6 +8,7 @@
 #include <chrono>
 #include <cmath>
 #include <condition_variable>
+#include <future>
 #include <iterator>
 #include <mutex>
 #include <span>
@@ -16,6 +17,7 @@
 
 #include "common/nvml_library.hpp"
 #include "common/statistics.hpp"
+#include "common/watch.hpp"
 
 namespace shakedown {
 namespace {
@@ -280,35 +282,23 @@ double mean_power_w(const std::vector<EnergyReading>& readings) {
 struct GpuSampler::State {
   std::shared_ptr<Nvml> nvml;
   std::string uuid;
-  double deadline_s = 5;
   std::chrono::steady_clock::time_point start;
+  std::promise<void> ready;
   std::mutex mutex;  // of what follows
   std::condition_variable changed;
   std::vector<GpuSample> samples;
   std::vector<EnergyReading> energy;
   NvlinkBytes nvlink_before, nvlink_after;
-  bool ready = false, stop = false, ended = false;
+  bool stop = false;
 
   double seconds() const {
     return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   }
 
-  void set(bool State::*flag) {
-    const std::lock_guard lock(mutex);
-    this->*flag = true;
-    changed.notify_all();
-  }
-  /// Whether the flag is set within the deadline.
-  bool wait(bool State::*flag) {
-    std::unique_lock lock(mutex);
-    return changed.wait_for(lock, std::chrono::duration<double>(deadline_s),
-                            [&] { return this->*flag; });
-  }
-
   void run() {
     nvlink_before = nvml->nvlink_bytes(uuid);
     start = std::chrono::steady_clock::now();
-    set(&State::ready);
+    ready.set_value();
     bool stopped = false;
     while (!stopped) {
       const double time_s = seconds();
@@ -321,32 +311,29 @@ struct GpuSampler::State {
     nvlink_after = nvml->nvlink_bytes(uuid);
     const double energy_j = nvml->sample(uuid).energy_j;
     energy.push_back({seconds(), energy_j});
-    set(&State::ended);
   }
 };
 
 GpuSampler::GpuSampler(std::shared_ptr<Nvml> nvml, std::string uuid, double deadline_s)
-    : state_(std::make_shared<State>()) {
+    : deadline_(deadline_s), state_(std::make_shared<State>()) {
   if (!nvml || uuid.empty()) return;
   state_->nvml = std::move(nvml);
   state_->uuid = std::move(uuid);
-  state_->deadline_s = deadline_s;
-  thread_ = std::thread([state = state_] { state->run(); });
-  state_->wait(&State::ready);
+  const std::future<void> ready = state_->ready.get_future();
+  ended_ = start_detached<void>([state = state_] { state->run(); });
+  ready.wait_for(deadline_);
 }
 
 GpuSampler::~GpuSampler() { stop(); }
 
 bool GpuSampler::stop() {
-  if (!thread_.joinable()) return false;
-  state_->set(&State::stop);
-  const bool ended = state_->wait(&State::ended);
-  if (ended) {
-    thread_.join();
-  } else {
-    thread_.detach();
+  if (!ended_.valid()) return false;
+  {
+    const std::lock_guard lock(state_->mutex);
+    state_->stop = true;
   }
-  return ended;
+  state_->changed.notify_all();
+  return std::exchange(ended_, {}).wait_for(deadline_) == std::future_status::ready;
 }
 
 GpuWindow GpuSampler::finish() {

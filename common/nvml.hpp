@@ -1,12 +1,13 @@
 // GPU health through NVML, opened at run time: in every build, and silent where there is no driver.
 #pragma once
 
+#include <chrono>
 #include <cstdint>
+#include <future>
 #include <limits>
 #include <memory>
 #include <optional>
 #include <string>
-#include <thread>
 #include <vector>
 
 #include "common/nvml_library.hpp"
@@ -158,8 +159,9 @@ class GpuSampler {
   /// Whether the thread, which read something, has ended.
   bool stop();
 
+  std::chrono::duration<double> deadline_;
   std::shared_ptr<State> state_;
-  std::thread thread_;
+  std::future<void> ended_;
 };
 
 }  // namespace shakedown

@@ -1,21 +1,19 @@
 #include "common/watch.hpp"
 
 #include <algorithm>
-#include <chrono>
 #include <cstdio>
 #include <cstdlib>
 #include <utility>
 
 namespace shakedown {
-namespace {
-constexpr double kLongest_s = 1e8;  // what a clock can count to
-}  // namespace
 
-CallWatch::CallWatch(double seconds, std::function<void()> expired) {
+CallWatch::CallWatch(double seconds, std::function<void()> expired, Clock::time_point end) {
+  constexpr double kLongest_s = 1e8;  // what a clock can count to
   if (seconds > kLongest_s) return;
-  thread_ = std::thread([this, seconds, expired = std::move(expired)] {
-    watch(std::chrono::duration<double>(seconds), expired);
-  });
+  const auto limit =
+      std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(seconds));
+  thread_ =
+      std::thread([this, limit, end, expired = std::move(expired)] { watch(limit, end, expired); });
 }
 
 CallWatch::~CallWatch() {
@@ -27,42 +25,36 @@ CallWatch::~CallWatch() {
   if (thread_.joinable()) thread_.join();
 }
 
-void CallWatch::watch(std::chrono::duration<double> limit, const std::function<void()>& expired) {
+void CallWatch::watch(Clock::duration limit, Clock::time_point end,
+                      const std::function<void()>& expired) {
+  // Calls come and go without a word to this thread: where it sees none it looks again soon.
+  constexpr Clock::duration kBeforeEnd = std::chrono::milliseconds(5);
+  const auto between =
+      end == Clock::time_point::max() ? limit / 8 : std::min(limit / 8, kBeforeEnd);
   std::unique_lock lock(mutex_);
-  while (!ended_.wait_for(lock, limit / 8, [this] { return has_ended_; })) {
+  for (;;) {
     auto begun = begun_.load();
-    if (begun == kNone || std::chrono::steady_clock::duration(now() - begun) <= limit) continue;
-    if (!begun_.compare_exchange_strong(begun, kLate)) continue;  // it has returned
+    const auto late = begun == kNone
+                          ? Clock::now() + between
+                          : std::min(end, Clock::time_point(Clock::duration(begun)) + limit);
+    if (ended_.wait_until(lock, late, [this] { return has_ended_; })) return;
+    if (begun == kNone || !begun_.compare_exchange_strong(begun, kLate)) continue;
     lock.unlock();
     return expired();
   }
 }
 
-namespace {
-constexpr std::chrono::seconds kPatience{1};
-}  // namespace
-
 Watchdog::Watchdog(double seconds, std::function<void()> report)
-    : thread_([this, seconds, report = std::move(report)] {
-        std::unique_lock lock(mutex_);
-        if (called_off_.wait_for(lock, std::chrono::duration<double>(std::min(seconds, kLongest_s)),
-                                 [this] { return is_off_; }))
-          return;
+    : watch_(seconds, [report = std::move(report)] {
+        constexpr std::chrono::seconds kPatience{1};
         // The report itself may hang, where it writes to what the check waits for.
         start_detached<int>([report] {
           report();
           return std::fflush(stdout);
         }).wait_for(kPatience);
         std::_Exit(static_cast<int>(ExitCode::inconclusive));
-      }) {}
-
-Watchdog::~Watchdog() {
-  {
-    const std::lock_guard lock(mutex_);
-    is_off_ = true;
-  }
-  called_off_.notify_one();
-  thread_.join();
+      }) {
+  watch_.begin();
 }
 
 }  // namespace shakedown

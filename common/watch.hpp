@@ -1,4 +1,5 @@
-// Notices a library's call that does not return, where the library has no time-out of its own.
+// Calls that may never return: of a library without a time-out of its own, of a driver that hangs,
+// of a file system whose server is gone. A thread watches them, or makes them and is given up.
 #pragma once
 
 #include <atomic>
@@ -14,11 +15,15 @@
 
 namespace shakedown {
 
+/// Notices a call of this thread that does not return.
 class CallWatch {
  public:
-  /// `expired` runs in the watch's thread, once, when a call has taken longer than `seconds` (at
-  /// most an eighth more); infinity: never.
-  CallWatch(double seconds, std::function<void()> expired);
+  using Clock = std::chrono::steady_clock;
+
+  /// `expired` runs in the watch's thread, once, when a call has taken longer than `seconds` (of
+  /// one that begins after others, at most an eighth more), or lasts at `end`; infinity: never.
+  CallWatch(double seconds, std::function<void()> expired,
+            Clock::time_point end = Clock::time_point::max());
   ~CallWatch();
   CallWatch(const CallWatch&) = delete;
   CallWatch& operator=(const CallWatch&) = delete;
@@ -27,27 +32,26 @@ class CallWatch {
   template <class Call>
   void during(Call&& call) {
     const Returned returned{*this};
-    begun_ = now();
+    begin();
     call();
   }
+  /// For a call that returns by the end of the watch.
+  void begin() { begun_ = Clock::now().time_since_epoch().count(); }
   /// Whether a call is being made.
   bool is_calling() const { return begun_ != kNone; }
   /// Whether the last call took too long, so that `expired` has run or does. From its thread.
   bool was_late() const { return was_late_; }
 
  private:
-  static constexpr std::chrono::steady_clock::rep kNone = 0;
-  static constexpr std::chrono::steady_clock::rep kLate = -1;
+  static constexpr Clock::rep kNone = 0;
+  static constexpr Clock::rep kLate = -1;
   struct Returned {
     CallWatch& watch;
     ~Returned() { watch.was_late_ = watch.begun_.exchange(kNone) == kLate; }
   };
-  static std::chrono::steady_clock::rep now() {
-    return std::chrono::steady_clock::now().time_since_epoch().count();
-  }
-  void watch(std::chrono::duration<double> limit, const std::function<void()>& expired);
+  void watch(Clock::duration limit, Clock::time_point end, const std::function<void()>& expired);
 
-  std::atomic<std::chrono::steady_clock::rep> begun_{kNone};
+  std::atomic<Clock::rep> begun_{kNone};
   bool was_late_ = false;
   std::mutex mutex_;
   std::condition_variable ended_;
@@ -55,26 +59,17 @@ class CallWatch {
   std::thread thread_;
 };
 
-// Ends the process when it has not ended by itself: a scheduler that runs a health check must get
-// an answer, and a driver, a file server or MPI's start can hang any call.
-
+/// Ends the process when it has not ended by itself: a scheduler that runs a health check must get
+/// an answer, and a driver, a file server or MPI's start can hang any call.
 class Watchdog {
  public:
-  /// After `seconds` runs `report` and ends the process with ExitCode::inconclusive.
+  /// After `seconds` runs `report` and ends the process with ExitCode::inconclusive, unless the
+  /// watchdog has ended before.
   Watchdog(double seconds, std::function<void()> report);
-  /// It is called off.
-  ~Watchdog();
-  Watchdog(const Watchdog&) = delete;
-  Watchdog& operator=(const Watchdog&) = delete;
 
  private:
-  std::mutex mutex_;
-  std::condition_variable called_off_;
-  bool is_off_ = false;
-  std::thread thread_;
+  CallWatch watch_;
 };
-
-// A call that may never return: of a file system whose server is gone, or of a driver that hangs.
 
 /// Starts `call` in a thread of its own that nobody waits for: unlike std::async's, the future may
 /// be given up. `call` must own all that it uses.

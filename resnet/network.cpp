@@ -32,10 +32,10 @@ Network::Network(const NetworkSettings& settings, Device& device, Stream& stream
       layers_(layers_of(settings.architecture)),
       table_(layers_, settings.classes, stem_channels(device.kind())),
       weights_(device, stream, table_, compute_type(settings.precision)),
-      log_(device, stream),
+      recorder_(device, stream),
       metrics_(device, sizeof(HeadMetrics)) {
-  const UnitContext context{device_, stream_, settings_.precision, table_, weights_,
-                            plan_,   log_,    settings_.tuning};
+  const UnitContext context{device_,  stream_, settings_.precision, table_,
+                            weights_, plan_,   recorder_,           settings_.tuning};
   units_ = device.kind() == BackendKind::gpu ? gpu::make_units(context) : cpu::make_units(context);
   if (settings.recompute && !units_->rebuilds())
     throw UsageError(
@@ -226,13 +226,13 @@ void Network::set_layout(const WeightsLayout& layout) {
 }
 
 void Network::forward(int block, Pass pass) {
-  log_.begin(Phase::forward);
+  recorder_.begin(Phase::forward);
   for (auto& unit : blocks_.at(static_cast<std::size_t>(block))) unit->forward(pass);
 }
 
 void Network::backward(int block) {
   auto& units = blocks_.at(static_cast<std::size_t>(block));
-  log_.begin(Phase::backward);
+  recorder_.begin(Phase::backward);
   for (auto unit = units.rbegin(); unit != units.rend(); ++unit) {
     if (const auto before = std::next(unit); before != units.rend()) (*before)->rebuild();
     (*unit)->backward();
@@ -241,10 +241,10 @@ void Network::backward(int block) {
 
 void Network::set_batch(const std::uint8_t* images, const std::int32_t* labels) {
   const ActivationShape shape = image_shape();
-  log_.begin(Phase::input);
+  recorder_.begin(Phase::input);
   const auto pixels = 3 * shape.count() / static_cast<std::size_t>(shape.c);  // a byte each
-  log_.run({"normalise_images", -1, static_cast<double>(pixels + input_->bytes())},
-           [&] { units_->normalise_images(images, shape, *input_); });
+  recorder_.run({"normalise_images", -1, static_cast<double>(pixels + input_->bytes())},
+                [&] { units_->normalise_images(images, shape, *input_); });
   device_.copy(labels_->data(), labels, labels_->bytes(), stream_);
 }
 

@@ -117,8 +117,8 @@ class Network {
   void set_repeatable(bool repeatable) { units_->set_repeatable(repeatable); }
   /// After allocate().
   Fused fused() const { return units_->fused(); }
-  /// Records what batches, forward and backward enqueue, while it is on.
-  WorkLog& work_log() { return log_; }
+  /// Records what batches, forward and backward enqueue, and the steps that a Step runs.
+  Recorder& recorder() { return recorder_; }
   /// See UnitFactory.
   Roofs measure_roofs() { return units_->measure_roofs(); }
   Weights& weights() { return weights_; }
@@ -140,7 +140,7 @@ class Network {
   ParameterTable table_;
   Weights weights_;
   MemoryPlan plan_;
-  WorkLog log_;
+  Recorder recorder_;
   std::unique_ptr<UnitFactory> units_;
   std::vector<std::vector<std::unique_ptr<NetworkUnit>>> blocks_;
   const Slot* input_ = nullptr;

@@ -5,9 +5,9 @@
 
 #include <filesystem>
 #include <fstream>
-#include <functional>
 #include <nlohmann/json.hpp>
 
+#include "common/hash.hpp"
 #include "common/host.hpp"
 #include "common/record.hpp"
 
@@ -18,7 +18,7 @@ using Plans = std::map<std::string, std::string>;
 
 /// Against files cut short or written over; not against malice.
 std::string checksum(const std::string& build, const Plans& plans) {
-  return fmt::format("{:016x}", std::hash<std::string>{}(build + json_text(nlohmann::json(plans))));
+  return fmt::format("{:016x}", xxh64(build + json_text(nlohmann::json(plans))));
 }
 
 /// The whole file, an object of machines; an empty one where there is no such file.

@@ -4,7 +4,8 @@
 // A unit is built once from its shapes and then run forward and backward, always on the stream it
 // was built for. Outputs are finished tensors. A gradient arrives as one or two addends (the next
 // block's main path and its shortcut); its reader adds them. backward() overwrites the
-// gradients of the unit's parameters.
+// gradients of the unit's parameters. On the GPU a unit's convolution may run, in its own backward
+// pass, the reduction over dy of the unit before it, which then skips it (GpuContext::reductions).
 #pragma once
 
 #include <cmath>
@@ -18,8 +19,8 @@
 #include "common/host_device.hpp"
 #include "resnet/architecture.hpp"
 #include "resnet/memory_plan.hpp"
+#include "resnet/recorder.hpp"
 #include "resnet/weights.hpp"
-#include "resnet/work_log.hpp"
 
 namespace shakedown {
 
@@ -165,7 +166,7 @@ struct UnitContext {
   const ParameterTable& table;
   const Weights& weights;
   MemoryPlan& plan;
-  WorkLog& log;
+  Recorder& log;
   Tuning tuning;
 };
 

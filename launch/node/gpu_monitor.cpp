@@ -1,30 +1,8 @@
 // bin/gpu_monitor: what the GPUs of all hosts of a job do, second by second, through NVML.
-#include <nlohmann/json.hpp>
-
-#include "common/identity.hpp"
 #include "common/mpi_session.hpp"
 #include "common/options.hpp"
-#include "common/output_file.hpp"
 #include "common/program.hpp"
 #include "launch/node/monitor/monitor.hpp"
-
-namespace shakedown::node {
-namespace {
-
-ExitCode gpu_monitor(const MonitorOptions& options, const OptionSet& set, MpiSession& session) {
-  check_distinct({{"--record", options.record}, {"--save-readings", options.save_readings}});
-  session.set_timeout(options.timeout_s);
-  Record record(session.is_root() ? options.record : "");
-  GpuMonitor monitor(options, session);
-  record.write("run", merged(describe_process(set, session.hosts(), session.boot_ids()),
-                             monitor.identity()));
-  Json cost = Json::object();
-  return recorded(
-      record, [&] { return monitor.run(record, cost); }, cost);
-}
-
-}  // namespace
-}  // namespace shakedown::node
 
 int main(int argc, char** argv) {
   using namespace shakedown;

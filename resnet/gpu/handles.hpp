@@ -19,8 +19,8 @@
 #include "resnet/gpu/unit_kernels.hpp"
 #include "resnet/memory_plan.hpp"
 #include "resnet/plan_cache.hpp"
+#include "resnet/recorder.hpp"
 #include "resnet/units.hpp"
-#include "resnet/work_log.hpp"
 
 namespace shakedown::gpu {
 

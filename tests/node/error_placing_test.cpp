@@ -1,5 +1,5 @@
 // Where an error sticks, from counts alone.
-#include "launch/node/soak/gpu_health.hpp"
+#include "launch/node/soak/placing.hpp"
 
 #include <algorithm>
 #include <vector>

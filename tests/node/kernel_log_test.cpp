@@ -7,6 +7,7 @@
 #include <cctype>
 #include <random>
 
+#include "launch/node/health/facts/at_work.hpp"
 #include "launch/node/health/rules/kernel_rules.hpp"
 #include "tests/catch.hpp"
 #include "tests/node/made_up_host.hpp"
@@ -211,6 +212,38 @@ TEST_CASE("messages at random: none crashes, and no line with an XID in it is sk
       CHECK_FALSE(judgement.cause.empty());
     to_json(*log).dump(-1, ' ', false, Json::error_handler_t::replace);
   }
+}
+
+TEST_CASE("a watch of the kernel's messages has the GPU's new events alone", "[node][kernel_log]") {
+  const Tree tree;
+  tree.write("/proc/uptime", "100.0 1.0");
+  KernelWatch watch("0000:1B:00.0", tree.root());
+  CHECK(!watch.events());
+  const auto line = [](int second, const std::string& device) {  // a message a second
+    return fmt::format("4,{0},{0}000000,-;NVRM: Xid (PCI:{1}): 48, DBE\n", second, device);
+  };
+  tree.write("/proc/uptime", "120.0 1.0");
+  tree.write("/dev/kmsg",
+             line(99, "0000:1b:00") + line(110, "0000:1b:00") + line(111, "0000:1c:00"));
+  const auto events = watch.events();
+  REQUIRE(events);
+  REQUIRE(events->size() == 1);
+  CHECK(events->front().age_s == Approx(10));
+  CHECK(watch.events()->empty());
+  const auto other = [](int second) { return fmt::format("6,{0},{0}000000,-;audit\n", second); };
+  tree.write("/dev/kmsg", other(112) + line(113, "0000:1b:00 GPU-I:05"));
+  REQUIRE(watch.events());
+  tree.write("/dev/kmsg", other(114));
+  CHECK(watch.events());
+  tree.write("/dev/kmsg", other(116));  // number 115 was overwritten
+  CHECK_FALSE(watch.events());
+  tree.write("/dev/kmsg", other(118) + line(119, "0000:1b:00"));  // and 117, but this one was kept
+  REQUIRE(watch.events());
+  tree.write("/dev/kmsg",
+             other(119) + "3,120,120000000,-;NVRM: GPU at 0000:1b:00.0 has fallen off the bus\n");
+  CHECK(watch.events()->size() == 1);
+  CHECK(same_pci_device("0000:1b:00", "00000000:1B:00.0"));
+  CHECK_FALSE(same_pci_device("", ""));
 }
 
 }  // namespace shakedown::node

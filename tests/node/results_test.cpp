@@ -11,6 +11,7 @@
 
 #include "common/error.hpp"
 #include "launch/node/compute/compute_run.hpp"
+#include "launch/node/health/facts/host_facts.hpp"
 #include "launch/node/health/facts/near_device.hpp"
 #include "tests/catch.hpp"
 #include "tests/node/healthy.hpp"
@@ -219,8 +220,8 @@ TEST_CASE("sizes that the products and kernels do not have are usage errors", "[
 }
 
 TEST_CASE("the cores of a NUMA node", "[node]") {
-  CHECK(parse_cpu_list("0-3,8") == std::vector<int>{0, 1, 2, 3, 8});
-  CHECK(parse_cpu_list("").empty());
+  CHECK(numbers_in("0-3,8") == std::vector<int>{0, 1, 2, 3, 8});
+  CHECK(numbers_in("").empty());
   CHECK(NearDevice("").text() == "NUMA node unknown");
   CHECK(NearDevice("0000:1B:00.0", "/nowhere").text() == "NUMA node unknown");
   const auto root = std::filesystem::temp_directory_path() / ("near-" + std::to_string(getpid()));

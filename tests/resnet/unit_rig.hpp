@@ -183,7 +183,7 @@ class UnitRig {
   Weights weights;
   Buffer loss_scale;
   Buffer metrics;
-  WorkLog log;
+  Recorder log;
   MemoryPlan plan;
   std::unique_ptr<UnitFactory> units;
   Buffer arena;

@@ -18,35 +18,21 @@ enum class Loss { none, lost, doubled, swapped, unpublished };
 class LossyStrategy final : public Strategy {
  public:
   LossyStrategy(const StrategyContext& context, std::unique_ptr<Strategy> whole, Loss loss)
-      : Strategy(context), whole_(std::move(whole)), loss_(loss) {}
+      : Strategy(context, whole->plan()), whole_(std::move(whole)), loss_(loss) {}
 
+  void before(Next next, int block) override { whole_->before(next, block); }
   void gradients_ready(int block) override {
     if (block == 0) lose(context_.weights.gradients(context_.table.block_range(block)));
     whole_->gradients_ready(block);
   }
-  void publish() override {
-    if (loss_ != Loss::unpublished) whole_->publish();
-  }
-
-  WeightsLayout layout() const override { return whole_->layout(); }
-  std::vector<Range> owned() const override { return whole_->owned(); }
-  void begin_update() override { whole_->begin_update(); }
-  void before_forward(int block) override { whole_->before_forward(block); }
-  void before_backward(int block) override { whole_->before_backward(block); }
-  bool exchanges_each_micro_batch() const override { return whole_->exchanges_each_micro_batch(); }
-  bool sums_micro_batches() const override { return whole_->sums_micro_batches(); }
   std::vector<Share> finish() override { return whole_->finish(); }
-  void agree_on_finite() const override { whole_->agree_on_finite(); }
-  void publish_alone() override { whole_->publish_alone(); }
-  void distribute() override { whole_->distribute(); }
-  void serve(const Updates& updates) override { whole_->serve(updates); }
-  std::vector<long> staleness() const override { return whole_->staleness(); }
-  double rate_share() const override { return whole_->rate_share(); }
-  std::vector<Range> buckets() const override { return whole_->buckets(); }
+  void publish(Published how) override {
+    if (loss_ != Loss::unpublished || how != Published::update) whole_->publish(how);
+  }
 
  private:
   void lose(View gradients) {
-    const int first = find_strategy(context_.options.strategy).first_computing();
+    const int first = plan().first_computing;
     const int last = context_.world.size() - 1;
     const bool mine = context_.world.rank() == last;
     if (loss_ == Loss::lost && mine)

@@ -29,8 +29,8 @@ Votes with_wrong(Votes votes, std::size_t rank, std::uint64_t by = 7) {
   return votes;
 }
 
-Jury jury(int ranks, bool gpus) {
-  Jury made;
+Names names(int ranks, bool gpus) {
+  Names made;
   for (int r = 0; r < ranks; ++r) {
     made.ranks.push_back(r);
     made.gpus.push_back(gpus ? "GPU-" + std::to_string(r) : "");
@@ -88,7 +88,7 @@ TEST_CASE("two ranks cannot decide, except where a hash is wrong", "[neighbour]"
   const auto undecided = disputes_of(votes, votes, votes);
   REQUIRE(undecided.size() == 2);
   for (const Dispute& dispute : undecided) CHECK_FALSE(dispute.wrong);
-  const auto verdicts = verdicts_of(undecided, jury(2, true));
+  const auto verdicts = verdicts_of(undecided, names(2, true));
   REQUIRE(verdicts.size() == 1);
   CHECK(verdicts[0].outcome == Outcome::fail);
   CHECK(verdicts[0].scope == Scope::job);
@@ -114,14 +114,14 @@ TEST_CASE("three different answers are nobody's fault", "[neighbour]") {
   CHECK(disputes[0].batch == 0);
   CHECK(disputes[0].voters == std::vector<int>{0, 2, 1});
   CHECK_FALSE(disputes[0].wrong);
-  const Verdict verdict = verdicts_of(disputes, jury(3, true)).front();
+  const Verdict verdict = verdicts_of(disputes, names(3, true)).front();
   CHECK(verdict.outcome == Outcome::inconclusive);
   CHECK(verdict.class_ == Class::software);
 }
 
 TEST_CASE("the verdict names the GPU, the ranks and the first tensor", "[neighbour]") {
   const Votes votes = with_wrong(sound(3, 3), 1);
-  const auto verdicts = verdicts_of(disputes_of(votes, votes, votes), jury(3, true));
+  const auto verdicts = verdicts_of(disputes_of(votes, votes, votes), names(3, true));
   REQUIRE(verdicts.size() == 1);
   const Verdict& verdict = verdicts[0];
   CHECK(verdict.scope == Scope::gpu);
@@ -133,7 +133,7 @@ TEST_CASE("the verdict names the GPU, the ranks and the first tensor", "[neighbo
       "rank 1 computed other gradients than ranks 0, 2 from the batches of ranks 0, 1, 2, in 1 of "
       "3 tensors, fc.bias the first; a second computation gave the same wrong bits");
   CHECK(verdict.action.find("bin/soak") != std::string::npos);
-  const Verdict on_cpu = verdicts_of(disputes_of(votes, votes, votes), jury(3, false)).front();
+  const Verdict on_cpu = verdicts_of(disputes_of(votes, votes, votes), names(3, false)).front();
   CHECK(on_cpu.scope == Scope::rank);
   CHECK(on_cpu.name == "1");
 }

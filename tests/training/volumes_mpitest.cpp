@@ -21,7 +21,7 @@ TEST_CASE("strategies have buckets where the table says so", "[volumes]") {
     settings.network.tuning.autotune = false;
     settings.strategy.strategy = entry.name;
     const Engine engine(settings, backend);
-    CHECK(entry.bucketed() == !engine.step.strategy().buckets().empty());
+    CHECK(entry.bucketed() == !engine.step.plan().buckets.empty());
   }
 }
 

@@ -71,7 +71,7 @@ constexpr int kMostFailures = 5;  // in a row: then the training ends
 /// Steps that the hosts of ranks may be apart: each enqueues up to two ahead of its device.
 int slack_of(Engine& engine) {
   constexpr int kAhead = 2;
-  const bool waits = engine.step.strategy_entry().ranks_agree;
+  const bool waits = engine.step.plan().ranks_agree;
   return kAhead + (waits ? 0 : engine.settings().strategy.staleness);
 }
 
@@ -206,9 +206,9 @@ void Checkpoints::say_continues(const std::string& file, const CheckpointState& 
                               session_.world_size(), ranks,
                               shards > 0 ? fmt::format("bit for bit by --invariant {}", shards)
                                          : "but not bit for bit"));
-  if (!engine_.step.strategy_entry().ranks_agree && session_.world_size() > 1)
+  if (!engine_.step.plan().ranks_agree && session_.world_size() > 1)
     say(session_, fmt::format("not bit for bit: ranks of {} have weights of their own",
-                              engine_.step.strategy_entry().name));
+                              engine_.step.plan().strategy));
 }
 
 bool Checkpoints::stop_after_update(const TrainingPosition& at) {

@@ -52,9 +52,8 @@ std::size_t count_of(const std::vector<View>& views) {
 
 Snapshot::Snapshot(Engine& engine, const MpiSession& session) : engine_(engine), session_(session) {
   Device& device = engine.device();
-  const std::vector<Range> owned = engine.step.strategy().owned();
-  const bool rank_0_has_all = engine.step.strategy_entry().each_updates_all;
-  parts_ = all_gather(rank() > 0 && rank_0_has_all ? std::vector<Range>() : owned, session);
+  const Plan& plan = engine.step.plan();
+  parts_ = all_gather(rank() > 0 && plan.updates_all ? std::vector<Range>() : plan.owned, session);
 
   const auto add = [&](const std::string& name, const FlatBuffer* buffer) {
     const auto& mine = parts_[static_cast<std::size_t>(rank())];
@@ -128,7 +127,6 @@ void Snapshot::gather_arrays() {
 /// or the average.
 std::vector<float> Snapshot::shared_statistics() const {
   const std::span<const float> all = floats_of(statistics_.view(DataType::float32));
-  const StrategyEntry& strategy = engine_.step.strategy_entry();
   const int ranks = static_cast<int>(numbers_.size());
   const std::size_t count = all.size() / numbers_.size();
   const auto of_rank = [&](int r) {
@@ -138,8 +136,8 @@ std::vector<float> Snapshot::shared_statistics() const {
   std::vector<float> shared(first.begin(), first.end());
   if (engine_.settings().strategy.norm_stats != "average") return shared;
   for (int r = engine_.step.first_computing() + 1; r < ranks; ++r)
-    for (std::size_t i = 0; strategy.computes(r) && i < count; ++i) shared[i] += of_rank(r)[i];
-  for (float& value : shared) value *= 1 / static_cast<float>(strategy.computing(ranks));
+    for (std::size_t i = 0; i < count; ++i) shared[i] += of_rank(r)[i];
+  for (float& value : shared) value *= 1 / static_cast<float>(engine_.step.ranks_computing());
   return shared;
 }
 

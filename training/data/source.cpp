@@ -38,7 +38,7 @@ std::uint64_t ImageSource::listing_checksum() const {
   for (const std::string& name : classes()) listing += name + '\0';
   for (std::size_t i = 0; i < size(); ++i)
     listing += fmt::format("{} {}", label(i), path(i)) + '\0';
-  return xxh64({reinterpret_cast<const std::uint8_t*>(listing.data()), listing.size()});
+  return xxh64(listing);
 }
 
 std::string text_of(const ImageSource& source) {

@@ -8,12 +8,13 @@ namespace {
 
 class AllReduce final : public Strategy {
  public:
-  explicit AllReduce(const StrategyContext& context) : Strategy(context), gradients_(context) {}
+  explicit AllReduce(const StrategyContext& context)
+      : Strategy(context, whole_plan(context)), gradients_(context) {}
 
   std::vector<Share> finish() override {
     const Range all = context_.all();
-    exchange("all_reduce", gradients_.at(all), context_.compute,
-             [&] { gradients_.all_reduce(all, context_.compute); });
+    context_.exchange("all_reduce", gradients_.at(all), context_.compute,
+                      [&] { gradients_.all_reduce(all, context_.compute); });
     return gradients_.shares();
   }
 

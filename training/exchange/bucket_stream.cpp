@@ -22,7 +22,7 @@ BlockGradients::BlockGradients(const StrategyContext& context, std::vector<Range
 
 void BlockGradients::before_backward(int block) {
   context_.compute.wait(*reduced_[static_cast<std::size_t>(block) % kBuffers]);
-  context_.timeline.mark(Phase::exchange);
+  context_.recorder.mark(Phase::exchange);
   for (const Range& gap : context_.table.gaps(block)) {  // backward does not write there
     const View padding = context_.weights.gradients(gap);
     context_.device.zero(padding.data, padding.bytes(), context_.compute);
@@ -35,11 +35,11 @@ void BlockGradients::gradients_ready(int block) {
   const Range range = context_.table.block_range(block);
   const Range own = shard_of(range, context_.world.rank(), context_.world.size());
   const View gradients = context_.weights.gradients(range);
-  context_.timeline.exchange(
+  context_.recorder.exchange(
       "reduce_scatter", static_cast<double>(gradients.bytes()), stream_,
       [&] { reduce_to_shards(context_.world, gradients, shards_.at(own), stream_); });
   reduced_[static_cast<std::size_t>(block) % kBuffers]->record(stream_);
-  context_.timeline.mark(Phase::exchange);
+  context_.recorder.mark(Phase::exchange);
 }
 
 std::vector<Share> BlockGradients::finish() {

@@ -27,20 +27,22 @@ class ExchangeStream {
 
 // Buckets exchanged on a separate stream during backward.
 
+inline std::vector<Range> buckets_of(const StrategyContext& context) {
+  return ddp_buckets(context.table, context.options.small_bucket_mb, context.options.bucket_cap_mb,
+                     small_bucket(context.options));
+}
+
 class BucketStream {
  public:
-  /// `what` its exchange is called on the timeline.
+  /// `what` its exchange is called in a traced step.
   BucketStream(const StrategyContext& context, const char* what)
       : context_(context),
         what_(what),
         type_(exchanged_type(context.options, context.weights.type())),
-        progress_(ddp_buckets(context.table, context.options.small_bucket_mb,
-                              context.options.bucket_cap_mb, small_bucket(context.options))),
+        progress_(buckets_of(context)),
         stream_(context),
         ready_(context.device.make_event()),
         done_(context.device.make_event()) {}
-
-  const std::vector<Range>& buckets() const { return progress_.buckets(); }
 
   /// Calls exchange(bucket, stream) for each bucket that this block completes.
   template <class Exchange>
@@ -51,9 +53,9 @@ class BucketStream {
     stream_->wait(*ready_);
     for (const Range& bucket : complete) {
       const auto bytes = static_cast<double>(bucket.count() * size_of(type_));
-      context_.timeline.exchange(what_, bytes, *stream_, [&] { exchange(bucket, *stream_); });
+      context_.recorder.exchange(what_, bytes, *stream_, [&] { exchange(bucket, *stream_); });
     }
-    context_.timeline.mark(Phase::exchange);
+    context_.recorder.mark(Phase::exchange);
   }
 
   /// The compute stream waits for all of them.

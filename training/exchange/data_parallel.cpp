@@ -9,24 +9,19 @@ namespace {
 class DataParallel final : public Strategy {
  public:
   explicit DataParallel(const StrategyContext& context)
-      : Strategy(context), star_(context, context.all().count()) {}
-
-  WeightsLayout layout() const override { return updating(owned()); }
-  std::vector<Range> owned() const override {
-    return star_.at_centre() ? std::vector<Range>{context_.all()} : std::vector<Range>{};
-  }
+      : Strategy(context, plan_of_star(context)), star_(context, context.all().count()) {}
 
   std::vector<Share> finish() override {
-    exchange("push", context_.weights.gradients(), context_.compute,
-             [&] { context_.world.group([&] { star_.push(context_.all()); }); });
+    context_.exchange("push", context_.weights.gradients(), context_.compute,
+                      [&] { context_.world.group([&] { star_.push(context_.all()); }); });
     if (!star_.at_centre()) return {};
     return {star_.average(context_.all(), true)};
   }
 
-  void publish() override {
+  void publish(Published) override {
     const View weights = context_.weights.compute();
-    exchange("pull", weights, context_.compute,
-             [&] { context_.world.broadcast(weights, weights, 0, context_.compute); });
+    context_.exchange("pull", weights, context_.compute,
+                      [&] { context_.world.broadcast(weights, weights, 0, context_.compute); });
     context_.exchange_vectors();
   }
 

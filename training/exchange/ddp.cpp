@@ -6,19 +6,28 @@
 namespace shakedown::training {
 namespace {
 
+Plan plan_of_ddp(const StrategyContext& context) {
+  Plan plan = whole_plan(context);
+  plan.buckets = buckets_of(context);
+  return plan;
+}
+
 class Ddp final : public Strategy {
  public:
   explicit Ddp(const StrategyContext& context)
-      : Strategy(context), stream_(context, "all_reduce"), gradients_(context) {}
+      : Strategy(context, plan_of_ddp(context)),
+        stream_(context, "all_reduce"),
+        gradients_(context) {}
 
   /// The compute stream writes the statistics, and exchanges them itself: forward must wait. Once
   /// an update, as PyTorch: micro-batches under no_sync() exchange nothing.
-  void begin_update() override {
-    if (context_.options.norm_stats != "broadcast") return;
+  void before(Next next, int) override {
+    if (next != Next::update || context_.options.norm_stats != "broadcast") return;
     const View statistics = context_.weights.statistics();
-    exchange("broadcast", statistics, context_.compute,
-             [&] { context_.world.broadcast(statistics, statistics, 0, context_.compute); });
-    context_.timeline.mark(Phase::exchange);
+    context_.exchange("broadcast", statistics, context_.compute, [&] {
+      context_.world.broadcast(statistics, statistics, 0, context_.compute);
+    });
+    context_.recorder.mark(Phase::exchange);
   }
 
   void gradients_ready(int block) override {
@@ -30,8 +39,6 @@ class Ddp final : public Strategy {
     stream_.join();
     return gradients_.shares();
   }
-
-  std::vector<Range> buckets() const override { return stream_.buckets(); }
 
  private:
   BucketStream stream_;

@@ -7,39 +7,39 @@
 namespace shakedown::training {
 namespace {
 
+Plan plan_of_fsdp(const StrategyContext& context) {
+  const std::vector<Range> blocks = block_ranges(context.table);
+  Plan plan = sharded_plan(context, blocks);
+  plan.layout.master = packed(plan.owned);
+  plan.layout.compute = plan.layout.gradients = rotating(blocks, kBuffers);
+  plan.each_micro_batch = true;
+  return plan;
+}
+
 class Fsdp final : public Strategy {
  public:
   explicit Fsdp(const StrategyContext& context)
-      : Strategy(context),
-        blocks_(block_ranges(context.table)),
+      : Strategy(context, plan_of_fsdp(context)),
         stream_(context),
-        gradients_(context, own_shards(blocks_), *stream_),
+        gradients_(context, plan().owned, *stream_),
         free_(context.device.make_event()) {
     if (context.weights.type() != DataType::float32)
-      shards_ = FlatBuffer(context.device, context.compute, context.weights.type(),
-                           packed(own_shards(blocks_)));
+      shards_ =
+          FlatBuffer(context.device, context.compute, context.weights.type(), packed(plan().owned));
     for (auto& event : gathered_) event = context.device.make_event();
     forget();
   }
 
-  WeightsLayout layout() const override {
-    WeightsLayout layout = updating(owned());
-    layout.master = packed(owned());
-    layout.compute = layout.gradients = rotating(blocks_, kBuffers);
-    return layout;
-  }
-  std::vector<Range> owned() const override { return own_shards(blocks_); }
-
-  void before_forward(int block) override { have(block, block + 1); }
-  void before_backward(int block) override {
+  void before(Next next, int block) override {
+    if (next == Next::forward) have(block, block + 1);
+    if (next != Next::backward) return;
     have(block, block - 1);
     gradients_.before_backward(block);
   }
   void gradients_ready(int block) override { gradients_.gradients_ready(block); }
-  bool exchanges_each_micro_batch() const override { return true; }
   std::vector<Share> finish() override { return gradients_.finish(); }
 
-  void publish() override {
+  void publish(Published) override {
     for (const PlacedRange& placed : shards_.layout())
       context_.device.kernels().convert(context_.weights.master(placed.range),
                                         shards_.at(placed.range), context_.compute);
@@ -58,7 +58,7 @@ class Fsdp final : public Strategy {
     gather(block);
     if (next >= 0 && next < context_.table.blocks()) gather(next);
     context_.compute.wait(*gathered_[buffer(block)]);
-    context_.timeline.mark(Phase::exchange);
+    context_.recorder.mark(Phase::exchange);
   }
 
   void gather(int block) {
@@ -67,9 +67,9 @@ class Fsdp final : public Strategy {
     free_->record(context_.compute);  // the block that was there has computed
     stream_->wait(*free_);
     const Range range = context_.table.block_range(block);
-    const Range mine = own_shard(range);
+    const Range mine = context_.own_shard(range);
     const View whole = context_.weights.compute(range);
-    exchange("all_gather", whole, *stream_, [&] {
+    context_.exchange("all_gather", whole, *stream_, [&] {
       gather_shards(context_.world,
                     shards_.empty() ? context_.weights.master(mine) : shards_.at(mine), whole,
                     *stream_);
@@ -77,7 +77,6 @@ class Fsdp final : public Strategy {
     gathered_[buffer(block)]->record(*stream_);
   }
 
-  std::vector<Range> blocks_;
   ExchangeStream stream_;
   BlockGradients gradients_;
   FlatBuffer shards_;  // of the weights in their compute type, where that is not float32

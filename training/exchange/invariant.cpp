@@ -11,21 +11,24 @@
 namespace shakedown::training {
 namespace {
 
+Plan plan_of_invariant(const StrategyContext& context) {
+  Plan plan = whole_plan(context);
+  plan.each_micro_batch = true;
+  plan.sums = context.options.invariant / context.world.size();
+  ENSURE(plan.sums * context.world.size() == context.options.invariant, "whole shards per rank");
+  return plan;
+}
+
 class InvariantAllReduce final : public Strategy {
  public:
   explicit InvariantAllReduce(const StrategyContext& context)
-      : Strategy(context),
-        shards_(context.options.invariant / context.world.size()),
+      : Strategy(context, plan_of_invariant(context)),
         gradients_(tree_of(context.all().count())),
         statistics_(tree_of(context.weights.statistics().count)),
-        first_statistics_(context.device, context.weights.statistics().bytes()) {
-    ENSURE(shards_ * context.world.size() == context.options.invariant, "whole shards per rank");
-  }
+        first_statistics_(context.device, context.weights.statistics().bytes()) {}
 
-  bool exchanges_each_micro_batch() const override { return true; }
-  bool sums_micro_batches() const override { return true; }
-
-  void begin_update() override {
+  void before(Next next, int) override {
+    if (next != Next::update) return;
     copy(context_.weights.statistics(), first_statistics_.view(DataType::float32));
   }
 
@@ -34,13 +37,13 @@ class InvariantAllReduce final : public Strategy {
     const View statistics = context_.weights.statistics();
     gradients_.add(context_.weights.gradients(), shard_);
     statistics_.add(statistics, shard_);
-    if (++shard_ < shards_) {
+    if (++shard_ < plan().sums) {
       copy(first_statistics_.view(DataType::float32), statistics);
       return {};
     }
     shard_ = 0;
     Share share{context_.all(), {}};
-    exchange("all_reduce", gradients_.sum(), context_.compute, [&] {
+    context_.exchange("all_reduce", gradients_.sum(), context_.compute, [&] {
       share.gradient = gradients_.mean();
       copy(statistics_.mean(), statistics);
     });
@@ -49,14 +52,13 @@ class InvariantAllReduce final : public Strategy {
 
  private:
   ShardTree tree_of(std::size_t count) const {
-    return {context_.device, context_.compute, context_.world, count, shards_};
+    return {context_.device, context_.compute, context_.world, count, plan().sums};
   }
   void copy(ConstView from, View to) const {
     context_.device.copy(to.data, from.data, from.bytes(), context_.compute);
   }
 
-  int shards_;     // of this rank, per update
-  int shard_ = 0;  // the next one
+  int shard_ = 0;  // the next one of this rank's
   ShardTree gradients_;
   ShardTree statistics_;
   Buffer first_statistics_;  // before the update

@@ -6,7 +6,8 @@ namespace {
 
 class None final : public Strategy {
  public:
-  using Strategy::Strategy;
+  explicit None(const StrategyContext& context) : Strategy(context, whole_plan(context)) {}
+
   std::vector<Share> finish() override { return shares_in_place(); }
 };
 

@@ -1,51 +1,42 @@
 // Rank 0 holds the weights and updates them; the others compute, push their gradients to it and
 // pull the weights back: the synchronous parameter server (Li et al. 2014), as a true star of sends
 // and receives.
-#include "common/error.hpp"
 #include "training/exchange/star.hpp"
 #include "training/exchange/strategy.hpp"
 
 namespace shakedown::training {
 namespace {
 
-constexpr int kServer = 0;
+Plan plan_of_server(const StrategyContext& context) {
+  Plan plan = plan_of_star(context);
+  plan.agreed = true;
+  return plan;
+}
 
 class ParameterServer final : public Strategy {
  public:
   explicit ParameterServer(const StrategyContext& context)
-      : Strategy(context), star_(context, context.all().count()) {}
-
-  WeightsLayout layout() const override { return updating(owned()); }
-  std::vector<Range> owned() const override {
-    return context_.world.rank() == kServer ? std::vector<Range>{context_.all()}
-                                            : std::vector<Range>{};
-  }
+      : Strategy(context, plan_of_server(context)), star_(context, context.all().count()) {}
 
   std::vector<Share> finish() override {
-    push();
-    context_.agree_on_finite();
-    return {};
-  }
-  void serve(const Updates& updates) override {
-    push();
+    context_.exchange("push", context_.weights.gradients(), context_.compute,
+                      [&] { context_.world.group([&] { star_.push(context_.all()); }); });
+    if (!star_.at_centre()) {
+      context_.agree_on_finite();
+      return {};
+    }
     const Share share = star_.average(context_.all(), false);
     context_.check_and_agree(share.gradient);
-    updates.apply(share);
-    updates.complete();
+    return {share};
   }
 
-  void publish() override {
-    exchange("pull", context_.weights.compute(), context_.compute,
-             [&] { context_.world.group([&] { star_.pull(context_.all()); }); });
+  void publish(Published) override {
+    context_.exchange("pull", context_.weights.compute(), context_.compute,
+                      [&] { context_.world.group([&] { star_.pull(context_.all()); }); });
     context_.exchange_vectors();
   }
 
  private:
-  void push() {
-    exchange("push", context_.weights.gradients(), context_.compute,
-             [&] { context_.world.group([&] { star_.push(context_.all()); }); });
-  }
-
   Star star_;
 };
 

@@ -4,6 +4,7 @@
 // 2013).
 #include <algorithm>
 
+#include "training/exchange/star.hpp"
 #include "training/exchange/strategy.hpp"
 
 namespace shakedown::training {
@@ -14,10 +15,21 @@ constexpr int kServerRank = 0;
 /// The content of a worker's notice: its gradients follow, or were not finite and do not.
 enum Notice { skipped = 0, pushes = 1 };
 
+Plan plan_of_async(const StrategyContext& context) {
+  const int workers = context.world.size() - 1;
+  Plan plan = plan_of_star(context);
+  plan.agreed = true;
+  // As many notices as there are workers, from any of them.
+  if (context.world.rank() == kServerRank) plan.rounds = workers;
+  // As many pushes as there are workers move the weights about as far as a synchronous step.
+  plan.rate_share = 1.0 / workers;
+  return plan;
+}
+
 class ParameterServerAsync final : public Strategy {
  public:
   explicit ParameterServerAsync(const StrategyContext& context)
-      : Strategy(context), computed_(context.device.make_event()) {
+      : Strategy(context, plan_of_async(context)), computed_(context.device.make_event()) {
     if (!serves()) return;
     const auto ranks = static_cast<std::size_t>(context.world.size());
     steps_.resize(ranks, 0);
@@ -25,13 +37,26 @@ class ParameterServerAsync final : public Strategy {
     waiting_.resize(ranks, false);
   }
 
-  WeightsLayout layout() const override { return updating(owned()); }
-  std::vector<Range> owned() const override {
-    return serves() ? std::vector<Range>{context_.all()} : std::vector<Range>{};
+  std::vector<Share> finish() override { return serves() ? take() : push(); }
+
+  /// A worker waits for its weights after each push, so that none runs ahead.
+  void publish(Published how) override {
+    if (how == Published::load)
+      distribute();
+    else if (serves())
+      answer_those_who_may_go_on();
+    else
+      pull();
+  }
+
+ private:
+  bool serves() const { return context_.world.rank() == kServerRank; }
+  View loss_scale() const {
+    return {&context_.scalars->loss_scale, 1, DataType::float32, Place::device};
   }
 
   /// The host waits for backward: only then does it know that this rank comes next.
-  std::vector<Share> finish() override {
+  std::vector<Share> push() {
     const View gradients = context_.weights.gradients();
     if (context_.scaled)
       context_.device.kernels().check_finite(gradients, &context_.scalars->finite,
@@ -43,7 +68,7 @@ class ParameterServerAsync final : public Strategy {
     const bool finite = scalars.front().finite != 0;
     context_.world.notify(kServerRank, finite ? pushes : skipped);
     if (finite)
-      exchange("push", gradients, context_.compute, [&] {
+      context_.exchange("push", gradients, context_.compute, [&] {
         context_.world.group([&] {
           context_.world.send(gradients, kServerRank, context_.compute);
           context_.world.send(loss_scale(), kServerRank, context_.compute);
@@ -52,62 +77,23 @@ class ParameterServerAsync final : public Strategy {
     return {};
   }
 
-  void publish() override {
-    if (serves()) return;
-    exchange("pull", context_.weights.compute(), context_.compute, [&] {
-      context_.world.group([&] {
-        context_.world.recv(context_.weights.compute(), kServerRank, context_.compute);
-        if (const View vectors = context_.weights.vectors(); vectors.count > 0)
-          context_.world.recv(vectors, kServerRank, context_.compute);
-      });
-    });
-  }
-
-  void distribute() override {
-    const View weights = context_.weights.compute();
-    context_.world.broadcast(weights, weights, kServerRank, context_.compute);
-    context_.exchange_vectors();
-    pulled_.assign(pulled_.size(), updates_);
-  }
-
-  /// Serves as many notices as there are workers, from any of them. A worker waits for its weights
-  /// after each, so that none runs ahead.
-  void serve(const Updates& updates) override {
-    for (int i = 1; i < context_.world.size(); ++i) {
-      const Communicator::Notice notice = context_.world.next_notice();
-      const auto worker = static_cast<std::size_t>(notice.from);
-      ++steps_[worker];
-      waiting_[worker] = true;
-      if (notice.value == pushes) {
-        updates.apply(take(notice.from));
-        updates.complete();  // the next one is another of Adam's
-        count(updates_ - pulled_[worker]);
-        ++updates_;
-      }
-      answer_those_who_may_go_on();
-    }
-  }
-
-  /// As many pushes as there are workers move the weights about as far as a synchronous step.
-  double rate_share() const override { return 1.0 / (context_.world.size() - 1); }
-
-  std::vector<long> staleness() const override { return histogram_; }
-
- private:
-  bool serves() const { return context_.world.rank() == kServerRank; }
-  View loss_scale() const {
-    return {&context_.scalars->loss_scale, 1, DataType::float32, Place::device};
-  }
-
-  Share take(int worker) {
+  /// The gradients of the worker that comes next; nothing where it skips the step.
+  std::vector<Share> take() {
+    const Communicator::Notice notice = context_.world.next_notice();
+    const auto worker = static_cast<std::size_t>(notice.from);
+    ++steps_[worker];
+    waiting_[worker] = true;
+    if (notice.value != pushes) return {};
     const View gradients = context_.weights.gradients();
-    exchange("push", gradients, context_.compute, [&] {
+    context_.exchange("push", gradients, context_.compute, [&] {
       context_.world.group([&] {
-        context_.world.recv(gradients, worker, context_.compute);
-        context_.world.recv(loss_scale(), worker, context_.compute);
+        context_.world.recv(gradients, notice.from, context_.compute);
+        context_.world.recv(loss_scale(), notice.from, context_.compute);
       });
     });
-    return {context_.all(), gradients};
+    count(updates_ - pulled_[worker]);
+    ++updates_;
+    return {{context_.all(), gradients}};
   }
 
   void answer_those_who_may_go_on() {
@@ -118,7 +104,7 @@ class ParameterServerAsync final : public Strategy {
       waiting_[w] = false;
       pulled_[w] = updates_;
       context_.weights.pack_vectors(context_.compute);
-      exchange("pull", context_.weights.compute(), context_.compute, [&] {
+      context_.exchange("pull", context_.weights.compute(), context_.compute, [&] {
         context_.world.group([&] {
           context_.world.send(context_.weights.compute(), worker, context_.compute);
           if (const View vectors = context_.weights.vectors(); vectors.count > 0)
@@ -128,10 +114,27 @@ class ParameterServerAsync final : public Strategy {
     }
   }
 
+  void pull() {
+    context_.exchange("pull", context_.weights.compute(), context_.compute, [&] {
+      context_.world.group([&] {
+        context_.world.recv(context_.weights.compute(), kServerRank, context_.compute);
+        if (const View vectors = context_.weights.vectors(); vectors.count > 0)
+          context_.world.recv(vectors, kServerRank, context_.compute);
+      });
+    });
+  }
+
+  void distribute() {
+    const View weights = context_.weights.compute();
+    context_.world.broadcast(weights, weights, kServerRank, context_.compute);
+    context_.exchange_vectors();
+    pulled_.assign(pulled_.size(), updates_);
+  }
+
   void count(long updates_missed) {
     const auto missed = static_cast<std::size_t>(updates_missed);
-    if (histogram_.size() <= missed) histogram_.resize(missed + 1, 0);
-    ++histogram_[missed];
+    if (staleness_.size() <= missed) staleness_.resize(missed + 1, 0);
+    ++staleness_[missed];
   }
 
   std::unique_ptr<Event> computed_;
@@ -140,7 +143,6 @@ class ParameterServerAsync final : public Strategy {
   std::vector<long> pulled_;  // updates that its weights had
   std::vector<bool> waiting_;
   long updates_ = 0;
-  std::vector<long> histogram_;
 };
 
 }  // namespace

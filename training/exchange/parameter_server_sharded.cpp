@@ -11,14 +11,12 @@ namespace {
 class Sharded final : public Strategy {
  public:
   explicit Sharded(const StrategyContext& context)
-      : Strategy(context), received_(context, context.world.size() - 1, owned().front().count()) {}
-
-  WeightsLayout layout() const override { return updating(owned()); }
-  std::vector<Range> owned() const override { return {own_shard(context_.all())}; }
+      : Strategy(context, sharded_plan(context, {context.all()})),
+        received_(context, context.world.size() - 1, plan().owned.front().count()) {}
 
   std::vector<Share> finish() override {
-    const Range mine = own_shard(context_.all());
-    exchange("push", context_.weights.gradients(), context_.compute, [&] {
+    const Range mine = context_.own_shard(context_.all());
+    context_.exchange("push", context_.weights.gradients(), context_.compute, [&] {
       with_each_peer([&](int peer, Range theirs) {
         context_.world.send(context_.weights.gradients(theirs), peer, context_.compute);
         context_.world.recv(received_.from(sender(peer), mine), peer, context_.compute);
@@ -27,9 +25,9 @@ class Sharded final : public Strategy {
     return {received_.average(mine, true)};
   }
 
-  void publish() override {
-    const Range mine = own_shard(context_.all());
-    exchange("pull", context_.weights.compute(), context_.compute, [&] {
+  void publish(Published) override {
+    const Range mine = context_.own_shard(context_.all());
+    context_.exchange("pull", context_.weights.compute(), context_.compute, [&] {
       with_each_peer([&](int peer, Range theirs) {
         context_.world.send(context_.weights.compute(mine), peer, context_.compute);
         context_.world.recv(context_.weights.compute(theirs), peer, context_.compute);

@@ -22,19 +22,25 @@ struct PeerBuffers {
   std::unique_ptr<PeerMemory> vectors;  // null where the network reads none
 };
 
+Plan plan_of_peer(const StrategyContext& context) {
+  Plan plan = sharded_plan(context, buckets_of(context));
+  plan.buckets = buckets_of(context);
+  plan.agreed = true;
+  return plan;
+}
+
 class Peer final : public Strategy {
  public:
   explicit Peer(const StrategyContext& context)
-      : Strategy(context), peers_(context.world.peers()), stream_(context, "reduce_scatter") {}
-
-  WeightsLayout layout() const override { return updating(owned()); }
-  std::vector<Range> owned() const override { return own_shards(buckets()); }
+      : Strategy(context, plan_of_peer(context)),
+        peers_(context.world.peers()),
+        stream_(context, "reduce_scatter") {}
 
   /// Gradients are read until the next meeting of all, and not written before publish() has come to
   /// the last: each rank averages its own shard in place.
   void gradients_ready(int block) override {
     stream_.gradients_ready(block, [&](Range bucket, Stream& stream) {
-      const Range shard = own_shard(bucket);
+      const Range shard = context_.own_shard(bucket);
       peers_.meet(stream);
       peers_.average(of_all(*buffers().gradients, shard), context_.weights.gradients(shard),
                      context_.scaled ? finite() : nullptr, stream);
@@ -42,22 +48,32 @@ class Peer final : public Strategy {
     });
   }
 
+  /// All agree also where the loss is not scaled: if a rank does not come, none updates.
   std::vector<Share> finish() override {
     stream_.join();
     std::vector<Share> shares = shares_in_place();
-    for (Share& share : shares) {
-      share.checked = true;
-      share.copies = of_others(share.range);
-    }
+    for (Share& share : shares) share.copies = of_others(share.range);
+    peers_.agree(finite(), context_.compute);
     return shares;
   }
 
-  /// Also where the loss is not scaled: if a rank does not come, none updates.
-  void agree_on_finite() const override { peers_.agree(finite(), context_.compute); }
+  void publish(Published how) override {
+    if (how == Published::load) peers_.meet(context_.compute);  // the others have set theirs
+    if (how == Published::update) return meet();
+    context_.exchange("all_gather", context_.weights.compute(), context_.compute, [&] {
+      for (const Range& range : plan().owned) {
+        const View own = context_.weights.compute(range);
+        for (const View& other : of_others(range))
+          context_.device.copy(other.data, own.data, own.bytes(), context_.compute);
+      }
+      meet();
+    });
+  }
 
-  /// The update has stored the weights: all ranks had ended backward, as they came to the meeting
-  /// of its last bucket.
-  void publish() override {
+ private:
+  /// The weights are stored: all ranks had ended backward, as they came to the meeting of its last
+  /// bucket.
+  void meet() {
     context_.world.count_peers(context_.weights.compute().bytes());
     if (const auto& vectors = buffers().vectors) {
       context_.weights.push_vectors(peers_, vectors->views(), context_.compute);
@@ -66,25 +82,6 @@ class Peer final : public Strategy {
     peers_.meet(context_.compute);
   }
 
-  void publish_alone() override {
-    exchange("all_gather", context_.weights.compute(), context_.compute, [&] {
-      for (const Range& range : owned()) {
-        const View own = context_.weights.compute(range);
-        for (const View& other : of_others(range))
-          context_.device.copy(other.data, own.data, own.bytes(), context_.compute);
-      }
-      publish();
-    });
-  }
-
-  void distribute() override {
-    peers_.meet(context_.compute);  // the others have set theirs
-    publish_alone();
-  }
-
-  std::vector<Range> buckets() const override { return stream_.buckets(); }
-
- private:
   /// Mapped at the first use, by when the weights have this strategy's layout.
   PeerBuffers& buffers() {
     if (!buffers_) buffers_.emplace(peers_, context_.weights);

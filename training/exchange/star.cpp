@@ -2,6 +2,12 @@
 
 namespace shakedown::training {
 
+Plan plan_of_star(const StrategyContext& context) {
+  const auto owned =
+      context.world.rank() == 0 ? std::vector<Range>{context.all()} : std::vector<Range>{};
+  return {context.updating(owned), owned};
+}
+
 Star::Star(const StrategyContext& context, std::size_t largest) : context_(context) {
   if (at_centre()) received_.emplace(context, context.world.size() - 1, largest);
 }

@@ -30,6 +30,9 @@ class ReceivedGradients {
 // Gradients sent to rank 0 and weights sent back, rank by rank: what a parameter server's network
 // sees.
 
+/// Rank 0 updates everything, the others nothing.
+Plan plan_of_star(const StrategyContext& context);
+
 class Star {
  public:
   /// Between rank 0 and all others, pieces of at most `largest` elements at a time.

@@ -29,6 +29,18 @@ DataType exchanged_type(const StrategyOptions& options, DataType computed) {
   throw InternalError("--grad-dtype " + options.grad_dtype);
 }
 
+std::optional<StrategyOptions> reference_of(const StrategyOptions& options, DataType computed) {
+  const StrategyEntry& entry = find_strategy(options.strategy);
+  const bool plain = options.invariant == 0 && exchanged_type(options, computed) == computed;
+  const bool is_reference = entry.reference[0] == '\0';
+  if (is_reference && plain) return std::nullopt;
+  StrategyOptions reference = options;
+  reference.strategy = is_reference ? entry.name : entry.reference;
+  reference.grad_dtype = "auto";  // so that the difference shows what another type does
+  reference.invariant = 0;
+  return reference;
+}
+
 bool StrategyEntry::overlaps() const {
   return std::any_of(transfers.begin(), transfers.end(),
                      [](const auto& t) { return t.overlaps(); });
@@ -43,46 +55,60 @@ double StrategyEntry::bytes_sent(const StepVolume& step, int ranks, int rank) co
   return sent_in(transfers, step, ranks, rank);
 }
 
-void Strategy::serve(const Updates&) {
-  throw InternalError("every rank of this strategy computes");
+Strategy::Strategy(const StrategyContext& context, Plan plan)
+    : context_(context), plan_(std::move(plan)) {
+  const StrategyEntry& entry = find_strategy(context.options.strategy);
+  plan_.strategy = entry.name;
+  plan_.computes = entry.computes(context.world.rank());
+  plan_.first_computing = entry.first_computing();
+  plan_.ranks_computing = entry.computing(context.world.size());
+  plan_.ranks_agree = entry.ranks_agree;
+  plan_.updates_all = entry.each_updates_all;
+  plan_.first_has_inputs = entry.ranks.first_has_inputs;
+  plan_.parts = !entry.each_updates_all && !entry.ranks.first_serves;
+}
+
+Plan whole_plan(const StrategyContext& context) {
+  return {whole_weights(context.table), {context.all()}};
+}
+
+Plan sharded_plan(const StrategyContext& context, const std::vector<Range>& ranges) {
+  const std::vector<Range> owned = context.own_shards(ranges);
+  return {context.updating(owned), owned};
 }
 
 void Strategy::agree_on_finite() const {
-  if (shares_are_parts()) context_.agree_on_finite();
+  if (plan_.parts && !plan_.agreed) context_.agree_on_finite();
 }
 
 void Strategy::add_up(View sums) const {
-  if (!shares_are_parts() || sums.count == 0) return;
+  if (!plan_.parts || sums.count == 0) return;
   context_.world.all_reduce(sums, sums, Reduction::sum, context_.compute);
 }
 
-bool Strategy::shares_are_parts() const {
-  const StrategyEntry& entry = find_strategy(context_.options.strategy);
-  return !entry.each_updates_all && !entry.ranks.first_serves;
+std::vector<Share> Strategy::shares_in_place() const {
+  std::vector<Share> shares;
+  for (const Range& range : plan_.owned)
+    shares.push_back({range, context_.weights.gradients(range)});
+  return shares;
 }
 
-Range Strategy::own_shard(Range range) const {
-  return shard_of(range, context_.world.rank(), context_.world.size());
+Range StrategyContext::own_shard(Range range) const {
+  return shard_of(range, world.rank(), world.size());
 }
 
-std::vector<Range> Strategy::own_shards(const std::vector<Range>& ranges) const {
+std::vector<Range> StrategyContext::own_shards(const std::vector<Range>& ranges) const {
   std::vector<Range> shards;
   for (const Range& range : ranges) shards.push_back(own_shard(range));
   return shards;
 }
 
-WeightsLayout Strategy::updating(const std::vector<Range>& owned) const {
-  WeightsLayout layout = whole_weights(context_.table);
-  if (context_.weights.type() == DataType::float32) return layout;  // they are what computes
+WeightsLayout StrategyContext::updating(const std::vector<Range>& owned) const {
+  WeightsLayout layout = whole_weights(table);
+  if (weights.type() == DataType::float32) return layout;  // they are what computes
   layout.master = packed(owned);
   layout.packs_vectors = true;
   return layout;
-}
-
-std::vector<Share> Strategy::shares_in_place() const {
-  std::vector<Share> shares;
-  for (const Range& range : owned()) shares.push_back({range, context_.weights.gradients(range)});
-  return shares;
 }
 
 void StrategyContext::agree_on_finite() const {

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -13,9 +14,9 @@
 #include "common/kernels.hpp"
 #include "common/types.hpp"
 #include "resnet/architecture.hpp"
+#include "resnet/recorder.hpp"
 #include "resnet/weights.hpp"
 #include "training/exchange/buckets.hpp"
-#include "training/exchange/timeline.hpp"
 
 namespace shakedown::training {
 
@@ -118,8 +119,7 @@ DataType exchanged_type(const StrategyOptions& options, DataType computed);
 /// A part that this rank updates after a step.
 struct Share {
   Range range;
-  View gradient;         // averaged over the ranks that compute
-  bool checked = false;  // whether the strategy has looked for what is not finite
+  View gradient;  // averaged over the ranks that compute
   /// Memory of other ranks that the update stores the new weights in, too, as their network reads
   /// them.
   std::vector<View> copies = {};
@@ -135,9 +135,20 @@ struct StrategyContext {
   StepScalars* scalars;    // device memory
   bool scaled;             // the loss is, so gradients may overflow
   const StrategyOptions& options;
-  Timeline& timeline;
+  Recorder& recorder;
 
   Range all() const { return {0, table.stored_count()}; }
+  // This rank's shards.
+  Range own_shard(Range range) const;
+  std::vector<Range> own_shards(const std::vector<Range>& ranges) const;
+  /// The layout of a rank that computes with everything and updates `owned` alone.
+  WeightsLayout updating(const std::vector<Range>& owned) const;
+
+  /// Enqueues `body` on the stream, and records it as an exchange of `view`.
+  template <class Body>
+  void exchange(const char* what, ConstView view, Stream& stream, Body&& body) const {
+    recorder.exchange(what, static_cast<double>(view.bytes()), stream, std::forward<Body>(body));
+  }
   /// Enqueues the agreement of all ranks on whether every gradient is finite.
   void agree_on_finite() const;
   /// Enqueues the same, of gradients that nobody has looked at yet.
@@ -146,85 +157,98 @@ struct StrategyContext {
   void exchange_vectors() const;
 };
 
+/// What a strategy fixes when it is made.
+struct Plan {
+  /// The parts of the weights and gradients that this rank holds.
+  WeightsLayout layout;
+  /// The ranges that this rank updates, step after step: everything, or each element on one rank.
+  std::vector<Range> owned;
+  /// The ranges that are exchanged as one; empty where there are none.
+  std::vector<Range> buckets = {};
+  /// Gradients are exchanged after each micro-batch, as they are not kept here.
+  bool each_micro_batch = false;
+  /// Of such a strategy: finish() sums this many micro-batches itself, and has shares only after
+  /// the last. 0: the step sums the shares of all.
+  int sums = 0;
+  /// After finish() all ranks know whether every gradient was finite. Else the step checks the
+  /// shares, and where they are parts, it has the ranks agree.
+  bool agreed = false;
+  /// How often in a step this rank finishes an exchange, updates and publishes: once, but on a
+  /// server that applies each worker's gradients as they come.
+  int rounds = 1;
+  /// The share of the learning rate that one update here uses.
+  double rate_share = 1;
+
+  // From the table's entry: the class of this rank.
+  const char* strategy = "";
+  bool computes = true;  // on a part of the batch
+  int first_computing = 0;
+  int ranks_computing = 1;
+  bool ranks_agree = true;        // those that compute have the same weights after every step
+  bool updates_all = true;        // each of them updates everything
+  bool parts = false;             // each of them updates a part, and none serves
+  bool first_has_inputs = false;  // rank 0 scatters the batches
+};
+
+/// This rank computes with everything and updates everything.
+Plan whole_plan(const StrategyContext& context);
+/// It computes with everything and updates its shard of each of these ranges.
+Plan sharded_plan(const StrategyContext& context, const std::vector<Range>& ranges);
+
+/// What the compute stream comes to next.
+enum class Next {
+  update,    // the first forward pass of an update
+  forward,   // the block's: it must have the block's weights
+  backward,  // the block's: it must have these too, and room for the block's gradients
+};
+
+/// What set the weights that are published.
+enum class Published {
+  update,    // of the shares
+  exchange,  // alone: no update has stored them
+  load,      // outside a step
+};
+
 class Strategy {
  public:
-  explicit Strategy(const StrategyContext& context) : context_(context) {}
+  Strategy(const StrategyContext& context, Plan plan);
   Strategy(const Strategy&) = delete;
   Strategy& operator=(const Strategy&) = delete;
   virtual ~Strategy() = default;
 
-  /// The parts that this rank holds: everything, unless the strategy overrides it.
-  virtual WeightsLayout layout() const { return whole_weights(context_.table); }
-  /// The ranges that this rank updates, step after step: everything, or each element on one rank.
-  virtual std::vector<Range> owned() const { return {context_.all()}; }
+  const Plan& plan() const { return plan_; }
 
-  /// Before the first forward pass of an update.
-  virtual void begin_update() {}
-  /// The compute stream must have the block's weights, and room for its gradients.
-  virtual void before_forward(int /*block*/) {}
-  virtual void before_backward(int /*block*/) {}
+  virtual void before(Next /*next*/, int /*block*/) {}
   /// Backward has enqueued, on the compute stream, the work that finishes this block's gradients;
   /// blocks come in the flat buffer's order. Called for the last micro-batch of an update, or for
   /// each.
   virtual void gradients_ready(int /*block*/) {}
-  /// Whether each micro-batch is exchanged, as gradients are not kept here.
-  virtual bool exchanges_each_micro_batch() const { return false; }
-  /// Of such a strategy, whether it sums the micro-batches itself: finish() has no shares but after
-  /// the last. Else the step sums the shares of all.
-  virtual bool sums_micro_batches() const { return false; }
-
-  /// After backward: makes the compute stream wait for the exchange, and returns owned() with the
-  /// gradients.
+  /// After backward, or in its place where the rank does not compute: makes the compute stream wait
+  /// for the exchange, and returns plan().owned with the gradients; nothing where a worker had
+  /// none.
   virtual std::vector<Share> finish() = 0;
-  /// After the shares were checked: all ranks know whether every gradient was finite, where each
-  /// has looked at its share alone. A server's ranks agree before it updates.
-  virtual void agree_on_finite() const;
-  /// The same place: `sums` over each rank's shares become sums over all gradients.
-  void add_up(View sums) const;
-  /// After the update: every rank that computes gets the new weights.
-  virtual void publish() {}
-  /// The same after an exchange alone, whose weights no update has stored.
-  virtual void publish_alone() { publish(); }
-  /// The same outside a step: the owners' weights were set from elsewhere.
-  virtual void distribute() { publish(); }
+  /// Every rank that computes gets the weights that their owners hold.
+  virtual void publish(Published /*how*/) {}
 
-  /// Callbacks of a rank that does not compute.
-  struct Updates {
-    std::function<void(const Share& share)> apply;  // a part of an update
-    std::function<void()> complete;                 // all parts were applied: counts the update
-  };
-  /// A step of such a rank: takes the gradients and has them applied.
-  virtual void serve(const Updates& updates);
+  // After the shares were checked, where ranks update parts.
+  /// Enqueues the agreement of all on whether every gradient is finite, if finish() has not.
+  void agree_on_finite() const;
+  /// Enqueues: `sums` over each rank's shares become sums over all gradients.
+  void add_up(View sums) const;
 
   /// On a server whose workers do not wait for one another: element i is the number of gradients
   /// that were i updates older than the weights they were applied to.
-  virtual std::vector<long> staleness() const { return {}; }
-
-  /// The share of the learning rate that one update here uses.
-  virtual double rate_share() const { return 1; }
-
-  /// The ranges that are exchanged as one, for reports; empty where there are none.
-  virtual std::vector<Range> buckets() const { return {}; }
+  const std::vector<long>& staleness() const { return staleness_; }
 
  protected:
-  /// Whether ranks that compute update a part of the weights each.
-  bool shares_are_parts() const;
-  // This rank's shards.
-  Range own_shard(Range range) const;
-  std::vector<Range> own_shards(const std::vector<Range>& ranges) const;
-  /// The layout of a rank that computes with everything and updates `owned` alone.
-  WeightsLayout updating(const std::vector<Range>& owned) const;
-  /// owned() in the network's own gradients.
+  /// plan().owned in the network's own gradients.
   std::vector<Share> shares_in_place() const;
 
-  /// Enqueues `body` on the stream, as an exchange of `view` on the timeline.
-  template <class Body>
-  void exchange(const char* what, ConstView view, Stream& stream, Body&& body) const {
-    context_.timeline.exchange(what, static_cast<double>(view.bytes()), stream,
-                               std::forward<Body>(body));
-  }
-
   const StrategyContext context_;
+  std::vector<long> staleness_;
+
+ private:
+  Plan plan_;
 };
 
 /// The ranks of a strategy.
@@ -266,6 +290,11 @@ struct StrategyEntry {
   /// Its number among the ranks that compute; a rank that does not compute has the first one's.
   int computing_rank(int rank) const { return computes(rank) ? rank - first_computing() : 0; }
 };
+
+/// The exchange whose weights those of `options` must match after the same steps, where gradients
+/// are computed in `computed`; none: `options` are the reference. The reference itself, where it
+/// exchanges another type or by a tree, is compared with what it is without.
+std::optional<StrategyOptions> reference_of(const StrategyOptions& options, DataType computed);
 
 /// The one list of strategies.
 const std::vector<StrategyEntry>& strategies();

@@ -8,18 +8,21 @@
 namespace shakedown::training {
 namespace {
 
+Plan plan_of_zero1(const StrategyContext& context) {
+  Plan plan = sharded_plan(context, buckets_of(context));
+  plan.buckets = buckets_of(context);
+  return plan;
+}
+
 class Zero1 final : public Strategy {
  public:
   explicit Zero1(const StrategyContext& context)
-      : Strategy(context), stream_(context, "reduce_scatter") {}
-
-  WeightsLayout layout() const override { return updating(owned()); }
-  std::vector<Range> owned() const override { return own_shards(buckets()); }
+      : Strategy(context, plan_of_zero1(context)), stream_(context, "reduce_scatter") {}
 
   void gradients_ready(int block) override {
     stream_.gradients_ready(block, [&](Range bucket, Stream& stream) {
       reduce_to_shards(context_.world, context_.weights.gradients(bucket),
-                       context_.weights.gradients(own_shard(bucket)), stream);
+                       context_.weights.gradients(context_.own_shard(bucket)), stream);
     });
   }
 
@@ -28,18 +31,16 @@ class Zero1 final : public Strategy {
     return shares_in_place();
   }
 
-  void publish() override {
-    for (const Range& bucket : buckets()) {
+  void publish(Published) override {
+    for (const Range& bucket : plan().buckets) {
       const View weights = context_.weights.compute(bucket);
-      exchange("all_gather", weights, context_.compute, [&] {
-        gather_shards(context_.world, context_.weights.compute(own_shard(bucket)), weights,
+      context_.exchange("all_gather", weights, context_.compute, [&] {
+        gather_shards(context_.world, context_.weights.compute(context_.own_shard(bucket)), weights,
                       context_.compute);
       });
     }
     context_.exchange_vectors();
   }
-
-  std::vector<Range> buckets() const override { return stream_.buckets(); }
 
  private:
   BucketStream stream_;

@@ -6,31 +6,32 @@
 namespace shakedown::training {
 namespace {
 
+Plan plan_of_zero2(const StrategyContext& context) {
+  const std::vector<Range> blocks = block_ranges(context.table);
+  Plan plan = sharded_plan(context, blocks);
+  plan.layout.gradients = rotating(blocks, kBuffers);
+  plan.each_micro_batch = true;
+  return plan;
+}
+
 class Zero2 final : public Strategy {
  public:
   explicit Zero2(const StrategyContext& context)
-      : Strategy(context),
-        blocks_(block_ranges(context.table)),
+      : Strategy(context, plan_of_zero2(context)),
         stream_(context),
-        gradients_(context, own_shards(blocks_), *stream_) {}
+        gradients_(context, plan().owned, *stream_) {}
 
-  WeightsLayout layout() const override {
-    WeightsLayout layout = updating(owned());
-    layout.gradients = rotating(blocks_, kBuffers);
-    return layout;
+  void before(Next next, int block) override {
+    if (next == Next::backward) gradients_.before_backward(block);
   }
-  std::vector<Range> owned() const override { return own_shards(blocks_); }
-
-  void before_backward(int block) override { gradients_.before_backward(block); }
   void gradients_ready(int block) override { gradients_.gradients_ready(block); }
-  bool exchanges_each_micro_batch() const override { return true; }
   std::vector<Share> finish() override { return gradients_.finish(); }
 
-  void publish() override {
-    exchange("all_gather", context_.weights.compute(), context_.compute, [&] {
+  void publish(Published) override {
+    context_.exchange("all_gather", context_.weights.compute(), context_.compute, [&] {
       context_.world.group([&] {
-        for (const Range& block : blocks_)
-          gather_shards(context_.world, context_.weights.compute(own_shard(block)),
+        for (const Range& block : block_ranges(context_.table))
+          gather_shards(context_.world, context_.weights.compute(context_.own_shard(block)),
                         context_.weights.compute(block), context_.compute);
       });
     });
@@ -38,7 +39,6 @@ class Zero2 final : public Strategy {
   }
 
  private:
-  std::vector<Range> blocks_;
   ExchangeStream stream_;
   BlockGradients gradients_;
 };

@@ -14,6 +14,15 @@
 #include "common/record.hpp"
 #include "common/statistics.hpp"
 
+namespace shakedown {
+
+// How a trace travels between ranks.
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(StepSegment, phase, block, begin_ms, end_ms)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(Exchanged, what, bytes, ready_ms, launch_ms, begin_ms, end_ms)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(TracedStep, begin_ms, end_ms, segments, exchanges)
+
+}  // namespace shakedown
+
 namespace shakedown::training {
 namespace {
 
@@ -255,10 +264,6 @@ BackwardTimes backward_times(const Trace& trace) {
   return times;
 }
 
-// How a trace travels between ranks.
-NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(StepSegment, phase, block, begin_ms, end_ms)
-NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(Exchanged, what, bytes, ready_ms, launch_ms, begin_ms, end_ms)
-NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(TracedStep, begin_ms, end_ms, segments, exchanges)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(RankTrace, computes, steps)
 
 namespace {
@@ -281,21 +286,21 @@ void shift(std::vector<TracedStep>& steps, double ms) {
 Trace trace(Engine& engine, int steps, const MpiSession& session,
             const std::function<void()>& step) {
   const double ahead_s = seconds_ahead_of_root(session);
-  Timeline& timeline = engine.step.timeline();
+  Recorder& recorder = engine.step.recorder();
   engine.finish();
   session.barrier();
-  timeline.start(engine.stream());
+  recorder.start_trace();
   RankTrace mine{engine.step.computes(), {}};
   for (int i = 0; i <= steps; ++i) {
     step();  // while it runs, the host is ahead of the next
-    timeline.trace_step();
+    recorder.trace_step();
     step();
     engine.finish();
-    mine.steps.push_back(timeline.read_step());
+    mine.steps.push_back(recorder.read_step());
   }
   mine.steps.erase(mine.steps.begin());  // no graph yet, or late after the first one's capture
 
-  const std::chrono::duration<double> began = timeline.began().time_since_epoch();
+  const std::chrono::duration<double> began = recorder.began().time_since_epoch();
   const auto origins_s = session.all_gather(began.count() - ahead_s);
   const double first_s = *std::min_element(origins_s.begin(), origins_s.end());
   shift(mine.steps, 1e3 * (origins_s[static_cast<std::size_t>(session.rank())] - first_s));

@@ -6,8 +6,8 @@
 #include <vector>
 
 #include "common/mpi_session.hpp"
+#include "resnet/recorder.hpp"
 #include "training/data/batches.hpp"
-#include "training/exchange/timeline.hpp"
 #include "training/step/engine.hpp"
 
 namespace shakedown::training {

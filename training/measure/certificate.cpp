@@ -51,7 +51,7 @@ Weights3 reference_weights(Engine& engine, BatchSource& batches, double learning
   Communicator& world = engine.world();
   const bool computes = found.computes(world.rank());
   std::unique_ptr<Communicator> group;  // where not all of them compute
-  if (found.ranks.first_serves) group = world.split(computes ? 1 : 0, world.rank());
+  if (found.first_computing() > 0) group = world.split(computes ? 1 : 0, world.rank());
   engine.step.use_strategy(options, group ? *group : world);
   engine.model.restart();
   batches.start_epoch(0);
@@ -230,7 +230,7 @@ Certificate certify(Engine& engine, BatchSource& batches, double learning_rate,
   Certificate certificate;
   if (session.world_size() == 1)
     certificate.waived = "one rank exchanges nothing";
-  else if (!entry.ranks_agree)
+  else if (!engine.step.plan().ranks_agree)
     certificate.waived = entry.waived;
   if (!certificate.applies()) return certificate;
 
@@ -245,25 +245,17 @@ Certificate certify(Engine& engine, BatchSource& batches, double learning_rate,
     begin_again(engine, own);
     return certificate;
   }
-  // The reference itself, where it exchanges another type or by a tree, is compared with what it is
-  // without.
-  const bool is_reference = entry.reference[0] == '\0';
-  const bool converts = engine.step.exchanged_type() != engine.model.network().weights().type();
-  certificate.reference =
-      is_reference && (converts || own.invariant > 0) ? entry.name : entry.reference;
-  if (certificate.reference.empty()) {
+  const auto reference = reference_of(own, engine.model.network().weights().type());
+  if (!reference) {
     certificate.outcome = Outcome::pass;
     begin_again(engine, own);
     return certificate;
   }
-  StrategyOptions reference = own;
-  reference.invariant = 0;
-  reference.strategy = certificate.reference;
-  reference.grad_dtype = "auto";  // so that the difference shows what another type does
+  certificate.reference = reference->strategy;
   const bool adam = engine.settings().optimizer.is_adam();
   certificate.learning_rate = std::max(learning_rate, adam ? kLeastRateOfAdam : kLeastRate);
   const WeightDifference found =
-      compare_strategies(engine, batches, certificate.learning_rate, session, reference, own);
+      compare_strategies(engine, batches, certificate.learning_rate, session, *reference, own);
   certificate.difference = found;
   certificate.outcome = Outcome::fail;
   if (!found.diverged.empty()) {

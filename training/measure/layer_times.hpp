@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "resnet/architecture.hpp"
-#include "resnet/work_log.hpp"
+#include "resnet/recorder.hpp"
 
 namespace shakedown::training {
 

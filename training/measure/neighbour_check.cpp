@@ -7,6 +7,7 @@
 #include <map>
 #include <set>
 
+#include "common/ballot.hpp"
 #include "common/error.hpp"
 #include "common/hash.hpp"
 #include "common/kernels.hpp"
@@ -43,7 +44,7 @@ NeighbourCheck::NeighbourCheck(Engine& engine)
       statistics_(engine.device(), engine.model.network().weights().statistics().bytes()),
       metrics_(engine.device(), engine.model.network().metrics().bytes()),
       hashes_(engine.device(), parameters() * sizeof(std::uint64_t)) {
-  const StrategyEntry& strategy = engine.step.strategy_entry();
+  const Plan& plan = engine.step.plan();
   if (!engine.settings().network.tuning.deterministic)
     throw UsageError(
         "--check-neighbour needs --deterministic: else equal GPUs differ in last bits");
@@ -57,16 +58,16 @@ NeighbourCheck::NeighbourCheck(Engine& engine)
         fmt::format("--check-neighbour needs at least 2 ranks that compute, not {}: a GPU that is "
                     "compared with itself repeats its error",
                     engine.step.ranks_computing()));
-  if (!strategy.ranks_agree)
+  if (!plan.ranks_agree)
     throw UsageError(
         fmt::format("--check-neighbour: --strategy {} has other weights on each rank, so gradients "
                     "cannot be compared",
-                    strategy.name));
+                    plan.strategy));
   if (!engine.model.network().weights().computes_with_all())
     throw UsageError(
         fmt::format("--check-neighbour: --strategy {} has no rank with all weights, and an extra "
                     "pass would gather them again; zero2 can be checked",
-                    strategy.name));
+                    plan.strategy));
   check_devices(engine, *engine.backend.session);
   if (!engine.step.computes()) return;
   const auto batch = engine.model.network().batch();
@@ -94,17 +95,17 @@ std::vector<Dispute> NeighbourCheck::disputes() {
   return found;
 }
 
-Jury NeighbourCheck::jury() const {
-  Jury jury;
+Names NeighbourCheck::names() const {
+  Names names;
   const auto uuids = engine_.backend.session->all_gather(
       engine_.device().kind() == BackendKind::gpu ? engine_.device().identity().uuid : "");
   for (int r = engine_.step.first_computing(); r < engine_.world().size(); ++r) {
-    jury.ranks.push_back(r);
-    jury.gpus.push_back(uuids[static_cast<std::size_t>(r)]);
+    names.ranks.push_back(r);
+    names.gpus.push_back(uuids[static_cast<std::size_t>(r)]);
   }
   for (const Parameter& p : engine_.model.network().table().parameters())
-    jury.parameters.push_back(p.name);
-  return jury;
+    names.parameters.push_back(p.name);
+  return names;
 }
 
 void NeighbourCheck::keep() {
@@ -216,11 +217,11 @@ std::size_t kept_batch_bytes(const NetworkSettings& shape, BackendKind kind) {
 namespace {
 
 /// The votes on a batch, of its own rank first.
-struct Ballot {
+struct Poll {
   std::vector<int> voters;
   std::vector<Hashes> votes;
 
-  Ballot(const Votes& all, int batch) {
+  Poll(const Votes& all, int batch) {
     const int ranks = static_cast<int>(all.front().size());
     for (int shift = 0; shift < static_cast<int>(all.size()); ++shift) {
       voters.push_back((batch + ranks - shift) % ranks);
@@ -228,16 +229,10 @@ struct Ballot {
           all[static_cast<std::size_t>(shift)][static_cast<std::size_t>(voters.back())]);
     }
   }
-  bool unanimous() const {
-    return std::all_of(votes.begin(), votes.end(),
-                       [&](const Hashes& vote) { return vote == votes.front(); });
-  }
-  /// The voter that two others, who agree, outvote.
-  std::optional<std::size_t> outvoted() const {
-    if (votes.size() < 3) return std::nullopt;
-    for (std::size_t v = 0; v < votes.size(); ++v)
-      if (votes[(v + 1) % 3] == votes[(v + 2) % 3]) return v;
-    return std::nullopt;
+  Ballot count() const {
+    std::vector<const Hashes*> of_voters;
+    for (const Hashes& vote : votes) of_voters.push_back(&vote);
+    return count_votes(of_voters);
   }
 };
 
@@ -250,8 +245,8 @@ std::vector<std::size_t> differing(const std::vector<Hashes>& votes) {
   return parameters;
 }
 
-/// A voter whose device hashed its gradients otherwise than the host: wrong without a jury.
-std::optional<std::size_t> wrong_hash(const Ballot& again, const Ballot& by_host) {
+/// A voter whose device hashed its gradients otherwise than the host: wrong without a vote.
+std::optional<std::size_t> wrong_hash(const Poll& again, const Poll& by_host) {
   for (std::size_t v = 0; v < again.votes.size(); ++v)
     if (again.votes[v] != by_host.votes[v]) return v;
   return std::nullopt;
@@ -275,27 +270,27 @@ struct Accusation {
   std::set<std::size_t> parameters;
   Second second = Second::right;
 
-  void add(const Dispute& dispute, const Jury& jury) {
-    batches.insert(jury.ranks[static_cast<std::size_t>(dispute.batch)]);
-    for (int voter : dispute.voters) voters.insert(jury.ranks[static_cast<std::size_t>(voter)]);
+  void add(const Dispute& dispute, const Names& names) {
+    batches.insert(names.ranks[static_cast<std::size_t>(dispute.batch)]);
+    for (int voter : dispute.voters) voters.insert(names.ranks[static_cast<std::size_t>(voter)]);
     votes = dispute.voters.size();
     parameters.insert(dispute.parameters.begin(), dispute.parameters.end());
     second = std::max(second, dispute.second);
   }
   /// Backward computes the last parameter's first.
-  std::string where(const Jury& jury) const {
+  std::string where(const Names& names) const {
     return fmt::format("from the batch{} of {}, in {} of {} tensors, {} the first",
                        batches.size() > 1 ? "es" : "", text_of(batches), parameters.size(),
-                       jury.parameters.size(), jury.parameters[*parameters.rbegin()]);
+                       names.parameters.size(), names.parameters[*parameters.rbegin()]);
   }
   static std::string text_of(const std::set<int>& ranks) {
     return fmt::format("rank{} {}", ranks.size() > 1 ? "s" : "", fmt::join(ranks, ", "));
   }
 };
 
-Verdict against(std::size_t wrong, const Accusation& accusation, const Jury& jury) {
-  const int rank = jury.ranks[wrong];
-  const std::string& gpu = jury.gpus[wrong];
+Verdict against(std::size_t wrong, const Accusation& accusation, const Names& names) {
+  const int rank = names.ranks[wrong];
+  const std::string& gpu = names.gpus[wrong];
   std::set<int> others = accusation.voters;
   others.erase(rank);
   return {
@@ -303,12 +298,12 @@ Verdict against(std::size_t wrong, const Accusation& accusation, const Jury& jur
       gpu.empty() ? fmt::format("{}", rank) : gpu,
       Outcome::fail,
       fmt::format("rank {} computed other gradients than {} {}; {}", rank,
-                  Accusation::text_of(others), accusation.where(jury), text_of(accusation.second)),
+                  Accusation::text_of(others), accusation.where(names), text_of(accusation.second)),
       Class::hardware,
       "take the GPU out of service; bin/soak on it shows whether it errs again: then RMA"};
 }
 
-Verdict undecided(const Accusation& accusation, const Jury& jury) {
+Verdict undecided(const Accusation& accusation, const Names& names) {
   const std::string ranks = Accusation::text_of(accusation.voters);
   if (accusation.votes < 3)
     return {Scope::job,
@@ -316,13 +311,13 @@ Verdict undecided(const Accusation& accusation, const Jury& jury) {
             Outcome::fail,
             fmt::format("{} computed different gradients {}; of two, which one is wrong is not "
                         "known",
-                        ranks, accusation.where(jury)),
+                        ranks, accusation.where(names)),
             std::nullopt,
             "run again on 3 ranks or more, or bin/soak on both GPUs"};
   return {Scope::job,
           "gradients",
           Outcome::inconclusive,
-          fmt::format("{} computed three different gradients {}", ranks, accusation.where(jury)),
+          fmt::format("{} computed three different gradients {}", ranks, accusation.where(names)),
           Class::software,
           "bin/soak on these GPUs; where they pass, the step is not deterministic"};
 }
@@ -346,27 +341,29 @@ std::size_t Dispute::accused() const {
 
 bool differ(const Votes& votes) {
   for (std::size_t batch = 0; batch < votes.front().size(); ++batch)
-    if (!Ballot(votes, static_cast<int>(batch)).unanimous()) return true;
+    if (!Poll(votes, static_cast<int>(batch)).count().unanimous) return true;
   return false;
 }
 
 std::vector<Dispute> disputes_of(const Votes& votes, const Votes& again, const Votes& by_host) {
   std::vector<Dispute> disputes;
   for (int batch = 0; batch < static_cast<int>(votes.front().size()); ++batch) {
-    const Ballot ballot(votes, batch);
-    if (ballot.unanimous()) continue;
-    const Ballot second(again, batch);
-    Dispute dispute{batch,        ballot.voters, ballot.votes,
-                    std::nullopt, Second::right, differing(ballot.votes)};
-    const auto liar = wrong_hash(second, Ballot(by_host, batch));
-    if (const auto voter = liar ? liar : ballot.outvoted()) {
-      const std::size_t other = (*voter + 1) % ballot.votes.size();
-      dispute.wrong = ballot.voters[*voter];
+    const Poll poll(votes, batch);
+    const Ballot ballot = poll.count();
+    if (ballot.unanimous) continue;
+    const Poll second(again, batch);
+    Dispute dispute{batch,        poll.voters,   poll.votes,
+                    std::nullopt, Second::right, differing(poll.votes)};
+    const auto liar = wrong_hash(second, Poll(by_host, batch));
+    if (liar || ballot.majority) {  // of two or three that differ, one is outvoted
+      const std::size_t voter = liar ? *liar : ballot.outvoted.front();
+      const std::size_t other = (voter + 1) % poll.votes.size();
+      dispute.wrong = poll.voters[voter];
       if (liar)
         dispute.second = Second::hash;
-      else if (second.votes[*voter] == ballot.votes[*voter])
+      else if (second.votes[voter] == poll.votes[voter])
         dispute.second = Second::same_bits;
-      else if (second.votes[*voter] != ballot.votes[other])
+      else if (second.votes[voter] != poll.votes[other])
         dispute.second = Second::other_bits;
     }
     disputes.push_back(std::move(dispute));
@@ -374,13 +371,13 @@ std::vector<Dispute> disputes_of(const Votes& votes, const Votes& again, const V
   return disputes;
 }
 
-std::vector<Verdict> verdicts_of(const std::vector<Dispute>& disputes, const Jury& jury) {
+std::vector<Verdict> verdicts_of(const std::vector<Dispute>& disputes, const Names& names) {
   std::map<std::optional<int>, Accusation> by_rank;
-  for (const Dispute& dispute : disputes) by_rank[dispute.wrong].add(dispute, jury);
+  for (const Dispute& dispute : disputes) by_rank[dispute.wrong].add(dispute, names);
   std::vector<Verdict> verdicts;
   for (const auto& [wrong, accusation] : by_rank)
-    verdicts.push_back(wrong ? against(static_cast<std::size_t>(*wrong), accusation, jury)
-                             : undecided(accusation, jury));
+    verdicts.push_back(wrong ? against(static_cast<std::size_t>(*wrong), accusation, names)
+                             : undecided(accusation, names));
   return verdicts;
 }
 

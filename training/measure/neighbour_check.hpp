@@ -47,13 +47,13 @@ bool differ(const Votes& votes);
 std::vector<Dispute> disputes_of(const Votes& votes, const Votes& again, const Votes& by_host);
 
 /// What verdicts name.
-struct Jury {
+struct Names {
   std::vector<int> ranks;               // in the job, of each rank that computes
   std::vector<std::string> gpus;        // UUIDs; empty on the cpu
   std::vector<std::string> parameters;  // names
 };
 /// One per wrong rank, and one for the disputes without a majority.
-std::vector<Verdict> verdicts_of(const std::vector<Dispute>& disputes, const Jury& jury);
+std::vector<Verdict> verdicts_of(const std::vector<Dispute>& disputes, const Names& names);
 
 const char* name_of(Second second);  // "same_bits"
 
@@ -75,7 +75,7 @@ class NeighbourCheck {
   /// metrics. Waits. Collective; the same on every rank.
   std::vector<Dispute> disputes();
 
-  Jury jury() const;
+  Names names() const;
 
  protected:
   // Where tests inject faults.

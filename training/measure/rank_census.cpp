@@ -150,7 +150,7 @@ Census take_census(Engine& engine, const MpiSession& session) {
           entry.name, r, session.hosts()[r], census.ranks, parameter_at(table, found[r].element),
           text_of(found[r], entry), found[r].wrong, found[r].checked);
   const double expected = static_cast<double>(stamps.elements()) * stamps.rounds() *
-                          (entry.each_updates_all ? census.ranks : 1);
+                          (engine.step.plan().updates_all ? census.ranks : 1);
   if (census.cause.empty() && checked != expected)
     census.cause = fmt::format("{} averaged {:.0f} gradients, not {:.0f}", entry.name,
                                checked / stamps.rounds(), expected / stamps.rounds());
@@ -207,7 +207,7 @@ ReceivedInputs check_inputs(Engine& engine, BatchSource& batches, const MpiSessi
   constexpr std::size_t kDigits = 32;  // of a batch's hash
   ReceivedInputs inputs;
   Network& network = engine.model.network();
-  if (!engine.step.strategy_entry().ranks.first_has_inputs) return inputs;
+  if (!engine.step.plan().first_has_inputs) return inputs;
   batches.start_epoch(0);
   batches.load_next(network);
   const auto received = session.all_gather(hash_of_batch(engine));

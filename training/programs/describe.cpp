@@ -92,7 +92,7 @@ std::string text_of_network(const Engine& engine) {
       bytes(engine.model.optimizer_bytes() + engine.step.sum_bytes()),
       bytes(network.plan().bytes()), bytes(unshared), bytes(network.plan().lower_bound()));
 
-  const std::vector<Range> buckets = engine.step.strategy().buckets();
+  const std::vector<Range> buckets = engine.step.plan().buckets;
   if (buckets.empty()) return text;
   text += "\nbuckets, in the order of exchange (bytes of the payload in float32):\n";
   for (std::size_t i = 0; i < buckets.size(); ++i) {
@@ -312,14 +312,14 @@ StepCalls measure(const Run& run, const TimingOptions& timing) {
   measured.logged_steps = logged;
   measured.step_ms = median_step_ms(engine, timing.iterations, step);
   session.barrier();
-  WorkLog& log = engine.model.network().work_log();
-  log.start();
+  Recorder& recorder = engine.model.network().recorder();
+  recorder.start_calls();
   step();
   engine.finish();  // as it watches the other ranks
-  const std::size_t calls = log.stop().size();
-  log.start(logged + 1);
+  const std::size_t calls = recorder.stop_calls().size();
+  recorder.start_calls(logged + 1);
   measured.logged_step_ms = median_step_ms(engine, logged, step);
-  std::vector<TimedWork> works = log.stop();
+  std::vector<TimedWork> works = recorder.stop_calls();
   if (engine.step.computes()) {
     works.erase(works.begin(), works.begin() + static_cast<std::ptrdiff_t>(calls));
     measured.calls = median_step(works, logged);

@@ -63,8 +63,8 @@ void check_fault(const DetectorOptions& options, const Fault& fault, const Engin
 
 std::string hex(std::uint64_t hash) { return fmt::format("{:016x}", hash); }
 
-Json json_of(const Dispute& dispute, const Jury& jury) {
-  const auto rank = [&](int voter) { return jury.ranks[static_cast<std::size_t>(voter)]; };
+Json json_of(const Dispute& dispute, const Names& names) {
+  const auto rank = [&](int voter) { return names.ranks[static_cast<std::size_t>(voter)]; };
   Json fields{{"batch_of_rank", rank(dispute.batch)}};
   for (int voter : dispute.voters) fields["computed_by_ranks"].push_back(rank(voter));
   if (dispute.wrong) {
@@ -74,8 +74,9 @@ Json json_of(const Dispute& dispute, const Jury& jury) {
   const Hashes& found = dispute.votes[dispute.accused()];
   const Hashes& expected = dispute.votes[(dispute.accused() + 1) % dispute.votes.size()];
   for (std::size_t p : dispute.parameters)
-    fields["gradients"].push_back(
-        {{"tensor", jury.parameters[p]}, {"expected", hex(expected[p])}, {"found", hex(found[p])}});
+    fields["gradients"].push_back({{"tensor", names.parameters[p]},
+                                   {"expected", hex(expected[p])},
+                                   {"found", hex(found[p])}});
   return fields;
 }
 
@@ -169,10 +170,10 @@ ExitCode Detector::finish() {
 }
 
 void Detector::conclude(const std::vector<Dispute>& disputes) {
-  const Jury jury = check_->jury();
-  const std::string capsule = keep_step(disputes, jury);
+  const Names names = check_->names();
+  const std::string capsule = keep_step(disputes, names);
   record_check(disputes.size(), capsule);
-  const std::vector<Verdict> verdicts = verdicts_of(disputes, jury);
+  const std::vector<Verdict> verdicts = verdicts_of(disputes, names);
   for (const Verdict& verdict : verdicts) conclude_with(verdict);
   if (!capsule.empty()) say(run_.session, "the step is kept in " + capsule);
   run_.session.barrier();  // rank 0 has written all
@@ -183,7 +184,7 @@ void Detector::conclude(const std::vector<Dispute>& disputes) {
   throw InconclusiveError(what);
 }
 
-Json Detector::described_step(const Jury& jury) {
+Json Detector::described_step(const Names& names) {
   const StepScalars scalars = engine_.model.read_scalars();
   const long update = static_cast<long>(scalars.updates) + scalars.skipped;
   Json step{{"update", update}};
@@ -194,7 +195,7 @@ Json Detector::described_step(const Jury& jury) {
   step["seed"] = engine_.settings().seed;
   step["loss_scale"] = scalars.loss_scale;
   step["learning_rate"] = scalars.learning_rate;
-  step["ranks_computing"] = jury.ranks;
+  step["ranks_computing"] = names.ranks;
   const bool gpu = engine_.device().kind() == BackendKind::gpu;
   const auto nvml = gpu ? Nvml::open() : nullptr;
   const GpuSample sample = nvml ? nvml->sample(engine_.device().identity().uuid) : GpuSample();
@@ -204,9 +205,9 @@ Json Detector::described_step(const Jury& jury) {
   return step;
 }
 
-std::string Detector::keep_step(const std::vector<Dispute>& disputes, const Jury& jury) {
-  Json capsule{{"capsule", "train"}, {"found", utc_now()}, {"step", described_step(jury)}};
-  for (const Dispute& dispute : disputes) capsule["disputes"].push_back(json_of(dispute, jury));
+std::string Detector::keep_step(const std::vector<Dispute>& disputes, const Names& names) {
+  Json capsule{{"capsule", "train"}, {"found", utc_now()}, {"step", described_step(names)}};
+  for (const Dispute& dispute : disputes) capsule["disputes"].push_back(json_of(dispute, names));
   capsule["run"] = describe_run(*run_.detector.all_options, run_.session, engine_.backend);
   const std::vector<Tensor> weights = engine_.model.state();
   if (!run_.session.is_root()) return "";

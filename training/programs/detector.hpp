@@ -36,8 +36,8 @@ class Detector {
   void check();
   [[noreturn]] void conclude(const std::vector<Dispute>& disputes);
   /// Returns the capsule's path; empty where it cannot be written.
-  std::string keep_step(const std::vector<Dispute>& disputes, const Jury& jury);
-  Json described_step(const Jury& jury);
+  std::string keep_step(const std::vector<Dispute>& disputes, const Names& names);
+  Json described_step(const Names& names);
   void record_check(std::size_t disputes, const std::string& capsule);
   void conclude_with(const Verdict& verdict);
 

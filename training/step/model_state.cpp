@@ -6,6 +6,8 @@
 #include <cmath>
 
 #include "common/error.hpp"
+#include "common/hash.hpp"
+#include "common/kernels.hpp"
 #include "common/mpi_session.hpp"
 
 namespace shakedown::training {
@@ -14,78 +16,52 @@ ModelState::ModelState(const EngineSettings& settings, Backend& backend)
     : backend_(backend),
       seed_(settings.seed),
       weights_file_(settings.weights_file),
-      optimizer_name_(settings.optimizer.optimizer),
       norm_stats_(settings.strategy.norm_stats),
       kernels_(make_update_kernels(*backend.device)),
       stream_(backend.device->make_stream()),
       scalars_(*backend.device, sizeof(StepScalars)),
       network_(settings.network, *backend.device, *stream_, &scalars()->loss_scale),
-      optimizer_(settings.optimizer, *backend.device, *stream_, network_.table(),
-                 network_.weights(), *kernels_) {
+      optimizer_(settings.optimizer, network_, *kernels_) {
   if (settings.ema.ema > 0)
     ema_.emplace(settings.ema, *backend.device, *stream_, network_.weights(), *kernels_);
 }
 
-void ModelState::use(Strategy& strategy, const StrategyEntry& entry, bool scales_loss) {
-  if (norm_stats_ == "average" && !entry.ranks_agree && entry.computing(backend_.world->size()) > 1)
+void ModelState::use(Strategy& strategy, bool scales_loss) {
+  strategy_ = &strategy;
+  if (norm_stats_ == "average" && !plan().ranks_agree && plan().ranks_computing > 1)
     throw UsageError(
         fmt::format("--norm-stats average: the ranks of --strategy {} have weights of "
                     "their own, whose statistics have no average: choose first",
-                    entry.name));
-  strategy_ = &strategy;
-  entry_ = &entry;
+                    plan().strategy));
   scales_loss_ = scales_loss;
-  network_.set_layout(strategy.layout());
-  optimizer_.allocate(strategy.owned());
-  if (ema_) ema_->allocate(strategy.owned());
+  network_.set_layout(plan().layout);
+  optimizer_.allocate(plan().owned);
+  if (ema_) ema_->allocate(plan().owned);
 }
 
 void ModelState::set_learning_rate(double learning_rate) {
   if (learning_rate != learning_rate_)
-    kernels_->set_learning_rate(
-        scalars(), static_cast<float>(learning_rate * strategy_->rate_share()), *stream_);
+    kernels_->set_learning_rate(scalars(), static_cast<float>(learning_rate * plan().rate_share),
+                                *stream_);
   learning_rate_ = learning_rate;
 }
 
 void ModelState::check_finite(const std::vector<Share>& shares) {
   if (!scales_loss_) return;
-  WorkLog& log = network_.work_log();
-  log.begin(Phase::update);
+  Recorder& recorder = network_.recorder();
+  recorder.begin(Phase::update);
   for (const Share& share : shares) {
-    if (share.checked) continue;
-    log.run({"check_finite", -1, static_cast<double>(share.gradient.bytes())},
-            [&] { device().kernels().check_finite(share.gradient, &scalars()->finite, *stream_); });
+    recorder.run({"check_finite", -1, static_cast<double>(share.gradient.bytes())}, [&] {
+      device().kernels().check_finite(share.gradient, &scalars()->finite, *stream_);
+    });
   }
-}
-
-void ModelState::measure_norms(const std::vector<Share>& shares) {
-  ParameterNorms* norms = optimizer_.norms();
-  if (norms == nullptr) return;
-  WorkLog& log = network_.work_log();
-  log.begin(Phase::update);
-  log.run({"norms", -1, norms->bytes_moved(shares)},
-          [&] { norms->measure(shares, network_.weights()); });
-}
-
-View ModelState::norm_sums() {
-  const ParameterNorms* norms = optimizer_.norms();
-  return norms == nullptr ? View() : norms->sums();
-}
-
-void ModelState::update(const std::vector<Share>& shares) {
-  if (ParameterNorms* norms = optimizer_.norms()) norms->apply(scalars());
-  WorkLog& log = network_.work_log();
-  log.begin(Phase::update);
-  for (const Share& share : shares)
-    log.run({optimizer_name_.c_str(), -1, optimizer_.bytes_moved(share)},
-            [&] { optimizer_.update(share, scalars()); });
 }
 
 void ModelState::finish_update() {
   if (ema_) {
-    WorkLog& log = network_.work_log();
-    log.begin(Phase::update);
-    log.run({"ema", -1, ema_->bytes_moved()}, [&] { ema_->update(scalars()); });
+    Recorder& recorder = network_.recorder();
+    recorder.begin(Phase::update);
+    recorder.run({"ema", -1, ema_->bytes_moved()}, [&] { ema_->update(scalars()); });
   }
   kernels_->finish_update(scalars(), scales_loss_, *stream_);
 }
@@ -94,14 +70,14 @@ void ModelState::discard_update() { kernels_->finish_update(scalars(), false, *s
 
 void ModelState::evaluate() {
   for (int block = 0; block < network_.blocks(); ++block) {
-    strategy_->before_forward(block);
+    strategy_->before(Next::forward, block);
     network_.forward(block, Pass::evaluation);
   }
 }
 
 void ModelState::gather_weights(const std::function<void(int block)>& gathered) {
   for (int block = 0; block < network_.blocks(); ++block) {
-    strategy_->before_forward(block);
+    strategy_->before(Next::forward, block);
     gathered(block);
   }
   finish();
@@ -162,7 +138,7 @@ ModelState::First ModelState::first() {
 
 std::vector<float> ModelState::master_weights() {
   std::vector<float> all = own_master_weights();
-  if (!entry_->each_updates_all) {
+  if (!plan().updates_all) {
     const View sum{std::span<float>(all)};
     backend_.host->all_reduce(sum, sum, Reduction::sum, *stream_);
   }
@@ -177,7 +153,7 @@ void ModelState::set_weights(const std::vector<float>& master) {
 void ModelState::load(const std::vector<float>& master) {
   finish();
   network_.set_weights(master);
-  strategy_->distribute();
+  strategy_->publish(Published::load);
 }
 
 /// Enqueues: every rank has the running statistics that are validated and saved. Averages as timm's
@@ -186,12 +162,12 @@ void ModelState::share_statistics() {
   Communicator& world = *backend_.world;
   const View statistics = network_.weights().statistics();
   if (norm_stats_ != "average") {
-    world.broadcast(statistics, statistics, entry_->first_computing(), *stream_);
+    world.broadcast(statistics, statistics, plan().first_computing, *stream_);
     return;
   }
-  if (!entry_->computes(world.rank())) device().zero(statistics.data, statistics.bytes(), *stream_);
+  if (!plan().computes) device().zero(statistics.data, statistics.bytes(), *stream_);
   world.all_reduce(statistics, statistics, Reduction::sum, *stream_);
-  const auto ranks = static_cast<float>(entry_->computing(world.size()));
+  const auto ranks = static_cast<float>(plan().ranks_computing);
   device().kernels().scale(statistics, statistics, 1 / ranks, *stream_);
 }
 
@@ -230,7 +206,7 @@ void ModelState::with_common_weights(const std::function<void()>& body) {
     kept.push_back(keep(view));
     backend_.world->broadcast(view, view, 0, *stream_);
   };
-  if (!entry_->ranks_agree) {
+  if (!plan().ranks_agree) {
     replace(weights.compute());
     if (weights.vectors().count > 0)
       replace(weights.vectors());
@@ -279,7 +255,7 @@ void ModelState::read(ConstView from, Range range, std::vector<float>& to) {
 std::vector<float> ModelState::own_master_weights() {
   finish();
   std::vector<float> own(network_.table().stored_count(), 0.0F);
-  for (const Range& range : strategy_->owned()) read(network_.weights().master(range), range, own);
+  for (const Range& range : plan().owned) read(network_.weights().master(range), range, own);
   return own;
 }
 
@@ -294,12 +270,17 @@ std::uint64_t ModelState::checksum() {
   const Weights& weights = network_.weights();
   std::vector<View> views{weights.vectors()};
   if (weights.computes_with_all())
-    views.push_back(entry_->each_updates_all ? weights.master() : weights.compute());
-  std::uint64_t hash = 0xCBF29CE484222325U;  // FNV-1a over 32-bit words
-  for (const View& view : views)
-    for (std::uint32_t word : download<std::uint32_t>(device(), *stream_, view.data,
-                                                      view.bytes() / sizeof(std::uint32_t)))
-      hash = (hash ^ word) * 0x100000001B3U;
+    views.push_back(plan().updates_all ? weights.master() : weights.compute());
+  const Buffer hashes(device(), views.size() * sizeof(std::uint64_t));
+  device().zero(hashes.data(), hashes.bytes(), *stream_);
+  auto* const of_view = static_cast<std::uint64_t*>(hashes.data());
+  for (std::size_t i = 0; i < views.size(); ++i)
+    if (views[i].count > 0) device().kernels().add_bit_hash(views[i], of_view + i, *stream_);
+  finish();
+  std::uint64_t hash = 0;
+  for (const std::uint64_t of_one :
+       download<std::uint64_t>(device(), *stream_, of_view, views.size()))
+    hash = derive_seed(hash, of_one);
   return hash;
 }
 

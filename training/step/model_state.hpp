@@ -48,17 +48,13 @@ class ModelState {
 
   /// Lays the weights and the optimiser's state out as the strategy has this rank hold them. Their
   /// values are lost: restart() sets them.
-  void use(Strategy& strategy, const StrategyEntry& entry, bool scales_loss);
+  void use(Strategy& strategy, bool scales_loss);
 
   // Enqueued by a step.
   void set_learning_rate(double learning_rate);
-  /// Where the loss is scaled.
+  /// Clears scalars()->finite if a gradient is inf or NaN. Does nothing without loss scaling.
   void check_finite(const std::vector<Share>& shares);
-  /// Where the update needs norms. norm_sums() is then to be added up over the ranks that update
-  /// parts.
-  void measure_norms(const std::vector<Share>& shares);
-  View norm_sums();
-  void update(const std::vector<Share>& shares);
+  Optimizer& optimizer() { return optimizer_; }
   /// Counts the update as applied or skipped, and adapts the loss scale.
   void finish_update();
   /// Ends an exchange whose gradients are not applied: it is counted, and the loss scale stays.
@@ -114,6 +110,7 @@ class ModelState {
   View ema_statistics();
   void set_scalars(const StepScalars& scalars);
 
+  const Plan& plan() const { return strategy_->plan(); }
   Network& network() { return network_; }
   const Network& network() const { return network_; }
   Device& device() const { return *backend_.device; }
@@ -146,7 +143,6 @@ class ModelState {
   Backend& backend_;
   std::uint64_t seed_;
   std::string weights_file_;
-  std::string optimizer_name_;
   std::string norm_stats_;
   std::unique_ptr<UpdateKernels> kernels_;
   std::unique_ptr<Stream> stream_;
@@ -155,7 +151,6 @@ class ModelState {
   Optimizer optimizer_;
   std::optional<Ema> ema_;
   Strategy* strategy_ = nullptr;
-  const StrategyEntry* entry_ = nullptr;
   bool scales_loss_ = false;
   double learning_rate_ = -1;
   First first_;  // they take long to draw, or to read

@@ -47,22 +47,22 @@ void declare_options(OptionSet& options, OptimizerOptions& values) {
       .at_least(0);
 }
 
-Optimizer::Optimizer(const OptimizerOptions& options, Device& device, Stream& stream,
-                     const ParameterTable& table, const Weights& weights,
+Optimizer::Optimizer(const OptimizerOptions& options, Network& network,
                      const UpdateKernels& kernels)
     : options_(options),
-      device_(device),
-      stream_(stream),
-      table_(table),
-      weights_(weights),
-      kernels_(kernels) {
+      device_(network.device()),
+      stream_(network.stream()),
+      table_(network.table()),
+      weights_(network.weights()),
+      kernels_(kernels),
+      recorder_(network.recorder()) {
   const bool lars = options.optimizer == "lars";
   if (options.no_norm_decay || lars) decayed_ = decay_flags();
   if (!options.needs_norms()) return;
   const NormSettings settings{static_cast<float>(options.clip_grad_norm),
                               static_cast<float>(options.trust_coefficient),
                               static_cast<float>(options.weight_decay)};
-  norms_.emplace(settings, lars, device, stream, table, kernels);
+  norms_.emplace(settings, lars, device_, stream_, table_, kernels);
 }
 
 /// Norms and biases do not decay.
@@ -130,11 +130,27 @@ UpdateRange Optimizer::operands(const Share& share) const {
   return result;
 }
 
+/// Read and written: gradients, master weights, state, the rounded copy.
 double Optimizer::bytes_moved(const Share& share) const {
   const std::size_t states = state_b_.empty() ? 1 : 2;
   const std::size_t floats = 2 * (1 + states) * share.range.count();  // read and written
   return static_cast<double>(floats * sizeof(float) + share.gradient.bytes() +
                              weights_.copy_of(share.range).bytes());
+}
+
+void Optimizer::measure_norms(const std::vector<Share>& shares) {
+  if (!norms_) return;
+  recorder_.begin(Phase::update);
+  recorder_.run({"norms", -1, norms_->bytes_moved(shares)},
+                [&] { norms_->measure(shares, weights_); });
+}
+
+void Optimizer::update(const std::vector<Share>& shares, StepScalars* scalars) {
+  if (norms_) norms_->apply(scalars);
+  recorder_.begin(Phase::update);
+  for (const Share& share : shares)
+    recorder_.run({options_.optimizer.c_str(), -1, bytes_moved(share)},
+                  [&] { update(share, scalars); });
 }
 
 void Optimizer::update(const Share& share, const StepScalars* scalars) {

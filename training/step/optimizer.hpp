@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "common/device.hpp"
+#include "resnet/network.hpp"
 #include "resnet/weights.hpp"
 #include "training/exchange/strategy.hpp"
 #include "training/step/update_kernels.hpp"
@@ -107,9 +108,8 @@ struct StateBuffer {
 
 class Optimizer {
  public:
-  /// Optimises the parameters of `table`. All but the options must outlive the optimiser.
-  Optimizer(const OptimizerOptions& options, Device& device, Stream& stream,
-            const ParameterTable& table, const Weights& weights, const UpdateKernels& kernels);
+  /// Optimises the parameters of the network. All but the options must outlive the optimiser.
+  Optimizer(const OptimizerOptions& options, Network& network, const UpdateKernels& kernels);
 
   /// Allocates and zeroes the state of these ranges, the only ones that are updated here.
   void allocate(const std::vector<Range>& ranges);
@@ -118,17 +118,18 @@ class Optimizer {
   /// Forgets the momenta.
   void reset();
 
-  /// The norms that an update needs before it; null where it needs none.
-  ParameterNorms* norms() { return norms_ ? &*norms_ : nullptr; }
-  /// Enqueues the update of a range from its gradients; see UpdateKernels.
-  void update(const Share& share, const StepScalars* scalars);
-
-  /// Bytes that update() reads and writes: gradients, master weights, state, the rounded copy.
-  double bytes_moved(const Share& share) const;
+  /// Enqueues the norms that the update needs before it, where it needs some. norm_sums() is then
+  /// to be added up over the ranks that update parts.
+  void measure_norms(const std::vector<Share>& shares);
+  View norm_sums() const { return norms_ ? norms_->sums() : View(); }
+  /// Enqueues the update of the shares' ranges from their gradients; see UpdateKernels.
+  void update(const std::vector<Share>& shares, StepScalars* scalars);
 
   std::size_t bytes() const;
 
  private:
+  void update(const Share& share, const StepScalars* scalars);
+  double bytes_moved(const Share& share) const;
   SgdSettings sgd_settings() const;
   UpdateRange operands(const Share& share) const;
   Buffer decay_flags() const;
@@ -139,6 +140,7 @@ class Optimizer {
   const ParameterTable& table_;
   const Weights& weights_;
   const UpdateKernels& kernels_;
+  Recorder& recorder_;
   FlatBuffer state_a_;
   FlatBuffer state_b_;  // Adam's
   Buffer decayed_;      // a byte a chunk; empty when everything decays

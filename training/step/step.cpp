@@ -11,7 +11,7 @@
 namespace shakedown::training {
 
 void Step::run(const LoadBatch& load_batch, double learning_rate) {
-  timeline_.begin_step();  // where the previous step ends, however late the host is
+  recorder_.begin_step();  // where the previous step ends, however late the host is
   limit_host_lead();
   backend_.session->progress();
   const ProfilerRange named(device(), "step");
@@ -20,12 +20,12 @@ void Step::run(const LoadBatch& load_batch, double learning_rate) {
   for (int m = 0; m < micro_batches(); ++m) {
     if (computes()) {
       load_batch(m);
-      timeline_.mark(Phase::input);
+      recorder_.mark(Phase::input);
     }
     if (m == 0 && before_update_) before_update_();
     replays ? graphs_->launch(m) : enqueue(m);
   }
-  model_.network().count_batches(strategy_->sums_micro_batches() ? 1 : settings_.accumulate);
+  model_.network().count_batches(plan().sums > 0 ? 1 : settings_.accumulate);
   end_step();
   if (replays)
     ++graph_steps_;
@@ -37,25 +37,25 @@ void Step::run(const LoadBatch& load_batch, double learning_rate) {
 /// step.
 void Step::enqueue(int micro_batch) {
   if (computes()) {
-    if (micro_batch == 0) strategy_->begin_update();
+    if (micro_batch == 0) strategy_->before(Next::update, 0);
     forward();
     backward(micro_batch, [this](int block) { model_.network().backward(block); });
     if (!exchanges_after(micro_batch)) return;
+  }
+  for (int round = 0; round < plan().rounds; ++round) {
     const std::vector<Share> shares = finish_exchange(micro_batch);
     if (!is_last(micro_batch)) return;
-    update(shares);
-  } else {
-    serve();
+    if (computes() || !shares.empty()) apply(shares);
+    publish();
   }
-  publish();
 }
 
 void Step::forward() {
   for (int block = 0; block < model_.network().blocks(); ++block) {
     const ProfilerRange named(device(), forward_names_[static_cast<std::size_t>(block)]);
-    strategy_->before_forward(block);
+    strategy_->before(Next::forward, block);
     model_.network().forward(block, Pass::training);
-    timeline_.mark(Phase::forward, block);
+    recorder_.mark(Phase::forward, block);
   }
 }
 
@@ -66,53 +66,41 @@ void Step::backward(int micro_batch, Compute&& compute) {
   for (int block = network.blocks() - 1; block >= 0; --block) {
     const ProfilerRange named(device(), backward_names_[static_cast<std::size_t>(block)]);
     const Range range = network.block_range(block);
-    strategy_->before_backward(block);
+    strategy_->before(Next::backward, block);
     compute(block);
     if (!exchanges_each()) add_to_sum(range, network.weights().gradients(range), micro_batch);
-    timeline_.mark(Phase::backward, block);
+    recorder_.mark(Phase::backward, block);
     if (exchanges_after(micro_batch)) strategy_->gradients_ready(block);
   }
 }
 
 std::vector<Share> Step::finish_exchange(int micro_batch) {
   const std::vector<Share> shares = strategy_->finish();
-  timeline_.mark(Phase::exchange);
+  recorder_.mark(Phase::exchange);
   if (exchanges_each()) {
     for (const Share& share : shares) add_to_sum(share.range, share.gradient, micro_batch);
-    timeline_.mark(Phase::update);
+    recorder_.mark(Phase::update);
   }
   return shares;
 }
 
-void Step::update(const std::vector<Share>& shares) {
-  model_.check_finite(shares);
-  model_.measure_norms(shares);
-  timeline_.mark(Phase::update);
+/// The update of a rank that computes, and of one that serves.
+void Step::apply(const std::vector<Share>& shares) {
+  if (!plan().agreed) model_.check_finite(shares);
+  model_.optimizer().measure_norms(shares);
+  recorder_.mark(Phase::update);
   strategy_->agree_on_finite();
-  strategy_->add_up(model_.norm_sums());
-  timeline_.mark(Phase::exchange);
-  model_.update(shares);
+  strategy_->add_up(model_.optimizer().norm_sums());
+  recorder_.mark(Phase::exchange);
+  model_.optimizer().update(shares, model_.scalars());
   model_.finish_update();
-  timeline_.mark(Phase::update);
-}
-
-void Step::serve() {
-  strategy_->serve({[&](const Share& share) {
-                      timeline_.mark(Phase::exchange);
-                      model_.measure_norms({share});
-                      model_.update({share});
-                      timeline_.mark(Phase::update);
-                    },
-                    [&] {
-                      model_.finish_update();
-                      timeline_.mark(Phase::update);
-                    }});
+  recorder_.mark(Phase::update);
 }
 
 void Step::publish() {
   const ProfilerRange named(device(), "publish");
-  strategy_->publish();
-  timeline_.mark(Phase::exchange);
+  strategy_->publish(Published::update);
+  recorder_.mark(Phase::exchange);
 }
 
 /// The sum over the micro-batches; after the last one, `gradient` becomes their average.
@@ -142,59 +130,59 @@ void Step::compute_gradients(const std::function<void(int block)>& ready) {
   Network& network = model_.network();
   for (int block = 0; block < network.blocks(); ++block) network.forward(block, Pass::training);
   for (int block = network.blocks() - 1; block >= 0; --block) {
-    strategy_->before_backward(block);
+    strategy_->before(Next::backward, block);
     network.backward(block);
     ready(block);
   }
 }
 
 void Step::exchange_alone() {
-  timeline_.begin_step();
+  recorder_.begin_step();
   limit_host_lead();
   const int blocks = model_.network().blocks();
-  if (computes()) {
-    strategy_->begin_update();
-    const int times = exchanges_each() ? settings_.accumulate : 1;
-    for (int i = 0; i < times; ++i) {
-      for (int block = 0; block < blocks; ++block) strategy_->before_forward(block);
-      for (int block = blocks - 1; block >= 0; --block) {
-        strategy_->before_backward(block);
-        strategy_->gradients_ready(block);
-      }
-      strategy_->finish();
+  const int times = computes() && exchanges_each() ? settings_.accumulate : 1;
+  if (computes()) strategy_->before(Next::update, 0);
+  for (int i = 0; i < times; ++i) {
+    if (i > 0) strategy_->finish();
+    for (int block = 0; computes() && block < blocks; ++block)
+      strategy_->before(Next::forward, block);
+    for (int block = blocks - 1; computes() && block >= 0; --block) {
+      strategy_->before(Next::backward, block);
+      strategy_->gradients_ready(block);
     }
-  } else {
-    strategy_->serve({[](const Share&) {}, [] {}});
   }
-  end_exchange();
+  end_exchange([this] { strategy_->finish(); });
 }
 
 void Step::exchange_gradients(const WriteGradients& write, const ReadShare& read) {
-  timeline_.begin_step();
+  recorder_.begin_step();
   limit_host_lead();
   const Network& network = model_.network();
-  if (!computes()) strategy_->serve({read, [] {}});
-  for (int m = 0; computes() && m < settings_.accumulate; ++m) {
-    if (m == 0) strategy_->begin_update();
-    for (int block = 0; block < network.blocks(); ++block) strategy_->before_forward(block);
+  const int last = micro_batches() - 1;
+  for (int m = 0; computes() && m <= last; ++m) {
+    if (m == 0) strategy_->before(Next::update, 0);
+    for (int block = 0; block < network.blocks(); ++block) strategy_->before(Next::forward, block);
     backward(m, [&](int block) {
       const Range range = network.block_range(block);
       write(network.weights().gradients(range), range, m);
     });
-    if (!exchanges_after(m)) continue;
-    const std::vector<Share> shares = finish_exchange(m);
-    if (is_last(m))
-      for (const Share& share : shares) read(share);
+    if (m < last && exchanges_each()) finish_exchange(m);
   }
-  end_exchange();
+  end_exchange([&] {
+    for (const Share& share : finish_exchange(last)) read(share);
+  });
 }
 
-/// What follows an exchange whose gradients are not applied.
-void Step::end_exchange() {
-  if (computes()) strategy_->agree_on_finite();
-  model_.discard_update();
-  strategy_->publish_alone();
-  timeline_.mark(Phase::exchange);
+/// The end of an exchange whose gradients are not applied; `finish` finishes it.
+template <class Finish>
+void Step::end_exchange(Finish&& finish) {
+  for (int round = 0; round < plan().rounds; ++round) {
+    finish();
+    strategy_->agree_on_finite();
+    model_.discard_update();
+    strategy_->publish(Published::exchange);
+  }
+  recorder_.mark(Phase::exchange);
   end_step();
 }
 
@@ -203,7 +191,7 @@ Step::Step(const EngineSettings& settings, Backend& backend, ModelState& model)
       backend_(backend),
       model_(model),
       stream_(model.stream()),
-      timeline_(*backend.device) {
+      recorder_(model.network().recorder()) {
   for (auto& event : step_done_) event = device().make_event();
   for (const std::string& block : block_names(settings.network.architecture)) {
     forward_names_.push_back("forward " + block);
@@ -224,16 +212,15 @@ void Step::use_strategy(const StrategyOptions& options, Communicator& ranks) {
   const Network& network = model_.network();
   strategy_ = settings_.make_strategy(
       *entry_, {device(), stream_, ranks, network.table(), network.weights(), model_.scalars(),
-                scales_loss(), settings_.strategy, timeline_});
-  model_.use(*strategy_, *entry_, scales_loss());
+                scales_loss(), settings_.strategy, recorder_});
+  model_.use(*strategy_, scales_loss());
   sum_ = FlatBuffer();
-  ENSURE(options.invariant == 0 || options.invariant == settings_.accumulate * ranks.size(),
-         "a micro-batch per shard");
-  if (settings_.accumulate > 1 && computes() && !strategy_->sums_micro_batches())
+  ENSURE(plan().sums == 0 || plan().sums == settings_.accumulate, "a micro-batch per shard");
+  if (settings_.accumulate > 1 && computes() && plan().sums == 0)
     sum_ = FlatBuffer(
         device(), stream_, DataType::float32,
-        exchanges_each() ? packed(strategy_->owned()) : whole_weights(network.table()).gradients);
-  if (why_no_graph().empty()) graphs_.emplace(device(), stream_, ranks, timeline_);
+        exchanges_each() ? packed(plan().owned) : whole_weights(network.table()).gradients);
+  if (why_no_graph().empty()) graphs_.emplace(device(), stream_, ranks, recorder_);
 }
 
 void Step::set_repeatable(bool repeatable) {
@@ -271,7 +258,7 @@ void StepGraphs::capture(int micro_batches, const std::function<void(int micro_b
   try {
     for (int m = 0; m < micro_batches; ++m) {
       MarkedGraph& made = captured[static_cast<std::size_t>(m)];
-      made.marks = timeline_.captured(
+      made.marks = recorder_.captured(
           [&] { made.graph = ranks_.capture(device_, compute_, [&] { enqueue(m); }); });
     }
   } catch (const InternalError& error) {
@@ -284,7 +271,7 @@ void StepGraphs::capture(int micro_batches, const std::function<void(int micro_b
 
 void StepGraphs::launch(int micro_batch) {
   const MarkedGraph& made = graphs().at(static_cast<std::size_t>(micro_batch));
-  timeline_.launched(made.marks);
+  recorder_.launched(made.marks);
   made.graph->launch(compute_);
 }
 

@@ -12,22 +12,22 @@
 #include "common/backend.hpp"
 #include "common/communicator.hpp"
 #include "common/device.hpp"
-#include "training/exchange/timeline.hpp"
+#include "resnet/recorder.hpp"
 #include "training/step/model_state.hpp"
 
 namespace shakedown::training {
 
 /// A graph per micro-batch, between which its batches are loaded. A step that is traced has graphs
-/// of its own, which record the timeline's events. Everything that a graph reads and writes must
+/// of its own, which record the trace's events. Everything that a graph reads and writes must
 /// stay where it is for as long as this lives.
 class StepGraphs {
  public:
   /// `ranks` exchange in the step.
-  StepGraphs(Device& device, Stream& compute, Communicator& ranks, Timeline& timeline)
-      : device_(device), compute_(compute), ranks_(ranks), timeline_(timeline) {}
+  StepGraphs(Device& device, Stream& compute, Communicator& ranks, Recorder& recorder)
+      : device_(device), compute_(compute), ranks_(ranks), recorder_(recorder) {}
 
   /// Whether there are graphs of the step that comes next, traced or not.
-  bool captured() const { return !graphs_[timeline_.tracing() ? 1 : 0].empty(); }
+  bool captured() const { return !graphs_[recorder_.tracing() ? 1 : 0].empty(); }
   /// Captures them, of what `enqueue(micro_batch)` enqueues. It must have run once before:
   /// libraries load and connect what they need when they are first used. Collective.
   void capture(int micro_batches, const std::function<void(int micro_batch)>& enqueue);
@@ -40,12 +40,12 @@ class StepGraphs {
     std::unique_ptr<Graph> graph;
     Marks marks;
   };
-  std::vector<MarkedGraph>& graphs() { return graphs_[timeline_.tracing() ? 1 : 0]; }
+  std::vector<MarkedGraph>& graphs() { return graphs_[recorder_.tracing() ? 1 : 0]; }
 
   Device& device_;
   Stream& compute_;
   Communicator& ranks_;
-  Timeline& timeline_;
+  Recorder& recorder_;
   std::array<std::vector<MarkedGraph>, 2> graphs_;  // by whether they are traced
 };
 
@@ -93,13 +93,13 @@ class Step {
   long graph_steps() const { return graph_steps_; }
 
   const EngineSettings& settings() const { return settings_; }
-  Timeline& timeline() { return timeline_; }
+  Recorder& recorder() const { return recorder_; }
   const Strategy& strategy() const { return *strategy_; }
   const StrategyEntry& strategy_entry() const { return *entry_; }
-  /// Whether this rank computes on a part of the batch, and how many ranks do.
-  bool computes() const { return entry_->computes(backend_.world->rank()); }
-  int ranks_computing() const { return entry_->computing(backend_.world->size()); }
-  int first_computing() const { return entry_->first_computing(); }
+  const Plan& plan() const { return strategy_->plan(); }
+  bool computes() const { return plan().computes; }
+  int ranks_computing() const { return plan().ranks_computing; }
+  int first_computing() const { return plan().first_computing; }
   /// The type in which gradients are exchanged.
   DataType exchanged_type() const;
   /// Bytes of the sums over micro-batches.
@@ -111,14 +111,14 @@ class Step {
   template <class Compute>
   void backward(int micro_batch, Compute&& compute);
   std::vector<Share> finish_exchange(int micro_batch);
-  void update(const std::vector<Share>& shares);
-  void serve();
+  void apply(const std::vector<Share>& shares);
   void publish();
-  void end_exchange();
+  template <class Finish>
+  void end_exchange(Finish&& finish);
 
   int micro_batches() const { return computes() ? settings_.accumulate : 1; }
-  bool is_last(int micro_batch) const { return micro_batch + 1 == settings_.accumulate; }
-  bool exchanges_each() const { return strategy_->exchanges_each_micro_batch(); }
+  bool is_last(int micro_batch) const { return micro_batch + 1 == micro_batches(); }
+  bool exchanges_each() const { return plan().each_micro_batch; }
   bool exchanges_after(int micro_batch) const { return exchanges_each() || is_last(micro_batch); }
   void add_to_sum(Range range, View gradient, int micro_batch);
   void limit_host_lead();
@@ -130,7 +130,7 @@ class Step {
   Backend& backend_;
   ModelState& model_;
   Stream& stream_;
-  Timeline timeline_;
+  Recorder& recorder_;
   Communicator* ranks_ = nullptr;  // the strategy's
   const StrategyEntry* entry_ = nullptr;
   std::unique_ptr<Strategy> strategy_;

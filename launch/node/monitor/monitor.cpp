@@ -154,54 +154,37 @@ ExitCode monitor_hosts(const MonitorOptions& options, const MpiSession& session,
   return output.finish();
 }
 
-std::optional<Fault> injected(const MonitorOptions& options, const MpiSession& session) {
-  const auto fault = parse_fault(options.fault, {FaultKind::stall}, session.world_size());
-  if (fault) say(session, line_of(*fault));
-  return fault;
-}
-
 }  // namespace
 
-struct GpuMonitor::State {
-  State(const MonitorOptions& given, const MpiSession& whole) : options(given), session(whole) {
-    const auto fault = injected(options, session);
-    if (session.is_root() && !options.save_readings.empty())
-      check_writable({"--save-readings", options.save_readings});
-    const NodeMap nodes = map_nodes(session.hosts(), options.pretend_nodes);
-    const int rank = session.rank();
-    readers = session.split(nodes.local_rank[static_cast<std::size_t>(rank)] == 0 ? 0 : -1);
-    const std::string& node = nodes.name_of(rank);
-    if (readers) monitor.emplace(options, node, fault && nodes.name_of(fault->rank) == node);
-  }
-
-  const MonitorOptions& options;
-  const MpiSession& session;
-  std::unique_ptr<MpiSession> readers;  // the lowest ranks of the hosts; null on the others
+ExitCode gpu_monitor(const MonitorOptions& options, const OptionSet& set, MpiSession& session) {
+  check_distinct({{"--record", options.record}, {"--save-readings", options.save_readings}});
+  session.set_timeout(options.timeout_s);
+  Record record(session.is_root() ? options.record : "");
+  const auto fault = parse_fault(options.fault, {FaultKind::stall}, session.world_size());
+  if (fault) say(session, line_of(*fault));
+  if (session.is_root() && !options.save_readings.empty())
+    check_writable({"--save-readings", options.save_readings});
+  const NodeMap nodes = map_nodes(session.hosts(), options.pretend_nodes);
+  const auto rank = static_cast<std::size_t>(session.rank());
+  const std::string& node = nodes.name_of(session.rank());
+  const auto readers = session.split(nodes.local_rank[rank] == 0 ? 0 : -1);
   std::optional<HostMonitor> monitor;
-};
-
-GpuMonitor::GpuMonitor(const MonitorOptions& options, const MpiSession& session)
-    : state_(std::make_unique<State>(options, session)) {}
-
-GpuMonitor::~GpuMonitor() = default;
-
-Json GpuMonitor::identity() const {
-  Json fields = Json::object();
-  if (state_->monitor && state_->monitor->host().driver_version)
-    fields["driver"] = *state_->monitor->host().driver_version;
-  return fields;
-}
-
-ExitCode GpuMonitor::run(Record& record, Json& cost) {
-  const StopSignals signals;  // of ranks that wait, too: none of them ends before the others
-  if (!state_->readers) {
-    state_->session.wait_idle();
-    return ExitCode::pass;
-  }
-  const ExitCode code =
-      monitor_hosts(state_->options, *state_->readers, signals, *state_->monitor, record, cost);
-  state_->session.barrier();
-  return code;
+  if (readers) monitor.emplace(options, node, fault && nodes.name_of(fault->rank) == node);
+  Json run = describe_process(set, session.hosts(), session.boot_ids());
+  if (monitor && monitor->host().driver_version) run["driver"] = *monitor->host().driver_version;
+  record.write("run", run);
+  Json cost = Json::object();
+  const auto monitored = [&] {
+    const StopSignals signals;  // of ranks that wait, too: none of them ends before the others
+    if (!readers) {
+      session.wait_idle();
+      return ExitCode::pass;
+    }
+    const ExitCode code = monitor_hosts(options, *readers, signals, *monitor, record, cost);
+    session.barrier();
+    return code;
+  };
+  return recorded(record, monitored, cost);
 }
 
 namespace {

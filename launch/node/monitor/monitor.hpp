@@ -1,7 +1,6 @@
 // The options of bin/gpu_monitor.
 #pragma once
 
-#include <memory>
 #include <string>
 
 #include "common/mpi_session.hpp"
@@ -30,27 +29,9 @@ struct MonitorOptions {
 
 void declare_options(OptionSet& options, MonitorOptions& values);
 
-// bin/gpu_monitor: the GPUs of all hosts of a job, read at the same times.
-
-class GpuMonitor {
- public:
-  /// Loads the driver on each host, by its lowest rank. Collective.
-  GpuMonitor(const MonitorOptions& options, const MpiSession& session);
-  ~GpuMonitor();
-  GpuMonitor(const GpuMonitor&) = delete;
-  GpuMonitor& operator=(const GpuMonitor&) = delete;
-
-  /// For the "run" record: the driver of rank 0, where it is known.
-  Json identity() const;
-
-  /// Reads, prints and records until a limit or a signal. The lowest rank of each host reads; the
-  /// others wait. Collective. Inconclusive where a host's GPUs, or one of them, could not be read.
-  /// `cost`: gets what the monitor itself used, on rank 0, as fields of a record.
-  ExitCode run(Record& record, Json& cost);
-
- private:
-  struct State;
-  std::unique_ptr<State> state_;
-};
+/// bin/gpu_monitor: reads, prints and records the GPUs of all hosts of a job, at the same times,
+/// until a limit or a signal. The lowest rank of each host reads; the others wait. Collective.
+/// Inconclusive where a host's GPUs, or one of them, could not be read.
+ExitCode gpu_monitor(const MonitorOptions& options, const OptionSet& set, MpiSession& session);
 
 }  // namespace shakedown::node

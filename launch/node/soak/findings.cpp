@@ -303,39 +303,50 @@ double share_of_time(const std::vector<Window>& windows, std::size_t rank,
   return known > 0 ? with / known : kUnknown;
 }
 
-void judge_throttling(const std::vector<Window>& windows, const std::vector<RankIdentity>& ranks,
-                      std::vector<Verdict>& verdicts) {
+/// The windows of one rank, and verdicts on it.
+struct OfRank {
+  const std::vector<Window>& windows;
+  const std::vector<RankIdentity>& ranks;
+  std::size_t rank;
+  std::vector<Verdict>& verdicts;
+
+  const RankIdentity& identity() const { return ranks[rank]; }
+  Verdict& add(const char* check, Outcome outcome, std::optional<Class> class_,
+               const std::string& cause, const std::string& action) const {
+    const int number = static_cast<int>(rank);
+    Verdict verdict = on_rank(number, identity(), check);
+    verdict.outcome = outcome;
+    verdict.class_ = class_;
+    verdict.cause = fmt::format("{}: {}", place_of(number, identity()), cause);
+    verdict.action = action;
+    verdicts.push_back(verdict);
+    return verdicts.back();
+  }
+};
+
+void judge_throttling(const OfRank& of) {
   constexpr double kThermalRemark = 0.01;
   constexpr double kThermalFail = 0.05;
-  for (std::size_t r = 0; r < ranks.size(); ++r) {
-    const double slowdown = share_of_time(windows, r, &RankWindow::hardware_slowdown_share);
-    const double thermal = share_of_time(windows, r, &RankWindow::thermal_share);
-    Verdict verdict = on_rank(static_cast<int>(r), ranks[r], "throttling");
-    verdict.class_ = Class::environment;
-    const std::string place = place_of(static_cast<int>(r), ranks[r]);
-    if (slowdown > 0) {
-      verdict.outcome = Outcome::fail;
-      verdict.cause = fmt::format("{}: hardware slowdown or power brake in {:.2g} % of the time",
-                                  place, 100 * slowdown);
-      verdict.action = "inspect power supply and cooling";
-      verdicts.push_back(verdict);
-    }
-    if (thermal > kThermalRemark) {
-      verdict.outcome = thermal > kThermalFail ? Outcome::fail : Outcome::warn;
-      verdict.cause =
-          fmt::format("{}: thermal slowdown in {:.2g} % of the time{}", place, 100 * thermal,
-                      thermal > kThermalFail ? "" : ": it fails above 5 %");
-      verdict.action = "inspect cooling";
-      verdicts.push_back(verdict);
-    }
-  }
+  const double slowdown = share_of_time(of.windows, of.rank, &RankWindow::hardware_slowdown_share);
+  const double thermal = share_of_time(of.windows, of.rank, &RankWindow::thermal_share);
+  const auto add = [&](bool fails, const std::string& cause, const char* action) {
+    of.add("throttling", fails ? Outcome::fail : Outcome::warn, Class::environment, cause, action);
+  };
+  if (slowdown > 0)
+    add(true,
+        fmt::format("hardware slowdown or power brake in {:.2g} % of the time", 100 * slowdown),
+        "inspect power supply and cooling");
+  if (thermal > kThermalRemark)
+    add(thermal > kThermalFail,
+        fmt::format("thermal slowdown in {:.2g} % of the time{}", 100 * thermal,
+                    thermal > kThermalFail ? "" : ": it fails above 5 %"),
+        "inspect cooling");
 }
 
-double sum_of_errors(const std::vector<Window>& windows, std::size_t rank,
-                     double HealthDelta::*count) {
+double sum_of_errors(const OfRank& of, double HealthDelta::*count) {
   double sum = 0;
-  for (const Window& window : windows) {
-    const double errors = window.ranks[rank].errors.*count;
+  for (const Window& window : of.windows) {
+    const double errors = window.ranks[of.rank].errors.*count;
     if (std::isfinite(errors)) sum += errors;
   }
   return sum;
@@ -353,93 +364,69 @@ constexpr Watched kWatched[] = {
     {"thermal slowdown", [](const RankWindow& w) { return w.thermal_share; }},
 };
 
-void judge_unknown(const std::vector<Window>& windows, const std::vector<RankIdentity>& ranks,
-                   std::vector<Verdict>& verdicts) {
-  for (std::size_t r = 0; r < ranks.size(); ++r) {
-    if (windows.empty() || ranks[r].uuid.empty() || !ranks[r].stalled.empty()) continue;
-    std::vector<std::string> unknown;
-    for (const Watched& watched : kWatched) {
-      if (watched.of_ecc && ranks[r].lacks_ecc) continue;
-      const auto is_known = [&](const Window& window) {
-        return std::isfinite(watched.value(window.ranks[r]));
-      };
-      const auto known = std::count_if(windows.begin(), windows.end(), is_known);
-      if (2 * known < std::ssize(windows) || !is_known(windows.back()))
-        unknown.push_back(
-            fmt::format("{} in {} of {}{}", watched.what, known, windows.size(),
-                        known > 0 && !is_known(windows.back()) ? ", not the last" : ""));
-    }
-    if (unknown.empty()) continue;
-    Verdict verdict = on_rank(static_cast<int>(r), ranks[r], "health-unknown");
-    verdict.outcome = Outcome::inconclusive;
-    verdict.cause = fmt::format("{}: windows in which its health could be read: {}",
-                                place_of(static_cast<int>(r), ranks[r]), fmt::join(unknown, "; "));
-    verdict.action = "run bin/node_check: it says why NVML cannot be read";
-    verdicts.push_back(verdict);
+void judge_unknown(const OfRank& of) {
+  const RankIdentity& identity = of.identity();
+  if (of.windows.empty() || identity.uuid.empty() || !identity.stalled.empty()) return;
+  std::vector<std::string> unknown;
+  for (const Watched& watched : kWatched) {
+    if (watched.of_ecc && identity.lacks_ecc) continue;
+    const auto is_known = [&](const Window& window) {
+      return std::isfinite(watched.value(window.ranks[of.rank]));
+    };
+    const auto known = std::ranges::count_if(of.windows, is_known);
+    const bool to_the_end = is_known(of.windows.back());
+    if (2 * known < std::ssize(of.windows) || !to_the_end)
+      unknown.push_back(fmt::format("{} in {} of {}{}", watched.what, known, of.windows.size(),
+                                    known > 0 && !to_the_end ? ", not the last" : ""));
   }
+  if (!unknown.empty())
+    of.add("health-unknown", Outcome::inconclusive, {},
+           fmt::format("windows in which its health could be read: {}", fmt::join(unknown, "; ")),
+           "run bin/node_check: it says why NVML cannot be read");
 }
 
 /// What the driver counted, and what it did not answer. Corrected errors are a warning.
-void judge_errors(const std::vector<Window>& windows, const std::vector<RankIdentity>& ranks,
-                  std::vector<Verdict>& verdicts) {
-  for (std::size_t r = 0; r < ranks.size(); ++r) {
-    const auto add = [&](Outcome outcome, const std::string& cause, const char* action) {
-      Verdict verdict = on_rank(static_cast<int>(r), ranks[r], "driver-errors");
-      verdict.outcome = outcome;
-      verdict.class_ = Class::hardware;
-      verdict.cause = fmt::format("{}: {}", place_of(static_cast<int>(r), ranks[r]), cause);
-      verdict.action = action;
-      verdicts.push_back(verdict);
-    };
-    const double uncorrected = sum_of_errors(windows, r, &HealthDelta::ecc_uncorrected);
-    const double corrected = sum_of_errors(windows, r, &HealthDelta::ecc_corrected);
-    const double links = sum_of_errors(windows, r, &HealthDelta::nvlink_errors);
-    if (uncorrected > 0)
-      add(Outcome::fail, fmt::format("{:.0f} uncorrected ECC errors", uncorrected),
-          "reset the GPU; replace it if they come back");
-    if (ranks[r].lacks_ecc)
-      add(Outcome::warn,
-          "no ECC, or it is off: errors of its memory are found by the memory load alone", "");
-    if (ranks[r].remap_pending) add(Outcome::fail, "memory waits to be remapped", "reset the GPU");
-    if (corrected > 0)
-      add(Outcome::warn, fmt::format("{:.0f} corrected ECC errors", corrected), "");
-    if (links > 0)
-      add(Outcome::warn, fmt::format("{:.0f} NVLink CRC, replay or recovery errors", links),
-          "inspect the GPU's NVLinks: bin/link_matrix");
-    if (!ranks[r].stalled.empty())
-      add(Outcome::fail, fmt::format("the driver does not answer: {}", ranks[r].stalled),
-          "drain the node, reset the GPU or reboot");
-  }
+void judge_errors(const OfRank& of) {
+  const auto add = [&](bool holds, Outcome outcome, const std::string& cause,
+                       const char* action = "") {
+    if (holds) of.add("driver-errors", outcome, Class::hardware, cause, action);
+  };
+  const RankIdentity& identity = of.identity();
+  const double uncorrected = sum_of_errors(of, &HealthDelta::ecc_uncorrected);
+  const double corrected = sum_of_errors(of, &HealthDelta::ecc_corrected);
+  const double links = sum_of_errors(of, &HealthDelta::nvlink_errors);
+  add(uncorrected > 0, Outcome::fail, fmt::format("{:.0f} uncorrected ECC errors", uncorrected),
+      "reset the GPU; replace it if they come back");
+  add(identity.lacks_ecc, Outcome::warn,
+      "no ECC, or it is off: errors of its memory are found by the memory load alone");
+  add(identity.remap_pending, Outcome::fail, "memory waits to be remapped", "reset the GPU");
+  add(corrected > 0, Outcome::warn, fmt::format("{:.0f} corrected ECC errors", corrected));
+  add(links > 0, Outcome::warn, fmt::format("{:.0f} NVLink CRC, replay or recovery errors", links),
+      "inspect the GPU's NVLinks: bin/link_matrix");
+  add(!identity.stalled.empty(), Outcome::fail,
+      fmt::format("the driver does not answer: {}", identity.stalled),
+      "drain the node, reset the GPU or reboot");
 }
 
 /// The XIDs of the windows. Warnings are remarks.
-void judge_xids(const std::vector<Window>& windows, const std::vector<RankIdentity>& ranks,
-                std::vector<Verdict>& verdicts) {
-  for (std::size_t r = 0; r < ranks.size(); ++r) {
-    std::vector<KernelEvent> events;
-    for (const Window& window : windows)
-      if (r < window.kernel_events.size() && window.kernel_events[r])
-        events.insert(events.end(), window.kernel_events[r]->begin(),
-                      window.kernel_events[r]->end());
-    const auto same_host = [&](const RankIdentity& rank) { return rank.host == ranks[r].host; };
-    const bool first = std::find_if(ranks.begin(), ranks.end(), same_host) - ranks.begin() ==
-                       static_cast<std::ptrdiff_t>(r);
-    for (const Judgement& judgement : judge_kernel_events(events)) {
-      const bool of_switch = judgement.class_ == Class::infrastructure;  // seen by all its ranks
-      if (judgement.outcome == Outcome::pass || (of_switch && !first)) continue;
-      Verdict verdict = on_rank(static_cast<int>(r), ranks[r], "xid");
-      if (of_switch) {
-        verdict.scope = Scope::node;
-        verdict.name = ranks[r].host;
-      }
-      verdict.outcome =
-          judgement.outcome == Outcome::unknown ? Outcome::inconclusive : *judgement.outcome;
-      verdict.class_ = judgement.class_;
-      verdict.cause = fmt::format("{}: during the soak: {}",
-                                  place_of(static_cast<int>(r), ranks[r]), judgement.cause);
-      verdict.action = judgement.action;
-      verdicts.push_back(verdict);
-    }
+void judge_xids(const OfRank& of) {
+  std::vector<KernelEvent> events;
+  for (const Window& window : of.windows)
+    if (of.rank < window.kernel_events.size() && window.kernel_events[of.rank])
+      events.insert(events.end(), window.kernel_events[of.rank]->begin(),
+                    window.kernel_events[of.rank]->end());
+  const std::string& host = of.identity().host;
+  const bool is_first = std::ranges::find(of.ranks, host, &RankIdentity::host) ==
+                        of.ranks.begin() + static_cast<std::ptrdiff_t>(of.rank);
+  for (const Judgement& judgement : judge_kernel_events(events)) {
+    const bool of_switch = judgement.class_ == Class::infrastructure;  // seen by all its ranks
+    if (judgement.outcome == Outcome::pass || (of_switch && !is_first)) continue;
+    Verdict& verdict = of.add(
+        "xid", judgement.outcome == Outcome::unknown ? Outcome::inconclusive : *judgement.outcome,
+        judgement.class_, "during the soak: " + judgement.cause, judgement.action);
+    if (!of_switch) continue;
+    verdict.scope = Scope::node;
+    verdict.name = host;
   }
 }
 
@@ -447,10 +434,8 @@ void judge_xids(const std::vector<Window>& windows, const std::vector<RankIdenti
 
 void judge_health(const std::vector<Window>& windows, const std::vector<RankIdentity>& ranks,
                   std::vector<Verdict>& verdicts) {
-  judge_unknown(windows, ranks, verdicts);
-  judge_throttling(windows, ranks, verdicts);
-  judge_errors(windows, ranks, verdicts);
-  judge_xids(windows, ranks, verdicts);
+  for (const auto judge : {judge_unknown, judge_throttling, judge_errors, judge_xids})
+    for (std::size_t rank = 0; rank < ranks.size(); ++rank) judge({windows, ranks, rank, verdicts});
 }
 
 std::vector<std::string> unknown_health(const std::vector<Window>& windows,

@@ -3,39 +3,31 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <map>
 #include <vector>
+
+#include "common/ballot.hpp"
 
 namespace shakedown::node {
 
 Ruling vote(std::span<const TileRecord> jurors) {
   Ruling ruling;
-  std::map<std::uint64_t, std::size_t> votes;  // of the steady jurors
+  std::vector<const std::uint64_t*> hashes;  // the unsteady jurors have no vote
   for (std::size_t i = 0; i < jurors.size(); ++i) {
-    if (jurors[i].differing > 0)
-      ruling.wrong.push_back(static_cast<int>(i));
-    else
-      ++votes[jurors[i].first];
+    const bool steady = jurors[i].differing == 0;
+    hashes.push_back(steady ? &jurors[i].first : nullptr);
+    if (!steady) ruling.wrong.push_back(static_cast<int>(i));
   }
-  if (votes.empty()) {
+  if (ruling.wrong.size() == jurors.size()) {
     if (jurors.size() == 1) return ruling;
     return {{}, {}, "every GPU differs from itself: the products are not reproducible here"};
   }
-  const auto most = std::max_element(
-      votes.begin(), votes.end(), [](const auto& a, const auto& b) { return a.second < b.second; });
-  const bool split = votes.size() > 1;
-  // Of two, the steady one is right; of more, most of all must agree.
-  if (split || jurors.size() > 2) {
-    if (2 * most->second <= jurors.size())
-      return {{},
-              {},
-              jurors.size() == 2 ? "two GPUs differ, both steadily"
-                                 : "no hash has a majority of the GPUs"};
-  }
-  ruling.right = most->first;
-  for (std::size_t i = 0; i < jurors.size(); ++i)
-    if (jurors[i].differing == 0 && jurors[i].first != most->first)
-      ruling.wrong.push_back(static_cast<int>(i));
+  const Ballot ballot = count_votes(hashes);
+  const bool of_two = jurors.size() == 2;  // the steady one is right
+  if (!ballot.majority && !(of_two && ballot.unanimous))
+    return {
+        {}, {}, of_two ? "two GPUs differ, both steadily" : "no hash has a majority of the GPUs"};
+  ruling.right = *hashes[ballot.leader];
+  for (const std::size_t juror : ballot.outvoted) ruling.wrong.push_back(static_cast<int>(juror));
   std::sort(ruling.wrong.begin(), ruling.wrong.end());
   return ruling;
 }

@@ -34,7 +34,15 @@ struct LoadCount {
   double bytes = 0;                 // moved, or read, and verified
   double flop = 0;
   double seconds = 0;  // that the counted work took
-  LoadCount& operator+=(const LoadCount& more);
+  LoadCount& operator+=(const LoadCount& more) {
+    checked += more.checked;
+    wrong += more.wrong;
+    self_compared += more.self_compared;
+    bytes += more.bytes;
+    flop += more.flop;
+    seconds += more.seconds;
+    return *this;
+  }
 };
 
 /// One thing that was wrong, as it goes to the record, the verdict and the capsule. A load reports

@@ -12,9 +12,9 @@
 
 #include "common/device.hpp"
 #include "common/host_device.hpp"
-#include "launch/node/soak/gpu_health.hpp"
 #include "launch/node/soak/jury.hpp"
 #include "launch/node/soak/load.hpp"
+#include "launch/node/soak/placing.hpp"
 #include "launch/node/soak/tile_hash.hpp"
 
 namespace shakedown::node {

@@ -129,7 +129,7 @@ std::unique_ptr<Probe> make_probe(Device& device) {
 namespace {
 
 constexpr int kMostSteps = 1 << 22;
-constexpr std::size_t kReported = 2;  // mismatches of a call: each is tried again
+constexpr std::size_t kReportedProbes = 2;  // mismatches of a call: each is tried again
 
 /// The probe again: address 0 is the probe's own results, any other those of the second one.
 class ProbeAgain final : public Retrial {
@@ -219,7 +219,8 @@ void ProbeLoad::probe_once(LoadCount& count, std::vector<Mismatch>& found,
   count.checked += answers.size();
   note_times(kind, answers);
   for (const WrongProcessor& wrong : ruling.wrong)
-    if (count.wrong++ < kReported) found.push_back(describe(task, wrong, ruling, found.size()));
+    if (count.wrong++ < kReportedProbes)
+      found.push_back(describe(task, wrong, ruling, found.size()));
 }
 
 void ProbeLoad::note_times(ProbeKind kind, std::span<const ProbeAnswer> answers) {

@@ -42,14 +42,12 @@ CopyLoad::CopyLoad(Device& device, const LoadSettings& load, const CopySettings&
     : device_(device),
       load_(load),
       settings_(settings),
-      kernels_(make_word_kernels(device.kind())),
-      stream_(device.make_stream()),
+      checker_(device),
       sources_{Buffer(device, settings.bytes, Place::host),
                Buffer(device, settings.bytes, Place::host)},
       near_(device, settings.bytes),
       far_(device, settings.bytes),
-      back_(device, settings.bytes, Place::host),
-      wrong_(device, sizeof(WordErrors)) {
+      back_(device, settings.bytes, Place::host) {
   for (std::size_t i = 0; i < sources_.size(); ++i) {
     words_[i].seed = derive_seed(load.seed, i);
     fill_on_host(sources_[i], words_[i]);
@@ -87,15 +85,14 @@ std::array<CopyLoad::Leg, 3> CopyLoad::legs_of(int source) const {
 }
 
 WordErrors CopyLoad::copy_and_check(const Leg& leg, const KnownWords& words) {
-  copy(leg.way, leg.to, leg.from, *stream_);
+  copy(leg.way, leg.to, leg.from, checker_.stream());
   if (leg.way == CopyWay::device_to_host) {
-    stream_->synchronize();
+    checker_.stream().synchronize();
     return check_on_host(leg.to, words);
   }
-  const WordErrors none;
-  upload<WordErrors>(device_, *stream_, wrong_.data(), std::span(&none, 1));
-  kernels_->check(leg.to, words, 0, static_cast<WordErrors*>(wrong_.data()), *stream_);
-  return download<WordErrors>(device_, *stream_, wrong_.data(), 1).front();
+  checker_.begin_check();
+  checker_.check(leg.to, words, 0);
+  return checker_.end_check();
 }
 
 void CopyLoad::copy(CopyWay, View to, ConstView from, Stream& stream) {
@@ -110,8 +107,7 @@ Mismatch CopyLoad::describe(const Leg& leg, const KnownWords& words, const WordE
   mismatch.where = fmt::format("{}, offset {:#x} of {}", name_of(leg.way), wrong.first * 8,
                                readable_bytes(static_cast<double>(leg.to.bytes())));
   mismatch.expected = words.word(wrong.first);
-  mismatch.found =
-      download<std::uint64_t>(device_, *stream_, leg.to.slice(wrong.first, 1).data, 1).front();
+  mismatch.found = checker_.word(leg.to, wrong.first);
   mismatch.repeats = settings_.retrials;
   mismatch.reproduced = 0;
   for (int i = 0; i < settings_.retrials; ++i)

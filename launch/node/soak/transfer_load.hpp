@@ -52,6 +52,44 @@ inline std::unique_ptr<WordKernels> make_word_kernels(BackendKind kind) {
   return kind == BackendKind::gpu ? gpu::make_word_kernels() : cpu::make_word_kernels();
 }
 
+/// Known words in device memory, filled and checked by one load on one stream.
+class WordChecker {
+ public:
+  explicit WordChecker(Device& device)
+      : device_(device),
+        stream_(device.make_stream()),
+        kernels_(make_word_kernels(device.kind())),
+        wrong_(device, sizeof(WordErrors)) {}
+
+  Stream& stream() { return *stream_; }
+  void fill(View to, const KnownWords& words) { kernels_->fill(to, words, *stream_); }
+  void begin_check() {
+    const WordErrors none;
+    device_.copy(wrong_.data(), &none, sizeof(none), *stream_);
+  }
+  void check(ConstView found, const KnownWords& words, std::uint64_t index) {
+    kernels_->check(found, words, index, static_cast<WordErrors*>(wrong_.data()), *stream_);
+  }
+  /// Of all checks since begin_check(); waits for them.
+  WordErrors end_check() {
+    return download<WordErrors>(device_, *stream_, wrong_.data(), 1).front();
+  }
+  std::uint64_t word(ConstView from, std::uint64_t index) {
+    const ConstView one = from.slice(static_cast<std::size_t>(index), 1);
+    return download<std::uint64_t>(device_, *stream_, one.data, 1).front();
+  }
+  /// A fault for tests.
+  void flip_bit(View in, std::uint64_t index) {
+    shakedown::flip_bit(device_, *stream_, in, index, 17);
+  }
+
+ private:
+  Device& device_;
+  std::unique_ptr<Stream> stream_;
+  std::unique_ptr<WordKernels> kernels_;
+  Buffer wrong_;
+};
+
 // Verified copies: host to device, within the device, and back, each checked where it arrives.
 
 enum class CopyWay { host_to_device, device_to_device, device_to_host };
@@ -90,13 +128,11 @@ class CopyLoad : public Load {
   Device& device_;
   LoadSettings load_;
   CopySettings settings_;
-  std::unique_ptr<WordKernels> kernels_;
-  std::unique_ptr<Stream> stream_;
+  WordChecker checker_;
   std::array<Buffer, 2> sources_;  // host
   std::array<KnownWords, 2> words_;
   Buffer near_, far_;  // device
   Buffer back_;        // host
-  Buffer wrong_;       // WordErrors
   std::array<double, 3> bytes_{};
   std::uint64_t operations_ = 0;
 };
@@ -104,45 +140,6 @@ class CopyLoad : public Load {
 /// With the fault where load.fault says so: a bit of what arrives on the device.
 std::unique_ptr<CopyLoad> make_copy_load(Device& device, const LoadSettings& load,
                                          const CopySettings& settings);
-
-// Known words in device memory, filled and checked by one load on one stream.
-
-class WordChecker {
- public:
-  explicit WordChecker(Device& device)
-      : device_(device),
-        stream_(device.make_stream()),
-        kernels_(make_word_kernels(device.kind())),
-        wrong_(device, sizeof(WordErrors)) {}
-
-  Stream& stream() { return *stream_; }
-  void fill(View to, const KnownWords& words) { kernels_->fill(to, words, *stream_); }
-  void begin_check() {
-    const WordErrors none;
-    device_.copy(wrong_.data(), &none, sizeof(none), *stream_);
-  }
-  void check(ConstView found, const KnownWords& words, std::uint64_t index) {
-    kernels_->check(found, words, index, static_cast<WordErrors*>(wrong_.data()), *stream_);
-  }
-  /// Of all checks since begin_check(); waits for them.
-  WordErrors end_check() {
-    return download<WordErrors>(device_, *stream_, wrong_.data(), 1).front();
-  }
-  std::uint64_t word(ConstView from, std::uint64_t index) {
-    const ConstView one = from.slice(static_cast<std::size_t>(index), 1);
-    return download<std::uint64_t>(device_, *stream_, one.data, 1).front();
-  }
-  /// A fault for tests.
-  void flip_bit(View in, std::uint64_t index) {
-    shakedown::flip_bit(device_, *stream_, in, index, 17);
-  }
-
- private:
-  Device& device_;
-  std::unique_ptr<Stream> stream_;
-  std::unique_ptr<WordKernels> kernels_;
-  Buffer wrong_;
-};
 
 // Collectives of all ranks with words whose result is known to the bit.
 

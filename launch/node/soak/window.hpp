@@ -13,7 +13,7 @@
 #include "common/nvml.hpp"
 #include "common/program.hpp"
 #include "common/record.hpp"
-#include "launch/node/soak/gpu_health.hpp"
+#include "launch/node/health/facts/at_work.hpp"
 #include "launch/node/soak/load.hpp"
 #include "launch/node/soak/product_load.hpp"
 #include "launch/node/soak/schedule.hpp"

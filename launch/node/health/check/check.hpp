@@ -1,4 +1,4 @@
-// The options of bin/node_check.
+// The options and the steps of bin/node_check.
 #pragma once
 
 #include <string>
@@ -11,6 +11,7 @@
 
 namespace shakedown {
 
+class MpiSession;
 class OptionSet;
 
 }  // namespace shakedown
@@ -27,19 +28,6 @@ struct CheckOptions {
   BackendOptions backend;
 };
 void declare_options(OptionSet& set, CheckOptions& options);
-
-}  // namespace shakedown::node
-
-namespace shakedown {
-
-// The steps of bin/node_check.
-
-class MpiSession;
-class OptionSet;
-
-}  // namespace shakedown
-
-namespace shakedown::node {
 
 /// Reads and judges all nodes of the job, prints and records what was found; then, where the nodes
 /// are fit for it, sums over all ranks while the links are looked at. Collective.

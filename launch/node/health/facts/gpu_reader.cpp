@@ -7,8 +7,8 @@
 #include <array>
 #include <chrono>
 #include <cmath>
+#include <future>
 #include <string_view>
-#include <thread>
 #include <utility>
 #include <vector>
 
@@ -19,25 +19,55 @@ namespace {
 
 using LibraryHandle = std::shared_ptr<const nvml::Library>;
 
-/// A sequence of calls and what it has read so far, which it fills for as long as it runs.
+/// A sequence of calls, in a thread of its own, and what it has read so far, which it fills for as
+/// long as it runs. At a call that is late the thread is left to itself.
 template <class Result>
-struct Task {
+class Task {
+ public:
   template <class Body>
-  Task(const CallLimits& limits, Result start, Body body)
-      : result(std::make_shared<Result>(std::move(start))),
-        calls(limits,
-              [result = result, body](WatchedCalls::Caller& call) { body(call, *result); }) {}
-  std::shared_ptr<Result> result;
-  WatchedCalls calls;
+  Task(const Caller::Limits& limits, Result start, Body body)
+      : read_(std::make_shared<Result>(std::move(start))) {
+    auto promise = std::make_shared<std::promise<const char*>>();
+    late_ = promise->get_future();
+    ended_ = start_detached<void>([limits, body, read = read_, promise = std::move(promise)] {
+      try {
+        Caller call(limits, [&](const char* name) { promise->set_value(name); });
+        body(call, *read);
+      } catch (const Caller::GivenUp&) {
+        return;
+      }
+      promise->set_value(nullptr);
+    });
+  }
+
+  /// Waits until the sequence has ended or a call is late, which is added to `stalled`.
+  Result wait(std::vector<std::string> Result::*stalled) {
+    const char* const call = late_.get();
+    is_late_ = call != nullptr;
+    Result read = *read_;
+    if (is_late_) (read.*stalled).emplace_back(call);
+    return read;
+  }
+  /// Whether the late call has still not returned.
+  bool is_stuck() const {
+    return is_late_ && ended_.wait_for(std::chrono::seconds(0)) != std::future_status::ready;
+  }
+
+ private:
+  std::shared_ptr<Result> read_;
+  std::future<const char*> late_;  // null: none
+  std::future<void> ended_;
+  bool is_late_ = false;
 };
 
 struct Started {
   Known<std::string> problem;
   unsigned gpus = 0;
+  std::vector<std::string> stalled;
 };
 
 /// Loads the driver and counts its GPUs.
-void start(const nvml::Library& library, WatchedCalls::Caller& call, Started& started) {
+void start(const nvml::Library& library, Caller& call, Started& started) {
   const auto succeeds = [&](const auto& function, auto... arguments) {
     const int status = call(function, arguments...);
     if (status == nvml::kFunctionNotFound)
@@ -49,7 +79,7 @@ void start(const nvml::Library& library, WatchedCalls::Caller& call, Started& st
   if (succeeds(library.init)) succeeds(library.count, &started.gpus);
 }
 
-void read_versions(const nvml::Library& library, WatchedCalls::Caller& call, HostGpus& host) {
+void read_versions(const nvml::Library& library, Caller& call, HostGpus& host) {
   std::array<char, 96> driver{};
   int status = call(library.driver_version, driver.data(), static_cast<unsigned>(driver.size()));
   note_failure(library, library.driver_version.name, status, host.failed);
@@ -98,42 +128,40 @@ struct GpuReader::State {
   State(double deadline, double whole) : deadline_s(deadline), whole_s(whole) {}
 
   /// Those of a call by when this share of the whole time is over.
-  CallLimits limits(double share) const {
+  Caller::Limits limits(double share) const {
     if (!std::isfinite(whole_s)) return {deadline_s};
     const auto time = std::chrono::duration<double>(share * whole_s);
-    return {deadline_s, made + std::chrono::duration_cast<CallLimits::Clock::duration>(time)};
+    return {deadline_s, made + std::chrono::duration_cast<Caller::Clock::duration>(time)};
   }
 
   /// The driver is not shut down at the end: that call, too, might not return.
   void open(const nvml::FindFunction& find) {
     library = std::make_shared<nvml::Library>(find);
     constexpr double kOpening = 0.8;
-    const auto before = CallLimits::Clock::now();
-    Task<Started> starting(limits(kOpening), {}, [library = library](auto& call, Started& started) {
-      start(*library, call, started);
-    });
-    if (const auto stalled = starting.calls.wait()) {
-      const std::chrono::duration<double> waited = CallLimits::Clock::now() - before;
-      host.problem = fmt::format("{} did not return within {:.2g} s", *stalled, waited.count());
-      host.stalled.push_back(*stalled);
-      return;
+    const auto before = Caller::Clock::now();
+    const Started started =
+        Task<Started>(limits(kOpening), {}, [library = library](Caller& call, Started& to) {
+          start(*library, call, to);
+        }).wait(&Started::stalled);
+    host.problem = started.problem;
+    host.stalled = started.stalled;
+    if (!host.stalled.empty()) {
+      const std::chrono::duration<double> waited = Caller::Clock::now() - before;
+      host.problem =
+          fmt::format("{} did not return within {:.2g} s", host.stalled.back(), waited.count());
     }
-    host.problem = starting.result->problem;
     if (host.problem) return;
-    gpus.resize(starting.result->gpus);
+    gpus.resize(started.gpus);
     if (gpus.empty()) host.problem = "the driver has no GPU";
-    Task<HostGpus> versions(limits(kOpening), host, [library = library](auto& call, HostGpus& to) {
-      read_versions(*library, call, to);
-    });
-    const auto stalled = versions.calls.wait();
-    host = *versions.result;
-    if (stalled) host.stalled.push_back(*stalled);
+    host = Task<HostGpus>(limits(kOpening), host, [library = library](Caller& call, HostGpus& to) {
+             read_versions(*library, call, to);
+           }).wait(&HostGpus::stalled);
   }
 
   void start_reading(int index, bool inforom) {
     GpuReading reading;
     reading.index = index;
-    const auto body = [library = library, inforom](auto& call, GpuReading& to) {
+    const auto body = [library = library, inforom](Caller& call, GpuReading& to) {
       GpuSequence(*library, call, to, inforom).run();
     };
     gpus[static_cast<std::size_t>(index)].task =
@@ -141,7 +169,7 @@ struct GpuReader::State {
   }
 
   const double deadline_s, whole_s;
-  const CallLimits::Clock::time_point made = CallLimits::Clock::now();
+  const Caller::Clock::time_point made = Caller::Clock::now();
   LibraryHandle library;
   HostGpus host;  // what does not change
   std::vector<Gpu> gpus;
@@ -169,18 +197,14 @@ HostGpus GpuReader::read(bool inforom) {
   HostGpus host = state_->host;
   std::vector<State::Gpu*> started;
   for (State::Gpu& gpu : state_->gpus) {
-    if (gpu.task && gpu.task->calls.stuck()) {
+    if (gpu.task && gpu.task->is_stuck()) {
       gpu.last = still_stalled(gpu.last);
     } else {
       state_->start_reading(static_cast<int>(&gpu - state_->gpus.data()), inforom);
       started.push_back(&gpu);
     }
   }
-  for (State::Gpu* gpu : started) {
-    const auto stalled = gpu->task->calls.wait();
-    gpu->last = *gpu->task->result;
-    if (stalled) gpu->last.stalled.push_back(*stalled);
-  }
+  for (State::Gpu* gpu : started) gpu->last = gpu->task->wait(&GpuReading::stalled);
   for (const State::Gpu& gpu : state_->gpus) host.gpus.push_back(gpu.last);
   return host;
 }
@@ -195,78 +219,6 @@ std::unique_ptr<GpuReader> open_reader(double deadline_s, bool stalls, const std
 
 HostGpus read_gpus(double deadline_s, const std::string& library, double whole_s, bool inforom) {
   return GpuReader(deadline_s, library, whole_s).read(inforom);
-}
-
-namespace {
-
-using Clock = CallLimits::Clock;
-
-struct GivenUp {};  // thrown through the sequence
-
-}  // namespace
-
-struct WatchedCalls::Caller::State {
-  CallLimits limits;
-  mutable std::mutex mutex;
-  std::condition_variable at_the_end;
-  const char* call = nullptr;  // in progress, or late
-  Clock::time_point started;
-  bool given_up = false;
-  bool ended = false;
-
-  /// When a call that starts then is late.
-  Clock::time_point deadline(Clock::time_point start) const {
-    const auto longest = std::chrono::duration<double>(limits.call_s);
-    return std::min(limits.end, start + std::chrono::duration_cast<Clock::duration>(longest));
-  }
-  bool is_late() const { return call != nullptr && Clock::now() > deadline(started); }
-};
-
-void WatchedCalls::Caller::begin(const char* call) {
-  const std::lock_guard lock(state_->mutex);
-  state_->call = call;
-  state_->started = Clock::now();
-}
-
-void WatchedCalls::Caller::end() {
-  const std::lock_guard lock(state_->mutex);
-  if (state_->is_late()) state_->given_up = true;
-  if (state_->given_up) throw GivenUp();
-  state_->call = nullptr;
-}
-
-WatchedCalls::WatchedCalls(const CallLimits& limits, std::function<void(Caller&)> sequence)
-    : state_(std::make_shared<Caller::State>()) {
-  state_->limits = limits;
-  std::thread([state = state_, sequence = std::move(sequence)]() mutable {
-    try {
-      Caller caller(state);
-      sequence(caller);
-    } catch (const GivenUp&) {
-    }
-    sequence = nullptr;  // before it counts as ended: what it used is free
-    const std::lock_guard lock(state->mutex);
-    state->ended = true;
-    state->at_the_end.notify_all();
-  }).detach();
-}
-
-std::optional<std::string> WatchedCalls::wait() {
-  std::unique_lock lock(state_->mutex);
-  // Calls come and go without a word to this thread: it looks again when the one that it saw, or
-  // one that begins now, would be late.
-  while (!state_->ended && !state_->is_late())
-    state_->at_the_end.wait_until(
-        lock, state_->deadline(state_->call == nullptr ? Clock::now() : state_->started) +
-                  std::chrono::milliseconds(1));
-  if (!state_->ended) state_->given_up = true;
-  if (!state_->given_up) return std::nullopt;
-  return state_->call;
-}
-
-bool WatchedCalls::stuck() const {
-  const std::lock_guard lock(state_->mutex);
-  return state_->given_up && !state_->ended;
 }
 
 }  // namespace shakedown::node

@@ -2,16 +2,14 @@
 // again until it has: no reading waits for it twice.
 #pragma once
 
-#include <chrono>
 #include <cmath>
-#include <condition_variable>
 #include <functional>
 #include <memory>
-#include <mutex>
-#include <optional>
 #include <string>
+#include <utility>
 
 #include "common/nvml_library.hpp"
+#include "common/watch.hpp"
 #include "launch/node/health/facts/gpu_reading.hpp"
 
 namespace shakedown::node {
@@ -43,53 +41,36 @@ class GpuReader {
 std::unique_ptr<GpuReader> open_reader(double deadline_s, bool stalls,
                                        const std::string& library = nvml::library_name());
 
-// Calls that may never return, on a thread of their own, each under a deadline.
-
-/// How long calls may take.
-struct CallLimits {
-  using Clock = std::chrono::steady_clock;
-  double call_s = 5;                                 // one of them
-  Clock::time_point end = Clock::time_point::max();  // when the last must have returned
-};
-
-/// A sequence of calls on a thread of its own. Where one is beyond its limits the sequence ends
-/// there: the thread is left to itself, and stops when the call returns. What the
-/// sequence uses must be its own until then.
-class WatchedCalls {
+/// Makes the driver's calls for a sequence of them, which ends by GivenUp at one that is late: what
+/// it uses must be its own until then, however long that is.
+class Caller {
  public:
-  /// Passed to the sequence, to call by.
-  class Caller {
-   public:
-    /// The function's status; kFunctionNotFound where the library lacks it.
-    template <class... Parameters, class... Arguments>
-    int operator()(const nvml::Function<int(Parameters...)>& function, Arguments... arguments) {
-      begin(function.name);
-      const int status = nvml::call(function, arguments...);
-      end();
-      return status;
-    }
-
-   private:
-    friend class WatchedCalls;
-    struct State;
-    explicit Caller(std::shared_ptr<State> state) : state_(std::move(state)) {}
-    void begin(const char* call);
-    void end();  // ends the sequence by an exception when it was given up
-    std::shared_ptr<State> state_;
+  using Clock = CallWatch::Clock;
+  struct GivenUp {};
+  /// How long calls may take.
+  struct Limits {
+    double call_s = 5;                                 // one of them
+    Clock::time_point end = Clock::time_point::max();  // when the last must have returned
   };
 
-  /// Starts the thread. `sequence` keeps alive by its captures what it uses.
-  WatchedCalls(const CallLimits& limits, std::function<void(Caller&)> sequence);
+  /// `late` runs while the named call has still not returned, in another thread.
+  Caller(const Limits& limits, std::function<void(const char* call)> late)
+      : watch_(
+            limits.call_s, [this, late = std::move(late)] { late(call_); }, limits.end) {}
 
-  /// Waits until the sequence has ended or one of its calls is beyond its limits: the name of that
-  /// call, after which the sequence touches nothing more. None: all calls have returned in time.
-  std::optional<std::string> wait();
-
-  /// Whether the call that wait() named has still not returned.
-  bool stuck() const;
+  /// The function's status; kFunctionNotFound where the library lacks it.
+  template <class... Parameters, class... Arguments>
+  int operator()(const nvml::Function<int(Parameters...)>& function, Arguments... arguments) {
+    call_ = function.name;
+    int status = 0;
+    watch_.during([&] { status = nvml::call(function, arguments...); });
+    if (watch_.was_late()) throw GivenUp();
+    return status;
+  }
 
  private:
-  std::shared_ptr<Caller::State> state_;
+  const char* call_ = nullptr;
+  CallWatch watch_;
 };
 
 }  // namespace shakedown::node

@@ -19,8 +19,7 @@ void note_failure(const nvml::Library& library, const std::string& function, int
 class GpuSequence {
  public:
   /// `inforom`: also verifies its checksums, which reads the GPU's flash.
-  GpuSequence(const nvml::Library& library, WatchedCalls::Caller& call, GpuReading& reading,
-              bool inforom)
+  GpuSequence(const nvml::Library& library, Caller& call, GpuReading& reading, bool inforom)
       : library_(library), call_(call), reading_(reading), inforom_(inforom) {}
 
   void run();
@@ -83,7 +82,7 @@ class GpuSequence {
   void inforom();
 
   const nvml::Library& library_;
-  WatchedCalls::Caller& call_;
+  Caller& call_;
   GpuReading& reading_;
   bool inforom_;
   nvml::Device device_ = nullptr;

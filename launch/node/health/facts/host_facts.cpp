@@ -71,6 +71,22 @@ std::vector<std::string> FactSource::names_in(const std::string& folder) const {
   return names;
 }
 
+std::vector<int> numbers_in(const std::string& list) {
+  std::vector<int> cores;
+  std::istringstream in(list);
+  for (std::string part; std::getline(in, part, ',');) {
+    int first = 0, last = 0;
+    const int read = std::sscanf(part.c_str(), "%d-%d", &first, &last);
+    for (int core = first; read >= 1 && core <= (read == 2 ? last : first); ++core)
+      cores.push_back(core);
+  }
+  return cores;
+}
+
+double uptime_s(const FactSource& source) {
+  return std::strtod(source.line_of("/proc/uptime").c_str(), nullptr);
+}
+
 FactSource facts_here(const std::string& root) {
   FactSource source{root, {}};
   for (char** variable = environ; *variable != nullptr; ++variable) {
@@ -83,8 +99,8 @@ FactSource facts_here(const std::string& root) {
 
 std::vector<Fact> all_facts() {
   std::vector<Fact> all;
-  for (const auto& group : {system_facts(), storage_facts(), bus_facts(), network_facts(),
-                            software_facts(), nccl_facts()})
+  for (const auto& group :
+       {system_facts(), bus_facts(), network_facts(), software_facts(), nccl_facts()})
     all.insert(all.end(), group.begin(), group.end());
   return all;
 }
@@ -125,11 +141,50 @@ std::string value_in(const FactSource& source, const std::string& path, const st
   return "";
 }
 
+// The forms that several facts have.
+
+Read text_in(const char* path) {
+  return [path](const FactSource& source) { return text_or_null(source.line_of(path)); };
+}
+/// Of the environment: those that are set.
+Read variables(std::vector<const char*> names) {
+  return [names = std::move(names)](const FactSource& source) {
+    Json found = Json::object();
+    for (const char* name : names)
+      if (const std::string* value = source.variable(name)) found[name] = *value;
+    return found;
+  };
+}
+/// The soft limit of /proc/self/limits: a number, or "unlimited".
+Read limit(const char* name) {
+  return [name](const FactSource& source) -> Json {
+    for (const std::string& line : source.lines_of("/proc/self/limits")) {
+      if (!line.starts_with(name)) continue;
+      std::istringstream in(line.substr(std::string(name).size()));
+      std::string soft;
+      if (!(in >> soft)) return {};
+      if (soft == "unlimited") return soft;
+      return std::strtod(soft.c_str(), nullptr);
+    }
+    return {};
+  };
+}
+/// Space and inodes. A server that does not answer blocks this for ever: read_facts has a deadline.
+Json space_at(const std::string& path) {
+  struct statvfs found {};
+  if (statvfs(path.c_str(), &found) != 0) return {};
+  const double block = static_cast<double>(found.f_frsize);
+  return {{"total_bytes", block * static_cast<double>(found.f_blocks)},
+          {"free_bytes", block * static_cast<double>(found.f_bavail)},
+          {"inodes", found.f_files},  // 0 where the file system does not count them
+          {"free_inodes", found.f_favail}};
+}
+Read space(const char* path) {
+  return [path](const FactSource& source) { return space_at(source.root + path); };
+}
+
 Json read_os(const FactSource& source) {
   return text_or_null(value_in(source, "/etc/os-release", "PRETTY_NAME", '='));
-}
-Json read_kernel(const FactSource& source) {
-  return text_or_null(source.line_of("/proc/sys/kernel/osrelease"));
 }
 /// ARM's kernel has numbers in the place of a name.
 Json read_processor(const FactSource& source) {
@@ -139,27 +194,16 @@ Json read_processor(const FactSource& source) {
   return fmt::format("ARM implementer {}, part {}", implementer, has("CPU part"));
 }
 
-/// "0-3,8" as 5 cores; 0 where it is no list of cores.
-int cores_in(const std::string& list) {
-  std::istringstream in(list);
-  int cores = 0;
-  for (std::string part; std::getline(in, part, ',');) {
-    int first = 0, last = 0;
-    const int found = std::sscanf(part.c_str(), "%d-%d", &first, &last);
-    if (found == 1) ++cores;
-    if (found == 2) cores += last - first + 1;
-  }
-  return cores;
-}
 Json positive_or_null(double value) { return value > 0 ? Json(value) : Json(); }
 
 Json read_cores_online(const FactSource& source) {
-  return positive_or_null(cores_in(source.line_of("/sys/devices/system/cpu/online")));
+  const auto online = numbers_in(source.line_of("/sys/devices/system/cpu/online"));
+  return positive_or_null(static_cast<double>(online.size()));
 }
 Json read_cores_allowed(const FactSource& source) {
   const std::string list = value_in(source, "/proc/self/status", "Cpus_allowed_list", ':');
-  if (cores_in(list) == 0) return {};
-  return {{"cores", cores_in(list)}, {"list", list}};
+  const auto cores = numbers_in(list);
+  return cores.empty() ? Json() : Json{{"cores", cores.size()}, {"list", list}};
 }
 
 /// Cores' worth of time that the control group of a container or job may use; null: no limit known.
@@ -213,22 +257,6 @@ Json read_swap(const FactSource& source) {
   return {{"total_bytes", total}, {"used_bytes", total - free}};
 }
 
-/// The soft limit of /proc/self/limits: a number, or "unlimited".
-Json read_limit(const FactSource& source, const char* name) {
-  for (const std::string& line : source.lines_of("/proc/self/limits")) {
-    if (!line.starts_with(name)) continue;
-    std::istringstream in(line.substr(std::string(name).size()));
-    std::string soft;
-    if (!(in >> soft)) return {};
-    if (soft == "unlimited") return soft;
-    return std::strtod(soft.c_str(), nullptr);
-  }
-  return {};
-}
-Json read_memlock(const FactSource& source) { return read_limit(source, "Max locked memory"); }
-Json read_stack(const FactSource& source) { return read_limit(source, "Max stack size"); }
-Json read_open_files(const FactSource& source) { return read_limit(source, "Max open files"); }
-
 Json read_governor(const FactSource& source) {
   std::set<std::string> governors;
   for (const std::string& name : source.names_in("/sys/devices/system/cpu"))
@@ -237,10 +265,6 @@ Json read_governor(const FactSource& source) {
         !g.empty())
       governors.insert(g);
   return text_or_null(fmt::format("{}", fmt::join(governors, ", ")));
-}
-Json read_clocksource(const FactSource& source) {
-  return text_or_null(
-      source.line_of("/sys/devices/system/clocksource/clocksource0/current_clocksource"));
 }
 Json read_numa_balancing(const FactSource& source) {
   const std::string value = source.line_of("/proc/sys/kernel/numa_balancing");
@@ -287,57 +311,33 @@ Json read_container(const FactSource& source) {
 
 std::vector<Fact> system_facts() {
   return {{"os", true, read_os},
-          {"kernel", true, read_kernel},
+          {"kernel", true, text_in("/proc/sys/kernel/osrelease")},
           {"processor", true, read_processor},
           {"sockets", true, read_sockets},
           {"numa_nodes", true, read_numa_nodes},
           {"cores_online", true, read_cores_online},
-          {"cores_allowed", false, read_cores_allowed},
+          {kCoresAllowed, false, read_cores_allowed},
           {"cpu_quota", true, read_cpu_quota},
           {"memory", false, read_memory},
           {"memory_gib", false, read_memory_total},
           {"swap", false, read_swap},
-          {"memlock", true, read_memlock},
-          {"stack", true, read_stack},
-          {"open_files", true, read_open_files},
+          {"memlock", true, limit("Max locked memory")},
+          {"stack", true, limit("Max stack size")},
+          {"open_files", true, limit("Max open files")},
           {"governor", true, read_governor},
-          {"clocksource", true, read_clocksource},
+          {"clocksource", true,
+           text_in("/sys/devices/system/clocksource/clocksource0/current_clocksource")},
           {"numa_balancing", true, read_numa_balancing},
           {"blocked_processes", false, read_blocked},
-          {"container", true, read_container}};
-}
-
-// File systems: space and inodes.
-
-namespace {
-
-/// A server that does not answer blocks this for ever: read_facts has a deadline.
-Json space_at(const std::string& path) {
-  struct statvfs found {};
-  if (statvfs(path.c_str(), &found) != 0) return {};
-  const double block = static_cast<double>(found.f_frsize);
-  return {{"total_bytes", block * static_cast<double>(found.f_blocks)},
-          {"free_bytes", block * static_cast<double>(found.f_bavail)},
-          {"inodes", found.f_files},  // 0 where the file system does not count them
-          {"free_inodes", found.f_favail}};
-}
-
-Json read_shm(const FactSource& source) { return space_at(source.root + "/dev/shm"); }
-Json read_tmp(const FactSource& source) { return space_at(source.root + "/tmp"); }
-Json read_current(const FactSource&) { return space_at("."); }
-
-}  // namespace
-
-std::vector<Fact> storage_facts() {
-  return {
-      {"shm", false, read_shm}, {"tmp", false, read_tmp}, {"current_folder", false, read_current}};
+          {"container", true, read_container},
+          {"shm", false, space("/dev/shm")},
+          {"tmp", false, space("/tmp")},
+          {"current_folder", false, [](const FactSource&) { return space_at("."); }}};
 }
 
 // Libraries built against and loaded, variables, and what the kernel reported.
 
 namespace {
-
-Json read_revision(const FactSource&) { return git_revision(); }
 
 /// "name" -> what is loaded now, "name_built" -> what this program was built against.
 Json read_libraries(const FactSource&) {
@@ -353,36 +353,23 @@ Json read_libraries(const FactSource&) {
   return versions;
 }
 
-Json read_cuda_variables(const FactSource& source) {
-  Json found = Json::object();
-  for (const char* name : {"CUDA_LAUNCH_BLOCKING", "CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER",
-                           "CUDA_DEVICE_MAX_CONNECTIONS", "NVIDIA_TF32_OVERRIDE"})
-    if (const std::string* value = source.variable(name)) found[name] = *value;
-  return found;
-}
-
-/// What Slurm gave this job on this node.
-Json read_slurm(const FactSource& source) {
-  Json found = Json::object();
-  for (const char* name :
-       {"SLURM_GPUS_ON_NODE", "SLURM_JOB_GPUS", "SLURM_GPUS_PER_NODE", "SLURM_CPUS_PER_TASK"})
-    if (const std::string* value = source.variable(name)) found[name] = *value;
-  return found;
-}
-
 Json read_kernel_messages(const FactSource& source) {
-  const double uptime_s = std::strtod(source.line_of("/proc/uptime").c_str(), nullptr);
-  const auto log = read_kernel_log(source.root + "/dev/kmsg", uptime_s);
+  const auto log = read_kernel_log(source.root + "/dev/kmsg", uptime_s(source));
   return log ? to_json(*log) : Json();
 }
 
 }  // namespace
 
 std::vector<Fact> software_facts() {
-  return {{"revision", true, read_revision},
+  return {{"revision", true, [](const FactSource&) { return Json(git_revision()); }},
           {"libraries", true, read_libraries},
-          {"cuda_variables", false, read_cuda_variables},
-          {"slurm", false, read_slurm},
+          {"cuda_variables", false,
+           variables({"CUDA_LAUNCH_BLOCKING", "CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER",
+                      "CUDA_DEVICE_MAX_CONNECTIONS", "NVIDIA_TF32_OVERRIDE"})},
+          // What Slurm gave this job on this node.
+          {"slurm", false,
+           variables({"SLURM_GPUS_ON_NODE", "SLURM_JOB_GPUS", "SLURM_GPUS_PER_NODE",
+                      "SLURM_CPUS_PER_TASK"})},
           {kKernelLogFact, false, read_kernel_messages}};
 }
 

@@ -6,6 +6,7 @@
 
 #include <array>
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <string>
 #include <vector>
@@ -31,17 +32,22 @@ struct FactSource {
 /// The machine, or `root`, with the environment of this process.
 FactSource facts_here(const std::string& root = "");
 
+/// The numbers of a kernel's list: "0-3,8" is 0, 1, 2, 3, 8. Empty where it is none.
+std::vector<int> numbers_in(const std::string& list);
+double uptime_s(const FactSource& source);
+
+using Read = std::function<Json(const FactSource& source)>;  // null: not known
 struct Fact {
   const char* name;
-  bool compared;                           // between the nodes of a job, which should be alike
-  Json (*read)(const FactSource& source);  // null: not known
+  bool compared;  // between the nodes of a job, which should be alike
+  Read read;
 };
 
+inline constexpr const char* kCoresAllowed = "cores_allowed";
 inline constexpr const char* kPersistenceDaemon = "persistence_daemon";  // a fact's name
 std::vector<Fact> all_facts();
 // The groups, each a file of its own.
-std::vector<Fact> system_facts();    // operating system, cores, memory, limits
-std::vector<Fact> storage_facts();   // file systems
+std::vector<Fact> system_facts();    // operating system, cores, memory, limits, file systems
 std::vector<Fact> bus_facts();       // PCI, IOMMU, drivers and their modules
 std::vector<Fact> network_facts();   // InfiniBand, NICs, ports
 std::vector<Fact> software_facts();  // libraries, variables, the kernel's messages

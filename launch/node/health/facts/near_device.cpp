@@ -4,43 +4,21 @@
 
 #include <algorithm>
 #include <cctype>
-#include <cstdio>
-#include <fstream>
-#include <sstream>
+#include <vector>
+
+#include "launch/node/health/facts/host_facts.hpp"
 
 namespace shakedown::node {
-namespace {
-
-std::string first_line(const std::string& path) {
-  std::ifstream in(path);
-  std::string line;
-  std::getline(in, line);
-  return line;
-}
-
-}  // namespace
-
-std::vector<int> parse_cpu_list(const std::string& list) {
-  std::vector<int> cores;
-  std::istringstream in(list);
-  for (std::string part; std::getline(in, part, ',');) {
-    int first = 0;
-    int last = 0;
-    const int read = std::sscanf(part.c_str(), "%d-%d", &first, &last);
-    if (read < 1) continue;
-    for (int core = first; core <= (read == 2 ? last : first); ++core) cores.push_back(core);
-  }
-  return cores;
-}
 
 NearDevice::NearDevice(const std::string& pci_id, const std::string& root) {
   CPU_ZERO(&before_);
   std::string id = pci_id;
   std::transform(id.begin(), id.end(), id.begin(), [](unsigned char c) { return std::tolower(c); });
-  const std::string node = first_line(root + "/sys/bus/pci/devices/" + id + "/numa_node");
+  const FactSource source{root, {}};
+  const std::string node = source.line_of("/sys/bus/pci/devices/" + id + "/numa_node");
   if (id.empty() || node.empty() || node.front() == '-') return;  // -1: the firmware does not say
   const std::vector<int> cores =
-      parse_cpu_list(first_line(root + "/sys/devices/system/node/node" + node + "/cpulist"));
+      numbers_in(source.line_of("/sys/devices/system/node/node" + node + "/cpulist"));
   cpu_set_t near;
   CPU_ZERO(&near);
   if (sched_getaffinity(0, sizeof(before_), &before_) != 0) return;

@@ -4,12 +4,8 @@
 #include <sched.h>
 
 #include <string>
-#include <vector>
 
 namespace shakedown::node {
-
-/// The numbers of a kernel's list: "0-3,8" is 0, 1, 2, 3, 8. Empty where it is none.
-std::vector<int> parse_cpu_list(const std::string& list);
 
 inline constexpr const char* kNotNear = "not near";  // how text() begins then
 inline constexpr const char* kNumaUnknown = "NUMA node unknown";

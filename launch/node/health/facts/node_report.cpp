@@ -16,8 +16,6 @@
 namespace shakedown::node {
 namespace {
 
-constexpr const char* kAllowed = "cores_allowed";
-
 HostGpus gpus_in(const std::string& file) {
   std::ifstream in(file);
   const Json json = Json::parse(in, nullptr, false);
@@ -30,7 +28,7 @@ HostGpus gpus_in(const std::string& file) {
 Json report_of_rank(const ReportSource& source) {
   std::vector<Fact> allowed;
   for (const Fact& fact : system_facts())
-    if (std::string(fact.name) == kAllowed) allowed.push_back(fact);
+    if (std::string(fact.name) == kCoresAllowed) allowed.push_back(fact);
   return {{"our_pids", {getpid()}},
           {"facts", read_facts(facts_here(source.root), source.facts_s, allowed)}};
 }
@@ -39,9 +37,9 @@ Json report_of_rank(const ReportSource& source) {
 void add_rank(NodeReport& report, const Json& rank) {
   for (const Json& pid : rank.at("our_pids")) report.our_pids.push_back(pid);
   const Json& facts = rank.at("facts");
-  if (facts.contains(kAllowed) && report.facts.contains(kAllowed) &&
-      facts.at(kAllowed).at("cores") < report.facts.at(kAllowed).at("cores"))
-    report.facts[kAllowed] = facts.at(kAllowed);
+  if (facts.contains(kCoresAllowed) && report.facts.contains(kCoresAllowed) &&
+      facts.at(kCoresAllowed).at("cores") < report.facts.at(kCoresAllowed).at("cores"))
+    report.facts[kCoresAllowed] = facts.at(kCoresAllowed);
 }
 
 }  // namespace

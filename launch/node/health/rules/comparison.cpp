@@ -18,24 +18,122 @@
 namespace shakedown::node {
 namespace {
 
-Judgement judge_setting(const Difference& difference) {
-  return warning(Class::config, difference.cause,
-                 fmt::format("reconfigure: the same {} on all nodes", difference.label));
-}
+/// What should be alike, and what to conclude where it is not that of most nodes.
+struct Alike {
+  Class class_;
+  const char* action;                                                         // {}: the label
+  bool (*fails)(const std::string& mine, const std::string& most) = nullptr;  // else a warning
+};
+constexpr const char* kSame = "reconfigure: the same {} on all nodes";
+constexpr const char* kCable = "inspect link: cable and switch port";
+constexpr const char* kActive = "ACTIVE";
+constexpr Alike kSetting{Class::config, kSame};
 /// Ranks with different versions of it do not work together.
-Judgement judge_version(const Difference& difference) {
-  return failure(Class::software, difference.cause,
-                 fmt::format("reconfigure: the same {} on all nodes", difference.label));
+constexpr Alike kVersion{Class::software, kSame, [](auto&, auto&) { return true; }};
+constexpr Alike kVariable{Class::config,
+                          "set {} on all nodes or on none: mpirun -x, srun --export=ALL"};
+constexpr Alike kNics{Class::infrastructure, "inspect the NICs of this node and their links"};
+constexpr Alike kState{Class::infrastructure, kCable,
+                       [](auto&, auto& most) { return most == kActive; }};
+constexpr Alike kRate{Class::infrastructure, kCable, [](auto& mine, auto& most) {
+                        return !most.empty() && std::strtod(mine.c_str(), nullptr) <
+                                                    std::strtod(most.c_str(), nullptr);
+                      }};
+constexpr Alike kFirmware{Class::config,
+                          "reconfigure: the same firmware of InfiniBand adapters on all nodes"};
+
+struct Comparable {
+  std::string value;
+  const Alike* alike = nullptr;
+};
+/// By label: what should be alike, of one node. A label that is absent is not known.
+using Comparables = std::map<std::string, Comparable>;
+
+Finding found_on(const std::string& host, const Judgement& judgement) {
+  return finding_of(kNodesAlike, judgement, Scope::node, host, host);
 }
-Judgement judge_variable(const Difference& difference) {
-  return warning(Class::config, difference.cause,
-                 fmt::format("set {} on all nodes or on none: mpirun -x, srun --export=ALL",
-                             difference.label));
+Finding found_of_job(const Judgement& judgement) {
+  return finding_of(kNodesAlike, judgement, Scope::job, "node_check");
 }
-Judgement compare_nics(const Difference& difference) {
-  return warning(Class::infrastructure, difference.cause,
-                 "inspect the NICs of this node and their links");
-}
+
+/// A finding for each node that is unlike most, or does not know what others do; one for the job
+/// where no value is that of most. Counts the labels that all nodes know, with the same value.
+class Comparison {
+ public:
+  Comparison(const std::vector<std::string>& hosts, const std::vector<Comparables>& nodes,
+             std::vector<Finding>& found, std::size_t& alike)
+      : hosts_(hosts), nodes_(nodes), found_(found) {
+    std::set<std::string> labels;
+    for (const Comparables& node : nodes_)
+      for (const auto& [label, comparable] : node) labels.insert(label);
+    for (const std::string& label : labels) alike += compare(label);
+  }
+
+ private:
+  using ByValue = std::map<std::string, std::vector<std::size_t>>;  // numbers of nodes
+
+  /// Whether all nodes have the same value.
+  bool compare(const std::string& label) {
+    ByValue by_value;
+    std::vector<std::string> known;
+    const Alike* alike = nullptr;
+    for (std::size_t i = 0; i < nodes_.size(); ++i)
+      if (const auto found = nodes_[i].find(label); found != nodes_[i].end()) {
+        by_value[found->second.value].push_back(i);
+        known.push_back(found->second.value);
+        alike = found->second.alike;
+      }
+    report_unknown(label, known.size());
+    if (by_value.size() == 1) return known.size() == nodes_.size();
+    if (const auto most = majority_of(known))
+      blame(label, *most, by_value, *alike);
+    else
+      name_all(label, by_value, *alike);
+    return false;
+  }
+
+  void report_unknown(const std::string& label, std::size_t known) {
+    for (std::size_t i = 0; known < nodes_.size() && i < nodes_.size(); ++i)
+      if (!nodes_[i].contains(label))
+        found_.push_back(
+            found_on(hosts_[i], not_known(fmt::format("{} is not known here, but on {} of {} nodes",
+                                                      label, known, nodes_.size()))));
+  }
+
+  static Judgement judge(const Alike& alike, const std::string& label, const std::string& cause,
+                         const std::string& mine = "", const std::string& most = "") {
+    const auto conclude = alike.fails && alike.fails(mine, most) ? failure : warning;
+    return conclude(alike.class_, cause, fmt::format(fmt::runtime(alike.action), label));
+  }
+
+  void blame(const std::string& label, const std::string& most, const ByValue& by_value,
+             const Alike& alike) {
+    const std::size_t usual = by_value.at(most).size();
+    const char* const the = usual + 1 == nodes_.size() ? "the " : "";
+    for (const auto& [value, nodes] : by_value) {
+      if (value == most) continue;
+      const std::string cause =
+          fmt::format("{}: {} here, {} on {}{} others", label, value, most, the, usual);
+      for (std::size_t i : nodes)
+        found_.push_back(found_on(hosts_[i], judge(alike, label, cause, value, most)));
+    }
+  }
+
+  void name_all(const std::string& label, const ByValue& by_value, const Alike& alike) {
+    std::vector<std::string> parts;
+    for (const auto& [value, nodes] : by_value) {
+      std::vector<std::string> hosts;
+      for (std::size_t i : nodes) hosts.push_back(hosts_[i]);
+      parts.push_back(fmt::format("{} on {}", value, listed(hosts)));
+    }
+    found_.push_back(found_of_job(
+        judge(alike, label, fmt::format("{} differs: {}", label, fmt::join(parts, "; ")))));
+  }
+
+  const std::vector<std::string>& hosts_;
+  const std::vector<Comparables>& nodes_;
+  std::vector<Finding>& found_;
+};
 
 std::string text_of(const Json& value) {
   return value.is_string() ? value.get<std::string>() : json_text(value);
@@ -51,20 +149,6 @@ std::string speeds_of(const Json& nics) {
   return speeds.empty() ? "none known" : fmt::format("{:g}", fmt::join(speeds, " "));
 }
 
-/// A fact that is an object: how a key of it is named, and the value of one that a node lacks.
-struct Keyed {
-  std::string label;
-  const char* absent;
-  JudgeDifference judge;
-};
-Keyed keyed(const std::string& fact, const std::string& key) {
-  if (fact == "nccl_variables") return {key, "unset", judge_variable};
-  if (fact == "libraries")
-    return {"library " + key, "absent",
-            key == "nccl" || key == "mpi" ? judge_version : judge_setting};
-  return {fmt::format("{} {}", fact, key), "absent", judge_setting};
-}
-
 std::string label_of(std::string fact) {
   std::ranges::replace(fact, '_', ' ');
   return fact;
@@ -78,17 +162,24 @@ void add_fact(std::vector<Comparables>& nodes, const std::vector<NodeReport>& re
     const Json& value = fact_of(reports[i].facts, fact.c_str());
     if (value.is_null()) continue;
     if (!value.is_object())
-      nodes[i][label_of(fact)] = {text_of(value),
-                                  fact == "revision" ? judge_version : judge_setting};
+      nodes[i][label_of(fact)] = {text_of(value), fact == "revision" ? &kVersion : &kSetting};
     else
       for (const auto& [key, part] : value.items()) keys.insert(key);
   }
+  const bool of_nccl = fact == "nccl_variables", of_library = fact == "libraries";
   for (std::size_t i = 0; i < reports.size(); ++i) {
     const Json& value = fact_of(reports[i].facts, fact.c_str());
     if (!value.is_object()) continue;
     for (const std::string& key : keys) {
-      const Keyed as = keyed(fact, key);
-      nodes[i][as.label] = {value.contains(key) ? text_of(value.at(key)) : as.absent, as.judge};
+      const std::string absent = of_nccl ? "unset" : "absent";
+      const std::string label = of_nccl      ? key
+                                : of_library ? "library " + key
+                                             : fmt::format("{} {}", fact, key);
+      const bool together = of_library && (key == "nccl" || key == "mpi");
+      nodes[i][label] = {value.contains(key) ? text_of(value.at(key)) : absent, of_nccl ? &kVariable
+                                                                                : together
+                                                                                    ? &kVersion
+                                                                                    : &kSetting};
     }
   }
 }
@@ -99,9 +190,9 @@ std::vector<Comparables> comparables_of(const std::vector<NodeReport>& reports) 
     if (fact.compared) add_fact(nodes, reports, fact.name);
   for (std::size_t i = 0; i < reports.size(); ++i) {
     if (const Json& nics = fact_of(reports[i].facts, "nics"); !nics.is_null())
-      nodes[i]["NICs up, Gbit/s"] = {speeds_of(nics), compare_nics};
+      nodes[i]["NICs up, Gbit/s"] = {speeds_of(nics), &kNics};
     if (reports[i].gpus.driver_version)
-      nodes[i]["driver"] = {*reports[i].gpus.driver_version, judge_setting};
+      nodes[i]["driver"] = {*reports[i].gpus.driver_version, &kSetting};
   }
   return nodes;
 }
@@ -119,13 +210,11 @@ std::vector<Finding> compare_memory(const std::vector<NodeReport>& reports) {
   for (const NodeReport& report : reports)
     if (const Json& gib = fact_of(report.facts, "memory_gib");
         !gib.is_null() && gib < kSameMemory * usual)
-      found.push_back(
-          finding_of(kNodesAlike,
-                     warning(Class::hardware,
-                             fmt::format("{:.0f} GiB of memory, {:.0f} on {}", gib.get<double>(),
-                                         usual, sizes.size() < 3 ? "the other" : "most nodes"),
-                             "inspect the memory modules"),
-                     Scope::node, report.host, report.host));
+      found.push_back(found_on(
+          report.host, warning(Class::hardware,
+                               fmt::format("{:.0f} GiB of memory, {:.0f} on {}", gib.get<double>(),
+                                           usual, sizes.size() < 3 ? "the other" : "most nodes"),
+                               "inspect the memory modules")));
   return found;
 }
 
@@ -157,53 +246,11 @@ std::vector<Finding> compare_clocks(const std::vector<NodeReport>& reports) {
   std::vector<Finding> found;
   for (const NodeReport& report : reports)
     if (const double ahead_s = *report.clock_s - usual; std::abs(ahead_s) >= kClocksApart_s)
-      found.push_back(finding_of(kNodesAlike, judge_clock(ahead_s, "most nodes"), Scope::node,
-                                 report.host, report.host));
-  return found;
-}
-
-}  // namespace
-
-std::vector<Finding> compare_nodes(const std::vector<NodeReport>& reports) {
-  if (reports.size() < 2) return {};
-  std::vector<std::string> hosts;
-  for (const NodeReport& report : reports) hosts.push_back(report.host);
-  auto [found, alike] = compare(hosts, comparables_of(reports));
-  const Compared ports = compare_infiniband(reports);
-  std::ranges::copy(ports.findings, std::back_inserter(found));
-  alike += ports.alike;
-  std::ranges::move(compare_memory(reports), std::back_inserter(found));
-  std::ranges::move(compare_clocks(reports), std::back_inserter(found));
-  if (alike > 0)
-    found.push_back(finding_of(
-        kNodesAlike, passed(fmt::format("{} facts are the same on {} nodes", alike, hosts.size())),
-        Scope::job, "node_check"));
+      found.push_back(found_on(report.host, judge_clock(ahead_s, "most nodes")));
   return found;
 }
 
 // Which nodes have lost an InfiniBand device, or a port of one.
-
-namespace {
-
-constexpr const char* kActive = "ACTIVE";
-
-Judgement judge_state(const Difference& difference) {
-  const char* action = "inspect link: cable and switch port";
-  if (difference.most == kActive) return failure(Class::infrastructure, difference.cause, action);
-  return warning(Class::infrastructure, difference.cause, action);
-}
-Judgement judge_rate(const Difference& difference) {
-  const bool slower =
-      std::strtod(difference.mine.c_str(), nullptr) < std::strtod(difference.most.c_str(), nullptr);
-  const char* action = "inspect link: cable and switch port";
-  if (slower && !difference.most.empty())
-    return failure(Class::infrastructure, difference.cause, action);
-  return warning(Class::infrastructure, difference.cause, action);
-}
-Judgement judge_firmware(const Difference& difference) {
-  return warning(Class::config, difference.cause,
-                 "reconfigure: the same firmware of InfiniBand adapters on all nodes");
-}
 
 using Ports = std::set<std::string>;
 
@@ -216,17 +263,13 @@ struct Node {
 Comparables attributes_of(const Json& port, const std::string& name) {
   Comparables found;
   if (port.contains("state"))
-    found["InfiniBand port " + name] = {port.at("state").get<std::string>(), judge_state};
+    found["InfiniBand port " + name] = {port.at("state").get<std::string>(), &kState};
   if (port.contains("rate_gbits"))
     found["rate of " + name] = {fmt::format("{:g} Gbit/s", port.at("rate_gbits").get<double>()),
-                                judge_rate};
+                                &kRate};
   if (port.contains("firmware"))
-    found["firmware of " + name] = {port.at("firmware").get<std::string>(), judge_firmware};
+    found["firmware of " + name] = {port.at("firmware").get<std::string>(), &kFirmware};
   return found;
-}
-
-Finding found_on(const std::string& host, const Judgement& judgement) {
-  return finding_of(kNodesAlike, judgement, Scope::node, host, host);
 }
 
 std::string text_of(const Ports& ports) { return listed({ports.begin(), ports.end()}); }
@@ -274,16 +317,14 @@ std::vector<Finding> compare_ports(const std::vector<Node>& nodes) {
   std::vector<std::string> parts;
   for (const auto& [ports, of] : hosts)
     parts.push_back(fmt::format("{} missing on {}", ports, listed(of)));
-  return {finding_of(kNodesAlike,
-                     warning(Class::infrastructure,
-                             fmt::format("InfiniBand ports differ: {}", fmt::join(parts, "; ")),
-                             "inspect the adapters (lspci -d 15b3:, dmesg)"),
-                     Scope::job, "node_check")};
+  return {found_of_job(warning(Class::infrastructure,
+                               fmt::format("InfiniBand ports differ: {}", fmt::join(parts, "; ")),
+                               "inspect the adapters (lspci -d 15b3:, dmesg)"))};
 }
 
-}  // namespace
-
-Compared compare_infiniband(const std::vector<NodeReport>& reports) {
+/// Ports that a node lacks, and those whose state, rate or firmware differs.
+void compare_infiniband(const std::vector<NodeReport>& reports, std::vector<Finding>& found,
+                        std::size_t& alike) {
   std::vector<Node> nodes;
   for (const NodeReport& report : reports) {
     const Json& ports = fact_of(report.facts, "infiniband");
@@ -295,8 +336,8 @@ Compared compare_infiniband(const std::vector<NodeReport>& reports) {
       nodes.back().attributes[name] = attributes_of(port, name);
     }
   }
-  if (nodes.size() < 2) return {};
-  Compared all{compare_ports(nodes), 0};
+  if (nodes.size() < 2) return;
+  std::ranges::move(compare_ports(nodes), std::back_inserter(found));
   Ports names;
   for (const Node& node : nodes) names.insert(node.ports.begin(), node.ports.end());
   for (const std::string& name : names) {
@@ -307,12 +348,26 @@ Compared compare_infiniband(const std::vector<NodeReport>& reports) {
         hosts.push_back(node.host);
         have.push_back(port->second);
       }
-    if (hosts.size() < 2) continue;
-    Compared port = compare(hosts, have);
-    std::ranges::move(port.findings, std::back_inserter(all.findings));
-    all.alike += port.alike;
+    if (hosts.size() > 1) Comparison(hosts, have, found, alike);
   }
-  return all;
+}
+
+}  // namespace
+
+std::vector<Finding> compare_nodes(const std::vector<NodeReport>& reports) {
+  if (reports.size() < 2) return {};
+  std::vector<std::string> hosts;
+  for (const NodeReport& report : reports) hosts.push_back(report.host);
+  std::vector<Finding> found;
+  std::size_t alike = 0;
+  Comparison(hosts, comparables_of(reports), found, alike);
+  compare_infiniband(reports, found, alike);
+  std::ranges::move(compare_memory(reports), std::back_inserter(found));
+  std::ranges::move(compare_clocks(reports), std::back_inserter(found));
+  if (alike > 0)
+    found.push_back(found_of_job(
+        passed(fmt::format("{} facts are the same on {} nodes", alike, hosts.size()))));
+  return found;
 }
 
 }  // namespace shakedown::node

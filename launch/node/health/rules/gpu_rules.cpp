@@ -13,21 +13,6 @@
 
 namespace shakedown::node {
 
-std::vector<GpuRule> gpu_rules() {
-  std::vector<GpuRule> all;
-  for (const auto& group : {answer_rules(), identity_rules(), error_rules(), state_rules(),
-                            setting_rules(), link_rules()})
-    all.insert(all.end(), group.begin(), group.end());
-  return all;
-}
-
-Finding finding_of_gpu(const std::string& check, const Judgement& judgement,
-                       const std::string& host, const GpuReading& gpu) {
-  const std::string subject = fmt::format("GPU {}", gpu.index);
-  const std::string name = gpu.uuid.empty() ? fmt::format("{} {}", host, subject) : gpu.uuid;
-  return finding_of(check, judgement, Scope::gpu, name, host, subject);
-}
-
 std::vector<Finding> judge_gpu(const std::string& host, const GpuReading& gpu,
                                const GpuContext& context) {
   std::vector<Finding> findings;
@@ -40,12 +25,94 @@ std::vector<Finding> judge_gpu(const std::string& host, const GpuReading& gpu,
   return findings;
 }
 
+Finding finding_of_gpu(const std::string& check, const Judgement& judgement,
+                       const std::string& host, const GpuReading& gpu) {
+  const std::string subject = fmt::format("GPU {}", gpu.index);
+  const std::string name = gpu.uuid.empty() ? fmt::format("{} {}", host, subject) : gpu.uuid;
+  return finding_of(check, judgement, Scope::gpu, name, host, subject);
+}
+
+namespace {
+
+/// "nvidia-smi -i 00000000:18:00.0": commands address a GPU by its PCI id, as its index differs
+/// between programs.
 std::string nvidia_smi(const GpuReading& gpu) {
   return fmt::format("nvidia-smi -i {}",
                      gpu.pci_id.empty() ? std::to_string(gpu.index) : gpu.pci_id);
 }
 
+// The forms that several rules have.
+
+/// A switch that should be `right`, which `set` and an option of nvidia-smi make it. Another
+/// position is a warning; a failure where most peers have the right one, and that `matters`.
+struct Switch {
+  Known<bool> GpuReading::*field;
+  bool right;
+  const char* what;
+  const char *set, *option;
+  bool matters;
+
+  Judgement operator()(const GpuReading& gpu, const GpuContext& context) const {
+    const Known<bool>& value = gpu.*field;
+    if (!value) return not_known(fmt::format("{} is not reported", what));
+    const std::string cause = fmt::format("{} is {}", what, *value ? "on" : "off");
+    if (*value == right) return passed(cause);
+    const bool unlike = context.majority(field) == right;
+    const auto judge = unlike && matters ? failure : warning;
+    return judge(Class::config, cause + (unlike ? ", unlike that of most peers" : ""),
+                 fmt::format("reconfigure: {}{} {}", set, nvidia_smi(gpu), option));
+  }
+};
+
+/// A text that should be that of most others; in the words {0} is this GPU's, {1} that of most.
+struct AsMost {
+  std::string GpuReading::*field;
+  std::vector<const GpuReading*> GpuContext::*others;  // itself too
+  const char *what, *alike;
+  const char *several, *choose;  // where none is that of most
+  const char *unlike, *become;
+
+  Judgement operator()(const GpuReading& gpu, const GpuContext& context) const {
+    const std::string& mine = gpu.*field;
+    if (mine.empty()) return not_known(fmt::format("{} is not reported", what));
+    std::vector<std::string> known;
+    for (const GpuReading* other : context.*others)
+      if (!(other->*field).empty()) known.push_back(other->*field);
+    const auto most = majority_of(known);
+    const auto text = [&](const char* words) {
+      return fmt::format(fmt::runtime(words), mine, most.value_or(""));
+    };
+    if (std::ranges::count(known, mine) == std::ssize(known) || most == mine)
+      return passed(text(alike));
+    return warning(Class::config, text(most ? unlike : several), text(most ? become : choose));
+  }
+};
+
+}  // namespace
+
+Judgement FewErrors::operator()(const GpuReading& gpu, const GpuContext& context) const {
+  if (!count(gpu)) return not_known(fmt::format("{} are not reported", what));
+  const auto mine = static_cast<double>(*count(gpu));
+  std::vector<double> peers;
+  for (const GpuReading* peer : context.peers)
+    if (const auto known = count(*peer)) peers.push_back(static_cast<double>(*known));
+  const double usual = peers.size() < 3 ? 0 : median_of(peers);
+  const double limit = peers.size() < 3 ? alone : std::max(kManyErrors, kManyTimesPeers * usual);
+  if (mine <= limit) return passed(fmt::format("{} are few", what));
+  return warning(Class::hardware, fmt::format(fmt::runtime(many), mine, what, limit, usual),
+                 action);
+}
+
 // Whether the driver answers for a GPU, and whether what it says can be.
+
+Judgement judge_slow_opening(const std::string& cause) {
+  return undecided(Class::config,
+                   cause +
+                       ": the driver hangs, or initializes the GPUs, which takes seconds per GPU "
+                       "where persistence mode is off",
+                   "enable persistence mode (nvidia-persistenced) and run again; reboot if it "
+                   "comes back");
+}
 
 namespace {
 
@@ -164,49 +231,17 @@ Judgement judge_sanity(const GpuReading& gpu, const GpuContext&) {
   return passed("readings are possible values");
 }
 
-}  // namespace
-
-Judgement judge_slow_opening(const std::string& cause) {
-  return undecided(Class::config,
-                   cause +
-                       ": the driver hangs, or initializes the GPUs, which takes seconds per GPU "
-                       "where persistence mode is off",
-                   "enable persistence mode (nvidia-persistenced) and run again; reboot if it "
-                   "comes back");
-}
-
-std::vector<GpuRule> answer_rules() {
-  return {{"management-stall", "calls of the driver that did not return", judge_stalls},
-          {"management-error", "calls of the driver that failed", judge_failures},
-          {"sane-readings", "values that no GPU can have", judge_sanity}};
-}
-
 // Which GPU it is, and whether its peers are the same.
 
-namespace {
-
-/// Which model most GPUs of the job are; a node may have one card of another kind by mistake.
-Judgement judge_model(const GpuReading& gpu, const GpuContext& context) {
-  if (gpu.model.empty()) return not_known("the model is not reported");
-  std::vector<std::string> models;
-  for (const GpuReading* other : context.all)
-    if (!other->model.empty()) models.push_back(other->model);
-  const auto most = majority_of(models);
-  if (std::ranges::count(models, gpu.model) == std::ssize(models) || most == gpu.model)
-    return passed(gpu.model);
-  return warning(Class::config,
-                 most ? fmt::format("{}, most are {}", gpu.model, *most)
-                      : fmt::format("{}; the job has several models", gpu.model),
-                 "run on GPUs of one model");
-}
-
 Judgement judge_identity(const GpuReading& gpu, const GpuContext&) {
+  const std::pair<const char*, const std::string&> parts[] = {{"model", gpu.model},
+                                                              {"UUID", gpu.uuid},
+                                                              {"PCI id", gpu.pci_id},
+                                                              {"serial", gpu.serial},
+                                                              {"VBIOS", gpu.vbios}};
   std::vector<const char*> missing;
-  if (gpu.model.empty()) missing.push_back("model");
-  if (gpu.uuid.empty()) missing.push_back("UUID");
-  if (gpu.pci_id.empty()) missing.push_back("PCI id");
-  if (gpu.serial.empty()) missing.push_back("serial");
-  if (gpu.vbios.empty()) missing.push_back("VBIOS");
+  for (const auto& [what, text] : parts)
+    if (text.empty()) missing.push_back(what);
   if (!missing.empty()) return not_known(fmt::format("not reported: {}", fmt::join(missing, ", ")));
   return passed("model, UUID, PCI id, serial and VBIOS are known");
 }
@@ -214,29 +249,11 @@ Judgement judge_identity(const GpuReading& gpu, const GpuContext&) {
 /// Two nodes that report one GPU: a cloned image, or one node counted twice.
 Judgement judge_unique(const GpuReading& gpu, const GpuContext& context) {
   if (gpu.uuid.empty()) return not_known("UUID is not reported");
-  int same = 0;
-  for (const GpuReading* peer : context.peers) same += peer->uuid == gpu.uuid;
+  const auto same = std::ranges::count_if(
+      context.peers, [&](const GpuReading* peer) { return peer->uuid == gpu.uuid; });
   if (same <= 1) return passed("no other GPU has its UUID");
   return failure(Class::infrastructure, fmt::format("{} GPUs of this job have its UUID", same),
                  "inspect the host names: one node may be in the job twice");
-}
-
-Judgement judge_vbios(const GpuReading& gpu, const GpuContext& context) {
-  if (gpu.vbios.empty()) return not_known("VBIOS is not reported");
-  std::vector<std::string> known;
-  bool differs = false;
-  for (const GpuReading* peer : context.peers) {
-    if (peer->vbios.empty()) continue;
-    known.push_back(peer->vbios);
-    differs |= peer->vbios != gpu.vbios;
-  }
-  const auto most = majority_of(known);
-  if (!differs || most == gpu.vbios) return passed(fmt::format("VBIOS {}", gpu.vbios));
-  if (!most)
-    return warning(Class::config, fmt::format("VBIOS {}; others of this model differ", gpu.vbios),
-                   "reconfigure the GPUs of one model to the same VBIOS");
-  return warning(Class::config, fmt::format("VBIOS {}, {} on most of this model", gpu.vbios, *most),
-                 fmt::format("reconfigure the VBIOS to {}", *most));
 }
 
 Judgement judge_memory_size(const GpuReading& gpu, const GpuContext& context) {
@@ -251,26 +268,11 @@ Judgement judge_memory_size(const GpuReading& gpu, const GpuContext& context) {
   return passed(fmt::format("{:.0f} GiB of memory", size / 0x1p30));
 }
 
-}  // namespace
-
-std::vector<GpuRule> identity_rules() {
-  return {{"gpu-model", "model, by the majority of the job", judge_model},
-          {"gpu-identity", "model, UUID, PCI id, serial, VBIOS", judge_identity},
-          {"gpu-unique", "GPUs of the job that have the same UUID", judge_unique},
-          {"vbios", "VBIOS, by the majority of the model", judge_vbios},
-          {"gpu-memory-size", "size of memory, by the majority of the model", judge_memory_size}};
-}
-
 // ECC errors, remapped rows, and what the driver itself advises.
-
-namespace {
 
 constexpr const char* kRma = "RMA";
 // Above this a GPU is usually replaced: ml-engineering's RMA line.
 constexpr std::uint64_t kAggregateSramErrors = 4;
-// Corrected errors are normal: many are those above both.
-constexpr double kCorrectedErrors = 1000;
-constexpr double kCorrectedRatio = 100;  // of the peers' median
 constexpr double kCorrectedAlone = 2e7;  // where there are no peers: AzNHC's limit
 
 struct Recovery {
@@ -301,24 +303,6 @@ Judgement judge_volatile(const GpuReading& gpu, const GpuContext&) {
   return failure(Class::hardware, cause, "reset GPU; RMA if they come back");
 }
 
-Judgement judge_corrected(const GpuReading& gpu, const GpuContext& context) {
-  if (!gpu.volatile_.corrected) return not_known("corrected ECC errors are not reported");
-  const auto mine = static_cast<double>(*gpu.volatile_.corrected);
-  const auto peers = context.known<double>([](const GpuReading& peer) -> Known<double> {
-    if (!peer.volatile_.corrected) return std::nullopt;
-    return static_cast<double>(*peer.volatile_.corrected);
-  });
-  const double limit = peers.size() < 3
-                           ? kCorrectedAlone
-                           : std::max(kCorrectedErrors, kCorrectedRatio * median_of(peers));
-  if (mine <= limit) return passed("corrected ECC errors are few");
-  return warning(
-      Class::hardware,
-      fmt::format("{:.0f} corrected ECC errors since the driver was loaded, limit {:.0f}", mine,
-                  limit),
-      "run again after a day; reset GPU if they grow");
-}
-
 Judgement judge_aggregate(const GpuReading& gpu, const GpuContext&) {
   if (gpu.sram_threshold_exceeded == true)
     return failure(Class::hardware, "uncorrected SRAM errors exceed the driver's threshold", kRma);
@@ -344,33 +328,14 @@ Judgement judge_remap(const GpuReading& gpu, const GpuContext&) {
                           : fmt::format("{} rows of memory are remapped, none pending", rows));
 }
 
-}  // namespace
-
-Judgement judge_recovery_action(const std::string& name) {
-  if (name == "none") return passed("the driver advises no recovery");
-  const std::string cause = fmt::format("the driver advises: {}", name);
-  for (const Recovery& recovery : kRecoveries)
-    if (name == recovery.name) return failure(Class::hardware, cause, recovery.action);
-  return failure(Class::hardware, cause, "drain the node; see the documentation of this driver");
-}
-
-std::vector<GpuRule> error_rules() {
-  return {{"recovery-action", "what the driver advises to do", judge_recovery},
-          {"ecc-volatile", "uncorrected ECC errors since the driver was loaded", judge_volatile},
-          {"ecc-corrected", "corrected ECC errors, next to those of the peers", judge_corrected},
-          {"ecc-aggregate", "uncorrected SRAM errors of the GPU's life", judge_aggregate},
-          {"row-remap", "remapped rows: pending, failed", judge_remap}};
-}
-
 // Clocks, power, temperature, and why the clocks are low, at one moment.
-
-namespace {
 
 constexpr double kBusy_percent = 10;  // above it a power cap is normal
 constexpr double kHot_c = 85;         // where the driver reports no margin
 constexpr double kHotMemory_c = 95;
 constexpr double kSmallMargin_c = 5;  // to the slowdown
 constexpr double kSameLimit_w = 1;
+constexpr const char* kCooling = "inspect the cooling: fans, air flow, inlet temperature";
 
 bool is_busy(const GpuReading& gpu, const GpuContext& context) {
   return context.under_load || gpu.utilisation_percent > kBusy_percent;
@@ -382,9 +347,7 @@ Judgement judge_reasons(const GpuReading& gpu, const GpuContext& context) {
   const std::string cause =
       fmt::format("clocks are reduced: {}", text_of_throttle_reasons(gpu.throttle_reasons));
   if (const auto slowdown = judge_hardware_slowdown(gpu, context.under_load)) return *slowdown;
-  if (bits & throttle::kHeat)
-    return warning(Class::environment, cause,
-                   "inspect the cooling: fans, air flow, inlet temperature");
+  if (bits & throttle::kHeat) return warning(Class::environment, cause, kCooling);
   if (bits & throttle::kSyncBoost)
     return warning(Class::config, cause, "reconfigure: take the GPU out of its sync boost group");
   if (bits & throttle::kPowerCap && !is_busy(gpu, context))
@@ -428,79 +391,21 @@ Judgement judge_power_limit(const GpuReading& gpu, const GpuContext& context) {
 }
 
 Judgement judge_temperature(const GpuReading& gpu, const GpuContext&) {
-  const std::string action = "inspect the cooling: fans, air flow, inlet temperature";
   if (gpu.temperature_margin_c && *gpu.temperature_margin_c <= kSmallMargin_c)
     return warning(Class::environment,
-                   fmt::format("{:.0f} C below the slowdown", *gpu.temperature_margin_c), action);
+                   fmt::format("{:.0f} C below the slowdown", *gpu.temperature_margin_c), kCooling);
   if (gpu.memory_temperature_c && *gpu.memory_temperature_c > kHotMemory_c)
     return warning(Class::environment, fmt::format("memory at {:.0f} C", *gpu.memory_temperature_c),
-                   action);
+                   kCooling);
   if (!gpu.temperature_c) return not_known("temperature is not reported");
   if (!gpu.temperature_margin_c && *gpu.temperature_c > kHot_c)
-    return warning(Class::environment, fmt::format("{:.0f} C", *gpu.temperature_c), action);
+    return warning(Class::environment, fmt::format("{:.0f} C", *gpu.temperature_c), kCooling);
   return passed("temperature is normal");
-}
-
-}  // namespace
-
-std::optional<Judgement> judge_hardware_slowdown(const GpuReading& gpu, bool lasts) {
-  const std::uint64_t bits = gpu.throttle_reasons.value_or(0);
-  const auto judge = lasts ? failure : warning;
-  const std::string cause =
-      fmt::format("clocks are reduced: {}", text_of_throttle_reasons(gpu.throttle_reasons));
-  if (bits & throttle::kPowerBrake)
-    return judge(Class::environment, cause, "inspect the power supplies of the node");
-  if (bits & throttle::kHwSlowdown && !(bits & throttle::kHwThermal))
-    return judge(Class::hardware, cause, "inspect power and cooling; reset GPU, RMA if it stays");
-  return std::nullopt;
-}
-
-std::vector<GpuRule> state_rules() {
-  return {{"throttle-reasons", "why the clocks are reduced now", judge_reasons},
-          {"clocks", "highest clocks, by the majority of the model; locked clocks", judge_clocks},
-          {"power-limit", "power limit next to its default and to the peers'", judge_power_limit},
-          {"temperature", "GPU and memory", judge_temperature}};
 }
 
 // What an operator sets on a GPU, and who else uses it.
 
-namespace {
-
 constexpr std::uint64_t kIdleMemory_bytes = 15u << 20;  // gcm's limit
-
-/// A switch that should be `right`. Another position is a warning; it is a failure where most peers
-/// have the right one and it makes this GPU unlike them.
-Judgement judge_switch(const GpuReading& gpu, const GpuContext& context,
-                       Known<bool> GpuReading::*field, bool right, const std::string& what,
-                       const std::string& action) {
-  const Known<bool>& value = gpu.*field;
-  if (!value) return not_known(fmt::format("{} is not reported", what));
-  const std::string cause = fmt::format("{} is {}", what, *value ? "on" : "off");
-  if (*value == right) return passed(cause);
-  if (context.majority(field) == right)
-    return failure(Class::config, cause + ", unlike that of most peers", action);
-  return warning(Class::config, cause, action);
-}
-
-Judgement judge_persistence(const GpuReading& gpu, const GpuContext& context) {
-  // It costs seconds at the start of a job, and nothing after.
-  return at_most_warning(
-      judge_switch(gpu, context, &GpuReading::persistence, true, "persistence mode",
-                   "reconfigure: start nvidia-persistenced, or " + nvidia_smi(gpu) + " -pm 1"));
-}
-
-Judgement judge_ecc_mode(const GpuReading& gpu, const GpuContext& context) {
-  return judge_switch(gpu, context, &GpuReading::ecc_enabled, true, "ECC",
-                      "reconfigure: " + nvidia_smi(gpu) + " -e 1, then reset GPU");
-}
-
-Judgement judge_mig(const GpuReading& gpu, const GpuContext& context) {
-  // Nodes where some GPUs are divided are set up so, and the others are none the slower.
-  return at_most_warning(judge_switch(gpu, context, &GpuReading::mig_enabled, false, "MIG",
-                                      "reconfigure: " + nvidia_smi(gpu) +
-                                          " -mig 0, then reset GPU; nothing to do if "
-                                          "the GPU is divided on purpose"));
-}
 
 Judgement judge_compute_mode(const GpuReading& gpu, const GpuContext&) {
   if (!gpu.compute_mode) return not_known("compute mode is not reported");
@@ -513,6 +418,26 @@ Judgement judge_compute_mode(const GpuReading& gpu, const GpuContext&) {
 }
 
 }  // namespace
+
+Judgement judge_recovery_action(const std::string& name) {
+  if (name == "none") return passed("the driver advises no recovery");
+  const std::string cause = fmt::format("the driver advises: {}", name);
+  for (const Recovery& recovery : kRecoveries)
+    if (name == recovery.name) return failure(Class::hardware, cause, recovery.action);
+  return failure(Class::hardware, cause, "drain the node; see the documentation of this driver");
+}
+
+std::optional<Judgement> judge_hardware_slowdown(const GpuReading& gpu, bool lasts) {
+  const std::uint64_t bits = gpu.throttle_reasons.value_or(0);
+  const auto judge = lasts ? failure : warning;
+  const std::string cause =
+      fmt::format("clocks are reduced: {}", text_of_throttle_reasons(gpu.throttle_reasons));
+  if (bits & throttle::kPowerBrake)
+    return judge(Class::environment, cause, "inspect the power supplies of the node");
+  if (bits & throttle::kHwSlowdown && !(bits & throttle::kHwThermal))
+    return judge(Class::hardware, cause, "inspect power and cooling; reset GPU, RMA if it stays");
+  return std::nullopt;
+}
 
 std::vector<int> foreign_pids(const GpuReading& gpu, const std::vector<int>& our_pids) {
   std::vector<int> foreign;
@@ -540,12 +465,50 @@ Judgement judge_foreign_use(const GpuReading& gpu, const GpuContext& context) {
   return passed("no other process uses it");
 }
 
-std::vector<GpuRule> setting_rules() {
-  return {{"persistence", "persistence mode", judge_persistence},
-          {"ecc-mode", "whether ECC is on", judge_ecc_mode},
-          {"mig", "whether the GPU is divided by MIG", judge_mig},
-          {"compute-mode", "who may use the GPU", judge_compute_mode},
-          {"foreign-use", "processes of others, and memory in use without any", judge_foreign_use}};
+std::vector<GpuRule> gpu_rules() {
+  std::vector<GpuRule> all{
+      {"management-stall", "calls of the driver that did not return", judge_stalls},
+      {"management-error", "calls of the driver that failed", judge_failures},
+      {"sane-readings", "values that no GPU can have", judge_sanity},
+      // A node may have one card of another kind by mistake.
+      {"gpu-model", "model, by the majority of the job",
+       AsMost{&GpuReading::model, &GpuContext::all, "the model", "{0}",
+              "{0}; the job has several models", "run on GPUs of one model", "{0}, most are {1}",
+              "run on GPUs of one model"}},
+      {"gpu-identity", "model, UUID, PCI id, serial, VBIOS", judge_identity},
+      {"gpu-unique", "GPUs of the job that have the same UUID", judge_unique},
+      {"vbios", "VBIOS, by the majority of the model",
+       AsMost{&GpuReading::vbios, &GpuContext::peers, "VBIOS", "VBIOS {0}",
+              "VBIOS {0}; others of this model differ",
+              "reconfigure the GPUs of one model to the same VBIOS",
+              "VBIOS {0}, {1} on most of this model", "reconfigure the VBIOS to {1}"}},
+      {"gpu-memory-size", "size of memory, by the majority of the model", judge_memory_size},
+      {"recovery-action", "what the driver advises to do", judge_recovery},
+      {"ecc-volatile", "uncorrected ECC errors since the driver was loaded", judge_volatile},
+      {"ecc-corrected", "corrected ECC errors, next to those of the peers",
+       FewErrors{[](const GpuReading& gpu) { return gpu.volatile_.corrected; },
+                 "corrected ECC errors", "{0:.0f} {1} since the driver was loaded, limit {2:.0f}",
+                 "run again after a day; reset GPU if they grow", kCorrectedAlone}},
+      {"ecc-aggregate", "uncorrected SRAM errors of the GPU's life", judge_aggregate},
+      {"row-remap", "remapped rows: pending, failed", judge_remap},
+      {"throttle-reasons", "why the clocks are reduced now", judge_reasons},
+      {"clocks", "highest clocks, by the majority of the model; locked clocks", judge_clocks},
+      {"power-limit", "power limit next to its default and to the peers'", judge_power_limit},
+      {"temperature", "GPU and memory", judge_temperature},
+      // It costs seconds at the start of a job, and nothing after.
+      {"persistence", "persistence mode",
+       Switch{&GpuReading::persistence, true, "persistence mode", "start nvidia-persistenced, or ",
+              "-pm 1", false}},
+      {"ecc-mode", "whether ECC is on",
+       Switch{&GpuReading::ecc_enabled, true, "ECC", "", "-e 1, then reset GPU", true}},
+      // Nodes where some GPUs are divided are set up so, and the others are none the slower.
+      {"mig", "whether the GPU is divided by MIG",
+       Switch{&GpuReading::mig_enabled, false, "MIG", "",
+              "-mig 0, then reset GPU; nothing to do if the GPU is divided on purpose", false}},
+      {"compute-mode", "who may use the GPU", judge_compute_mode},
+      {"foreign-use", "processes of others, and memory in use without any", judge_foreign_use}};
+  std::ranges::move(link_rules(), std::back_inserter(all));
+  return all;
 }
 
 }  // namespace shakedown::node

@@ -1,6 +1,7 @@
 // What most of a group have: the reference where there is no other.
 #pragma once
 
+#include <functional>
 #include <map>
 #include <optional>
 #include <string>
@@ -50,19 +51,25 @@ struct GpuContext {
 struct GpuRule {
   const char* name;  // of its findings
   const char* what;  // it looks at
-  Judgement (*judge)(const GpuReading& gpu, const GpuContext& context);
+  std::function<Judgement(const GpuReading& gpu, const GpuContext& context)> judge;
 };
 
 /// All rules, in the order in which they are printed.
 std::vector<GpuRule> gpu_rules();
+/// Those of NVLink, its fabric and PCIe, which are among them.
+std::vector<GpuRule> link_rules();
 
-// The groups, each a file of its own.
-std::vector<GpuRule> answer_rules();    // what did not answer, what cannot be
-std::vector<GpuRule> identity_rules();  // model, VBIOS, serial
-std::vector<GpuRule> error_rules();     // ECC, remapped rows, the driver's own advice
-std::vector<GpuRule> state_rules();     // clocks, power, temperature, reasons
-std::vector<GpuRule> setting_rules();   // what an operator sets, and who else uses it
-std::vector<GpuRule> link_rules();      // NVLink, fabric, PCIe
+// Errors that are corrected are normal: many are those above both.
+inline constexpr double kManyErrors = 1000, kManyTimesPeers = 100;  // of the peers' median
+/// A rule on their number; `alone` is the limit where there are not three peers. In the words {0}
+/// is this GPU's number, {1} `what`, {2} the limit, {3} the peers' median.
+struct FewErrors {
+  Known<std::uint64_t> (*count)(const GpuReading& gpu);
+  const char *what, *many, *action;
+  double alone = kManyErrors;
+
+  Judgement operator()(const GpuReading& gpu, const GpuContext& context) const;
+};
 
 /// Of calls in which the driver initializes GPUs, and which did not return.
 Judgement judge_slow_opening(const std::string& cause);
@@ -86,9 +93,5 @@ Finding finding_of_gpu(const std::string& check, const Judgement& judgement,
 /// One finding per rule for this GPU.
 std::vector<Finding> judge_gpu(const std::string& host, const GpuReading& gpu,
                                const GpuContext& context);
-
-/// "nvidia-smi -i 00000000:18:00.0 ": commands address a GPU by its PCI id, as its index differs
-/// between programs.
-std::string nvidia_smi(const GpuReading& gpu);
 
 }  // namespace shakedown::node

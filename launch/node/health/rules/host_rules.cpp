@@ -5,23 +5,22 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <cstdio>
 #include <cstdlib>
+#include <iterator>
+#include <map>
 #include <nlohmann/json.hpp>
 #include <utility>
 
 namespace shakedown::node {
 namespace {
 
-std::vector<Judgement> judge_host_stalls(const Json& facts) {
-  const Json& stalled = fact_of(facts, "stalled");
-  if (stalled.is_null()) return {passed("every fact of the host was read in time")};
-  std::vector<Judgement> all;
-  for (const Json& name : stalled)
-    all.push_back(failure(Class::infrastructure,
-                          fmt::format("reading {} does not return", name.get<std::string>()),
-                          "inspect the file systems of the node and their servers; reboot"));
-  return all;
+/// Whether a list, of GPUs or of ports, has anything; what is not known may have.
+bool may_have(const Json& facts, const char* list) {
+  const Json& found = fact_of(facts, list);
+  return found.is_null() || !found.empty();
 }
+bool may_have_gpus(const Json& facts) { return may_have(facts, "gpus_on_bus"); }
 
 }  // namespace
 
@@ -31,13 +30,10 @@ const Json& fact_of(const Json& facts, const char* name) {
   return found == facts.end() ? absent : *found;
 }
 
-std::vector<HostRule> host_rules(double xid_window_h) {
-  std::vector<HostRule> all{
-      {"host-stall", "files of the host that cannot be read", judge_host_stalls}};
-  for (const auto& group : {system_rules(), storage_rules(), network_rules(), software_rules()})
-    all.insert(all.end(), group.begin(), group.end());
-  all.push_back(kernel_log_rule(xid_window_h));
-  return all;
+Judgements HostRule::judge(const Json& facts) const {
+  if (of_gpus && !may_have_gpus(facts)) return not_applicable("no GPU on the PCI bus");
+  const Json& known = fact == kAllFacts ? facts : fact_of(facts, fact);
+  return known.is_null() ? absent : judge_fact(known, facts);
 }
 
 std::vector<Finding> judge_host(const std::string& host, const Json& facts, double xid_window_h) {
@@ -48,79 +44,25 @@ std::vector<Finding> judge_host(const std::string& host, const Json& facts, doub
   return findings;
 }
 
-// Space and inodes of the file systems that programs write to.
-
 namespace {
 
-constexpr double kMiB = 0x1p20, kGiB = 0x1p30;
-// NCCL and MPI of eight ranks need some; loaders in other frameworks 8 GB.
-constexpr double kLeastShared = 64 * kMiB, kUsualShared = 8e9;
-constexpr double kLeastFree = 16 * kMiB, kUsualFree = kGiB;
-constexpr double kLowInodes = 0.01;  // share that is free
-
-std::vector<Judgement> judge_shm(const Json& facts) {
-  const Json& shm = fact_of(facts, "shm");
-  if (shm.is_null()) return {not_known("/dev/shm cannot be read")};
-  const double total = shm.at("total_bytes"), free = shm.at("free_bytes");
-  const std::string cause =
-      fmt::format("/dev/shm: {:.1f} of {:.1f} GiB free", free / kGiB, total / kGiB);
-  const Json& container = fact_of(facts, "container");
-  const char* larger = container.is_null() || container == "none seen"
-                           ? "mount -o remount,size=8g /dev/shm"
-                           : "docker run --ipc=host (or --shm-size=8g)";
-  if (free < kLeastShared)
-    return {failure(Class::config, cause + ", ranks of a node cannot share memory",
-                    total < kUsualShared ? larger : "remove what is left over in /dev/shm")};
-  if (total < kUsualShared) return {warning(Class::config, cause, larger)};
-  if (free < 0.1 * total)
-    return {warning(Class::environment, cause, "remove what is left over in /dev/shm")};
-  return {passed("/dev/shm: at least 8 GB, at least 10 % of it free")};
-}
-
-std::vector<Judgement> judge_space(const Json& facts, const char* fact, const std::string& where) {
-  const Json& space = fact_of(facts, fact);
-  if (space.is_null()) return {not_known(where + " cannot be read")};
-  const double free = space.at("free_bytes");
-  const double inodes = space.at("inodes"), free_inodes = space.at("free_inodes");
-  const std::string action = "remove files from " + where;
-  if (free < kLeastFree)
-    return {failure(Class::environment, fmt::format("{}: {:.0f} MiB free", where, free / kMiB),
-                    action)};
-  if (inodes > 0 && free_inodes == 0)
-    return {failure(Class::environment, where + ": no inode is free", action)};
-  if (free < kUsualFree)
-    return {warning(Class::environment, fmt::format("{}: {:.0f} MiB free", where, free / kMiB),
-                    action)};
-  if (inodes > 0 && free_inodes < kLowInodes * inodes)
-    return {warning(Class::environment,
-                    fmt::format("{}: {:.1f} % of inodes free", where, 100 * free_inodes / inodes),
-                    action)};
-  return {passed(where + ": at least 1 GiB free, and inodes")};
-}
-
-std::vector<Judgement> judge_tmp(const Json& facts) { return judge_space(facts, "tmp", "/tmp"); }
-std::vector<Judgement> judge_current(const Json& facts) {
-  return judge_space(facts, "current_folder", "the current folder");
-}
-
-}  // namespace
-
-std::vector<HostRule> storage_rules() {
-  return {{"shared-memory", "/dev/shm: size and what is free", judge_shm},
-          {"tmp", "/tmp: space and inodes", judge_tmp},
-          {"current-folder", "the current folder: space and inodes", judge_current}};
+Judgements judge_host_stalls(const Json& stalled, const Json&) {
+  Judgements all;
+  for (const Json& name : stalled)
+    all.push_back(failure(Class::infrastructure,
+                          fmt::format("reading {} does not return", name.get<std::string>()),
+                          "inspect the file systems of the node and their servers; reboot"));
+  return all;
 }
 
 // Cores, memory, limits, and settings of the kernel.
 
-namespace {
+constexpr double kMiB = 0x1p20, kGiB = 0x1p30;
 
 /// The cores that this process may use, as the kernel has them: srun does not inherit
 /// --cpus-per-task, and a rank may find itself on one core.
-std::vector<Judgement> judge_affinity(const Json& facts) {
-  const Json& allowed = fact_of(facts, "cores_allowed");
+Judgement judge_affinity(const Json& allowed, const Json& facts) {
   const Json& online = fact_of(facts, "cores_online");
-  if (allowed.is_null()) return {not_known("the cores that this process may use are not reported")};
   const int cores = allowed.at("cores");
   const std::string cause =
       fmt::format("a process may use {} of {} cores ({})", cores,
@@ -131,21 +73,21 @@ std::vector<Judgement> judge_affinity(const Json& facts) {
                             ? std::atoi(slurm.at("SLURM_CPUS_PER_TASK").get<std::string>().c_str())
                             : 0;
   if (cores < requested)
-    return {warning(Class::config, fmt::format("{}, SLURM_CPUS_PER_TASK is {}", cause, requested),
-                    "export SRUN_CPUS_PER_TASK=$SLURM_CPUS_PER_TASK before srun")};
+    return warning(Class::config, fmt::format("{}, SLURM_CPUS_PER_TASK is {}", cause, requested),
+                   "export SRUN_CPUS_PER_TASK=$SLURM_CPUS_PER_TASK before srun");
   if (cores == 1 && online > 1)
-    return {warning(Class::config, cause, "bind ranks to more cores: launch/mpi does")};
+    return warning(Class::config, cause, "bind ranks to more cores: launch/mpi does");
   const Json& quota = fact_of(facts, "cpu_quota");
   if (!quota.is_null() && quota < cores)
-    return {warning(Class::config,
-                    fmt::format("{}, but its control group has the CPU time of {:.1f}", cause,
-                                quota.get<double>()),
-                    "raise the CPU limit of the container or job")};
-  return {passed(cause)};
+    return warning(Class::config,
+                   fmt::format("{}, but its control group has the CPU time of {:.1f}", cause,
+                               quota.get<double>()),
+                   "raise the CPU limit of the container or job");
+  return passed(cause);
 }
 
 /// Which machine this is, for the reader; nodes are compared elsewhere.
-std::vector<Judgement> judge_system(const Json& facts) {
+Judgements judge_system(const Json&, const Json& facts) {
   constexpr std::pair<const char*, const char*> kParts[] = {
       {"os", "operating system"}, {"kernel", "kernel"},         {"processor", "processor"},
       {"sockets", "sockets"},     {"numa_nodes", "NUMA nodes"}, {"memory_gib", "GiB of memory"}};
@@ -158,32 +100,27 @@ std::vector<Judgement> judge_system(const Json& facts) {
       known.push_back(value.is_string() ? value.get<std::string>()
                                         : fmt::format("{}: {:.0f}", words, value.get<double>()));
   }
-  std::vector<Judgement> all;
+  Judgements all;
   if (!known.empty()) all.push_back(passed(fmt::format("{}", fmt::join(known, ", "))));
   if (!missing.empty())
     all.push_back(not_known(fmt::format("not readable: {}", fmt::join(missing, ", "))));
   return all;
 }
 
-std::vector<Judgement> judge_memory(const Json& facts) {
-  const Json& memory = fact_of(facts, "memory");
-  if (memory.is_null()) return {not_known("memory is not reported")};
+Judgement judge_memory(const Json& memory, const Json&) {
   const double available = memory.at("available_bytes"), total = memory.at("total_bytes");
   const std::string cause =
       fmt::format("{:.0f} of {:.0f} GiB available", available / kGiB, total / kGiB);
   if (available < 0.1 * total)
-    return {warning(Class::environment, cause, "end what uses the memory, or request more")};
-  return {passed(available >= 0.5 * total ? "at least half of the memory is available" : cause)};
+    return warning(Class::environment, cause, "end what uses the memory, or request more");
+  return passed(available >= 0.5 * total ? "at least half of the memory is available" : cause);
 }
 
-std::vector<Judgement> judge_swap(const Json& facts) {
-  const Json& swap = fact_of(facts, "swap");
-  if (swap.is_null()) return {not_known("swap is not reported")};
+Judgement judge_swap(const Json& swap, const Json&) {
   const double used = swap.at("used_bytes");
-  if (used > kGiB)
-    return {warning(Class::environment, fmt::format("{:.1f} GiB of swap in use", used / kGiB),
-                    "end what uses the memory")};
-  return {passed("swap is not in use")};
+  if (used <= kGiB) return passed("swap is not in use");
+  return warning(Class::environment, fmt::format("{:.1f} GiB of swap in use", used / kGiB),
+                 "end what uses the memory");
 }
 
 struct Limit {
@@ -199,94 +136,282 @@ constexpr std::array<Limit, 3> kLimits{
      {"stack", "stack (ulimit -s)", 8 * kMiB, false, "ulimit -s 65536"},
      {"open_files", "open files (ulimit -n)", 1024, true, "ulimit -n 65536"}}};
 
-std::vector<Judgement> judge_limits(const Json& facts) {
-  std::vector<Judgement> all;
+Judgements judge_limits(const Json&, const Json& facts) {
+  Judgements all;
   const Json& ports = fact_of(facts, "infiniband");
   const bool has_infiniband = ports.is_array() && !ports.empty();
   for (const Limit& limit : kLimits) {
     const Json& value = fact_of(facts, limit.fact);
-    if (value.is_null()) {
+    if (value.is_null())
       all.push_back(not_known(fmt::format("{}: not reported", limit.what)));
-      continue;
-    }
-    if (value.is_string()) {
+    else if (value.is_string())
       all.push_back(passed(fmt::format("{}: unlimited", limit.what)));
-      continue;
+    else {
+      const double number = value;
+      const std::string cause = limit.of_files
+                                    ? fmt::format("{}: {:.0f}", limit.what, number)
+                                    : fmt::format("{}: {:.0f} MiB", limit.what, number / kMiB);
+      // Only InfiniBand registers memory without bound.
+      const double least = limit.least < INFINITY || has_infiniband ? limit.least : 64 * 1024;
+      all.push_back(number < least ? warning(Class::config, cause, limit.action) : passed(cause));
     }
-    const double number = value;
-    const std::string cause = limit.of_files
-                                  ? fmt::format("{}: {:.0f}", limit.what, number)
-                                  : fmt::format("{}: {:.0f} MiB", limit.what, number / kMiB);
-    // Only InfiniBand registers memory without bound.
-    const double least = limit.least < INFINITY || has_infiniband ? limit.least : 64 * 1024;
-    all.push_back(number < least ? warning(Class::config, cause, limit.action) : passed(cause));
   }
   return all;
 }
 
-std::vector<Judgement> judge_governor(const Json& facts) {
-  const Json& governor = fact_of(facts, "governor");
-  if (governor.is_null())
-    return {not_known("no frequency governor is visible: a virtual machine, or the firmware's")};
-  const auto text = governor.get<std::string>();
-  if (text == "performance") return {passed("governor performance")};
-  return {warning(Class::config, "frequency governor " + text,
-                  "reconfigure: cpupower frequency-set -g performance")};
+Judgement judge_governor(const Json& governor, const Json&) {
+  if (governor == "performance") return passed("governor performance");
+  return warning(Class::config, "frequency governor " + governor.get<std::string>(),
+                 "reconfigure: cpupower frequency-set -g performance");
 }
 
-std::vector<Judgement> judge_clocksource(const Json& facts) {
-  const Json& source = fact_of(facts, "clocksource");
-  if (source.is_null()) return {not_known("the clock source is not reported")};
+Judgement judge_clocksource(const Json& source, const Json&) {
   const auto text = source.get<std::string>();
   for (const char* slow : {"hpet", "acpi_pm", "jiffies", "refined-jiffies"})
     if (text == slow)
-      return {warning(Class::config, fmt::format("clock source {}: reading the time is slow", text),
-                      "reboot with tsc=reliable; see why the kernel gave the TSC up")};
-  return {passed("clock source " + text)};
+      return warning(Class::config, fmt::format("clock source {}: reading the time is slow", text),
+                     "reboot with tsc=reliable; see why the kernel gave the TSC up");
+  return passed("clock source " + text);
 }
 
-std::vector<Judgement> judge_numa_balancing(const Json& facts) {
-  const Json& on = fact_of(facts, "numa_balancing");
-  if (on.is_null()) return {not_known("NUMA balancing is not reported")};
+Judgement judge_numa_balancing(const Json& on, const Json& facts) {
   if (on == true && fact_of(facts, "numa_nodes") != 1)
-    return {warning(Class::config, "NUMA balancing moves pages while ranks work",
-                    "reconfigure: sysctl kernel.numa_balancing=0")};
-  return {passed("NUMA balancing does not move pages")};
+    return warning(Class::config, "NUMA balancing moves pages while ranks work",
+                   "reconfigure: sysctl kernel.numa_balancing=0");
+  return passed("NUMA balancing does not move pages");
 }
 
-std::vector<Judgement> judge_blocked(const Json& facts) {
-  const Json& blocked = fact_of(facts, "blocked_processes");
-  if (blocked.is_null()) return {not_known("processes are not visible")};
-  if (blocked.empty()) return {passed("no process hangs in the kernel")};
+Judgement judge_blocked(const Json& blocked, const Json&) {
+  if (blocked.empty()) return passed("no process hangs in the kernel");
   std::vector<std::string> names;
   for (const Json& process : blocked) names.push_back(process);
   names.resize(std::min<std::size_t>(names.size(), 5));
-  return {warning(Class::environment,
-                  fmt::format("{} processes in uninterruptible sleep: {}", blocked.size(),
-                              fmt::join(names, ", ")),
-                  "inspect file servers and drivers that they wait for; reboot if it stays")};
+  return warning(Class::environment,
+                 fmt::format("{} processes in uninterruptible sleep: {}", blocked.size(),
+                             fmt::join(names, ", ")),
+                 "inspect file servers and drivers that they wait for; reboot if it stays");
 }
 
-std::vector<Judgement> judge_container(const Json& facts) {
+Judgement judge_container(const Json& container, const Json&) {
+  return passed(fmt::format("container: {}", container.get<std::string>()));
+}
+
+// Space and inodes of the file systems that programs write to.
+
+// NCCL and MPI of eight ranks need some; loaders in other frameworks 8 GB.
+constexpr double kLeastShared = 64 * kMiB, kUsualShared = 8e9;
+constexpr double kLeastFree = 16 * kMiB, kUsualFree = kGiB;
+constexpr double kLowInodes = 0.01;  // share that is free
+
+Judgement judge_shm(const Json& shm, const Json& facts) {
+  const double total = shm.at("total_bytes"), free = shm.at("free_bytes");
+  const std::string cause =
+      fmt::format("/dev/shm: {:.1f} of {:.1f} GiB free", free / kGiB, total / kGiB);
   const Json& container = fact_of(facts, "container");
-  if (container.is_null()) return {not_known("whether this is a container is not known")};
-  return {passed(fmt::format("container: {}", container.get<std::string>()))};
+  const char* larger = container.is_null() || container == "none seen"
+                           ? "mount -o remount,size=8g /dev/shm"
+                           : "docker run --ipc=host (or --shm-size=8g)";
+  const char* tidy = "remove what is left over in /dev/shm";
+  if (free < kLeastShared)
+    return failure(Class::config, cause + ", ranks of a node cannot share memory",
+                   total < kUsualShared ? larger : tidy);
+  if (total < kUsualShared) return warning(Class::config, cause, larger);
+  if (free < 0.1 * total) return warning(Class::environment, cause, tidy);
+  return passed("/dev/shm: at least 8 GB, at least 10 % of it free");
+}
+
+Judgement judge_space(const Json& space, const std::string& where) {
+  const double free = space.at("free_bytes");
+  const double inodes = space.at("inodes"), free_inodes = space.at("free_inodes");
+  const auto found = [&](bool fails, const std::string& what) {
+    return (fails ? failure : warning)(Class::environment, fmt::format("{}: {}", where, what),
+                                       "remove files from " + where);
+  };
+  const bool lacks_inodes = inodes > 0 && free_inodes == 0;
+  if (free < kLeastFree || (free < kUsualFree && !lacks_inodes))
+    return found(free < kLeastFree, fmt::format("{:.0f} MiB free", free / kMiB));
+  if (lacks_inodes) return found(true, "no inode is free");
+  if (inodes > 0 && free_inodes < kLowInodes * inodes)
+    return found(false, fmt::format("{:.1f} % of inodes free", 100 * free_inodes / inodes));
+  return passed(where + ": at least 1 GiB free, and inodes");
+}
+
+// IOMMU and PCIe access control, InfiniBand, NICs and ports.
+
+constexpr double kManySymbolErrors = 100;
+
+Judgement judge_acs(const Json& acs, const Json&) {
+  const int redirecting = acs.at("redirecting");
+  if (redirecting == 0) return passed("PCIe bridges do not redirect peer-to-peer requests");
+  return warning(
+      Class::config,
+      fmt::format("{} PCIe bridges send peer-to-peer requests through the host (ACS)", redirecting),
+      "reconfigure: turn ACS off in the BIOS, or with setpci on each bridge");
+}
+
+Judgement judge_iommu(const Json& types, const Json&) {
+  std::vector<std::string> translating;  // "DMA", "DMA-FQ"
+  for (const Json& type : types)
+    if (type != "identity") translating.push_back(type);
+  if (translating.empty()) return passed("no IOMMU translates for GPUs");
+  return warning(Class::config,
+                 fmt::format("an IOMMU translates for GPUs ({}): copies between them may be slow",
+                             fmt::join(translating, ", ")),
+                 "reconfigure: boot with iommu=pt, on ARM with iommu.passthrough=1");
+}
+
+/// The open driver passes GPU memory as dma-buf since Linux 5.12; NCCL uses that before the module.
+bool has_dma_buf(const Json& facts) {
+  const Json& kernel = fact_of(facts, "kernel");
+  int major = 0, minor = 0;
+  if (kernel.is_string()) std::sscanf(kernel.get<std::string>().c_str(), "%d.%d", &major, &minor);
+  const Json& variables = fact_of(facts, "nccl_variables");
+  const bool off = variables.is_object() && variables.value("NCCL_DMABUF_ENABLE", "") == "0";
+  return fact_of(facts, "open_driver") == true && !off &&
+         std::pair(major, minor) >= std::pair(5, 12);
+}
+
+Judgement judge_peermem(const Json&, const Json& facts) {
+  if (!may_have_gpus(facts) || !may_have(facts, "infiniband"))
+    return not_applicable("no GPU with InfiniBand");
+  const Json& modules = fact_of(facts, "modules");
+  if (modules.is_null()) return not_known("the kernel's modules are not readable");
+  for (const Json& module : modules)
+    if (module == "nvidia_peermem" || module == "nv_peer_mem")
+      return passed("GPUDirect RDMA: " + module.get<std::string>());
+  if (has_dma_buf(facts)) return passed("GPUDirect RDMA: dma-buf of the open driver");
+  return warning(Class::config, "nvidia_peermem is not loaded: GPUDirect RDMA needs it or dma-buf",
+                 "reconfigure: modprobe nvidia_peermem");
+}
+
+Judgements judge_port(const Json& port) {
+  const auto name = port.at("port").get<std::string>();
+  Judgements all;
+  if (!port.contains("state"))
+    all.push_back(not_known(name + ": state is not reported"));
+  else if (port.at("state") != "ACTIVE")
+    all.push_back(warning(
+        Class::infrastructure, fmt::format("{} is {}", name, port.at("state").get<std::string>()),
+        "inspect link " + name + "; nothing to do if the port is unused by design"));
+  for (const char* counter : {"link_downed", "symbol_errors"}) {
+    if (!port.contains(counter)) {
+      all.push_back(not_known(fmt::format("{}: {} is not reported", name, counter)));
+      continue;
+    }
+    const double count = port.at(counter);
+    if (count > (std::string(counter) == "symbol_errors" ? kManySymbolErrors : 0))
+      all.push_back(
+          warning(Class::infrastructure,
+                  fmt::format("{}: {} {:.0f} since its counters were reset", name, counter, count),
+                  "inspect link " + name + ": cable and switch port"));
+  }
+  return all;
+}
+
+/// Ports of which one may be compared with another: of one board, or of one firmware where the
+/// board is not known. A port for storage or management is on another.
+std::string kind_of(const Json& port) {
+  return port.value("link_layer", "") + " " + port.value("board", port.value("firmware", ""));
+}
+
+Judgements judge_infiniband(const Json& ports, const Json&) {
+  if (ports.empty()) return not_applicable("no InfiniBand");
+  Judgements all;
+  std::map<std::string, double> best;  // Gbit/s, of the ports of a kind
+  for (const Json& port : ports) {
+    double& rate = best[kind_of(port)];
+    rate = std::max(rate, port.value("rate_gbits", 0.0));
+  }
+  for (const Json& port : ports) {
+    for (Judgement& judgement : judge_port(port)) all.push_back(std::move(judgement));
+    const double rate = port.value("rate_gbits", 0.0), fastest = best.at(kind_of(port));
+    const auto name = port.at("port").get<std::string>();
+    if (port.value("state", "") == "ACTIVE" && rate < fastest)
+      all.push_back(warning(Class::infrastructure,
+                            fmt::format("{} at {:.0f} Gbit/s, the fastest of its kind at {:.0f}",
+                                        name, rate, fastest),
+                            "inspect link " + name + ": cable and switch port"));
+  }
+  if (all.empty()) all.push_back(passed(fmt::format("{} ports active", ports.size())));
+  return all;
+}
+
+Judgement judge_nics(const Json& nics, const Json&) {
+  std::vector<std::string> up;
+  bool all_known = true;
+  for (const Json& nic : nics) {
+    if (nic.value("state", "") != "up") continue;
+    const std::string name = nic.at("nic");
+    const bool known = nic.contains("speed_mbits");
+    all_known = all_known && known;
+    up.push_back(
+        known ? fmt::format("{} {:.0f} Gbit/s", name, nic.at("speed_mbits").get<double>() / 1000)
+              : name + " at unknown speed");
+  }
+  if (up.empty()) return not_known("no NIC with hardware is up here");
+  const std::string text = fmt::format("{}", fmt::join(up, ", "));
+  return all_known ? passed(text) : not_known(text);
+}
+
+Judgement judge_ports(const Json& ports, const Json& facts) {
+  if (!ports.contains("in_use")) return not_known("TCP ports are not readable");
+  const int in_use = ports.at("in_use"), range = ports.at("range");
+  const Json& master = fact_of(facts, "master_port");
+  if (!master.is_null() && master.at("in_use") == true)
+    return warning(Class::environment,
+                   fmt::format("MASTER_PORT {} is in use", master.at("port").get<std::string>()),
+                   "end the earlier run, or choose another port");
+  if (in_use > 0.8 * range)
+    return warning(Class::environment, fmt::format("{} of {} TCP ports in use", in_use, range),
+                   "end what holds them; widen net.ipv4.ip_local_port_range");
+  return passed("TCP ports are free");
 }
 
 }  // namespace
 
-std::vector<HostRule> system_rules() {
-  return {
-      {"system", "operating system, kernel, processor, memory", judge_system},
-      {"cpu-affinity", "cores that the process may really use", judge_affinity},
-      {"host-memory", "memory that is available", judge_memory},
-      {"swap", "swap in use", judge_swap},
-      {"limits", "locked memory, stack, open files", judge_limits},
-      {"governor", "frequency governor of the cores", judge_governor},
-      {"clocksource", "where the kernel reads the time", judge_clocksource},
-      {"numa-balancing", "whether the kernel moves pages between NUMA nodes", judge_numa_balancing},
-      {"blocked-processes", "processes in uninterruptible sleep", judge_blocked},
-      {"container", "container that this runs in", judge_container}};
+std::vector<HostRule> host_rules(double xid_window_h) {
+  const auto space = [](const char* where) {
+    return [where](const Json& fact, const Json&) { return judge_space(fact, where); };
+  };
+  std::vector<HostRule> all{
+      {"host-stall", "files of the host that cannot be read", "stalled",
+       passed("every fact of the host was read in time"), judge_host_stalls},
+      {"system", "operating system, kernel, processor, memory", kAllFacts, {}, judge_system},
+      {"cpu-affinity", "cores that the process may really use", "cores_allowed",
+       not_known("the cores that this process may use are not reported"), judge_affinity},
+      {"host-memory", "memory that is available", "memory", not_known("memory is not reported"),
+       judge_memory},
+      {"swap", "swap in use", "swap", not_known("swap is not reported"), judge_swap},
+      {"limits", "locked memory, stack, open files", kAllFacts, {}, judge_limits},
+      {"governor", "frequency governor of the cores", "governor",
+       not_known("no frequency governor is visible: a virtual machine, or the firmware's"),
+       judge_governor},
+      {"clocksource", "where the kernel reads the time", "clocksource",
+       not_known("the clock source is not reported"), judge_clocksource},
+      {"numa-balancing", "whether the kernel moves pages between NUMA nodes", "numa_balancing",
+       not_known("NUMA balancing is not reported"), judge_numa_balancing},
+      {"blocked-processes", "processes in uninterruptible sleep", "blocked_processes",
+       not_known("processes are not visible"), judge_blocked},
+      {"container", "container that this runs in", "container",
+       not_known("whether this is a container is not known"), judge_container},
+      {"shared-memory", "/dev/shm: size and what is free", "shm",
+       not_known("/dev/shm cannot be read"), judge_shm},
+      {"tmp", "/tmp: space and inodes", "tmp", not_known("/tmp cannot be read"), space("/tmp")},
+      {"current-folder", "the current folder: space and inodes", "current_folder",
+       not_known("the current folder cannot be read"), space("the current folder")},
+      {"acs", "PCIe access control between peers", "acs",
+       not_known("only root can read it", "run as root"), judge_acs, true},
+      {"iommu", "IOMMU between GPUs", "iommu",
+       not_known("how the IOMMU translates for the GPUs is not readable"), judge_iommu, true},
+      {"peermem", "module for GPUDirect RDMA", kAllFacts, {}, judge_peermem},
+      {"infiniband", "ports: state, rate, link-downed and symbol errors", "infiniband",
+       not_known("InfiniBand devices are not readable"), judge_infiniband},
+      {"nics", "NICs that are up", "nics", not_known("NICs are not readable"), judge_nics},
+      {"tcp-ports", "TCP ports that are free", "ports", not_known("TCP ports are not readable"),
+       judge_ports}};
+  std::ranges::move(software_rules(), std::back_inserter(all));
+  all.push_back(kernel_log_rule(xid_window_h));
+  return all;
 }
 
 }  // namespace shakedown::node

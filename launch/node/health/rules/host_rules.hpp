@@ -9,19 +9,29 @@
 
 namespace shakedown::node {
 
+/// One per thing looked at.
+struct Judgements : std::vector<Judgement> {
+  using std::vector<Judgement>::vector;
+  Judgements(Judgement one) { push_back(std::move(one)); }
+};
+
+inline constexpr const char* kAllFacts = nullptr;  // in a fact's place
+
+/// A line of the table of rules.
 struct HostRule {
   const char* name;  // of its findings
   const char* what;  // it looks at
-  /// One judgement per thing looked at; `facts` as read_facts has them.
-  std::function<std::vector<Judgement>(const Json& facts)> judge;
+  const char* fact;  // that it is about, as read_facts has it
+  Judgement absent;  // where that is not known
+  std::function<Judgements(const Json& fact, const Json& facts)> judge_fact;
+  bool of_gpus = false;  // it does not apply to a host without them
+
+  Judgements judge(const Json& facts) const;
 };
 
 /// All rules, in the order in which they are printed. XIDs older than the window are warnings.
 std::vector<HostRule> host_rules(double xid_window_h = 24);
-// The groups, each a file of its own.
-std::vector<HostRule> system_rules();    // cores, memory, limits, kernel
-std::vector<HostRule> storage_rules();   // file systems
-std::vector<HostRule> network_rules();   // PCI, InfiniBand, NICs, ports
+// Those of the other files.
 std::vector<HostRule> software_rules();  // driver, libraries, variables
 HostRule kernel_log_rule(double xid_window_h);
 inline constexpr const char* kKernelLog = "kernel-log";  // its name

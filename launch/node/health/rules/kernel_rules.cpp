@@ -211,9 +211,7 @@ std::vector<KernelEvent> without_cured(const std::vector<KernelEvent>& events) {
   return left;
 }
 
-std::vector<Judgement> judge_kernel_log(const Json& facts, double window_h) {
-  const Json& fact = fact_of(facts, kKernelLogFact);
-  if (fact.is_null()) return {not_known("only root can read it", "run as root")};
+Judgements judge_kernel_log(const Json& fact, double window_h) {
   const KernelLog log = kernel_log_of(fact);
   const std::vector<KernelEvent> left = without_cured(log.events);
   auto all = judge_kernel_events(left, window_h);
@@ -236,8 +234,7 @@ std::vector<Judgement> judge_kernel_log(const Json& facts, double window_h) {
 
 }  // namespace
 
-std::vector<Judgement> judge_kernel_events(const std::vector<KernelEvent>& events,
-                                           double window_h) {
+Judgements judge_kernel_events(const std::vector<KernelEvent>& events, double window_h) {
   struct Repeated {
     Judgement judgement;
     const KernelEvent* last;
@@ -259,7 +256,7 @@ std::vector<Judgement> judge_kernel_events(const std::vector<KernelEvent>& event
     repeated.last = &event;
     ++repeated.times;
   }
-  std::vector<Judgement> judgements;
+  Judgements judgements;
   for (Repeated& repeated : found) {
     repeated.judgement.cause = cause_of(*repeated.last, repeated.times, repeated.judgement);
     judgements.push_back(std::move(repeated.judgement));
@@ -268,8 +265,10 @@ std::vector<Judgement> judge_kernel_events(const std::vector<KernelEvent>& event
 }
 
 HostRule kernel_log_rule(double xid_window_h) {
-  return {kKernelLog, "XIDs and SXids in the kernel's messages",
-          [xid_window_h](const Json& facts) { return judge_kernel_log(facts, xid_window_h); }};
+  return {
+      kKernelLog, "XIDs and SXids in the kernel's messages", kKernelLogFact,
+      not_known("only root can read it", "run as root"),
+      [xid_window_h](const Json& log, const Json&) { return judge_kernel_log(log, xid_window_h); }};
 }
 
 }  // namespace shakedown::node

@@ -4,13 +4,12 @@
 #include <vector>
 
 #include "launch/node/health/facts/kernel_log.hpp"
-#include "launch/node/health/rules/finding.hpp"
+#include "launch/node/health/rules/host_rules.hpp"
 
 namespace shakedown::node {
 
 /// One judgement per GPU and XID that is neither an application's error nor a consequence of
 /// another, however often it came. What is older than the window is at most a warning.
-std::vector<Judgement> judge_kernel_events(const std::vector<KernelEvent>& events,
-                                           double window_h = 24);
+Judgements judge_kernel_events(const std::vector<KernelEvent>& events, double window_h = 24);
 
 }  // namespace shakedown::node

@@ -8,7 +8,6 @@
 #include <map>
 #include <nlohmann/json.hpp>
 #include <set>
-#include <sstream>
 #include <utility>
 
 #include "common/nvml_library.hpp"
@@ -29,24 +28,12 @@ int number_at_end(const std::string& text) {
   return std::atoi(text.c_str() + (colon == std::string::npos ? 0 : colon + 1));
 }
 
-/// "0,2-3" are 3, "" is none.
-int numbers_in(const std::string& list) {
-  int count = 0;
-  std::istringstream in(list);
-  for (std::string one; std::getline(in, one, ',');) {
-    const auto dash = one.find('-');
-    count += dash == std::string::npos
-                 ? 1
-                 : 1 + std::atoi(one.c_str() + dash + 1) - std::atoi(one.c_str());
-  }
-  return count;
-}
-
 /// What Slurm gave the job on this node; 0: it does not say.
 int gpus_of_slurm(const Json& slurm) {
   if (!slurm.is_object()) return 0;
   if (slurm.contains("SLURM_GPUS_ON_NODE")) return number_at_end(slurm.at("SLURM_GPUS_ON_NODE"));
-  if (slurm.contains("SLURM_JOB_GPUS")) return numbers_in(slurm.at("SLURM_JOB_GPUS"));
+  if (slurm.contains("SLURM_JOB_GPUS"))
+    return static_cast<int>(numbers_in(slurm.at("SLURM_JOB_GPUS")).size());
   if (slurm.contains("SLURM_GPUS_PER_NODE")) return number_at_end(slurm.at("SLURM_GPUS_PER_NODE"));
   return 0;
 }
@@ -278,32 +265,41 @@ const GpuReading* find_gpu(const std::vector<NodeReport>& reports, const std::st
   return found == node->gpus.gpus.end() ? nullptr : &*found;
 }
 
+/// Errors that must not grow while this program works.
+struct ErrorCount {
+  const char *what, *grown;
+  Known<std::uint64_t> (*of)(const GpuReading& gpu);
+  decltype(failure)* judge;
+  const char* action;
+};
+constexpr ErrorCount kErrors[] = {
+    {"ECC errors", "uncorrected ECC errors",
+     [](const GpuReading& gpu) { return gpu.volatile_.uncorrected; }, failure,
+     "reset GPU; RMA if they come back"},
+    {"NVLink errors", "NVLink errors", nvlink_errors, warning,
+     "inspect links of this GPU; run again"},
+    {"PCIe replays", "PCIe replays", [](const GpuReading& gpu) { return gpu.pcie_replays; },
+     warning, "reseat GPU or riser; run again"}};
+
 Judgement judge_growth_of(const GpuReading& before, const GpuReading& after) {
-  const auto ecc = grown(before.volatile_.uncorrected, after.volatile_.uncorrected);
-  const auto links = grown(nvlink_errors(before), nvlink_errors(after));
-  const auto replays = grown(before.pcie_replays, after.pcie_replays);
-  if (ecc.value_or(0) > 0)
-    return failure(Class::hardware,
-                   fmt::format("{} new uncorrected ECC errors while this program ran", *ecc),
-                   "reset GPU; RMA if they come back");
+  std::vector<Judgement> found;
+  std::vector<const char*> unknown;
+  for (const ErrorCount& errors : kErrors) {
+    const auto more = grown(errors.of(before), errors.of(after));
+    if (!more) unknown.push_back(errors.what);
+    if (more.value_or(0) > 0)
+      found.push_back(errors.judge(
+          Class::hardware, fmt::format("{} new {} while this program ran", *more, errors.grown),
+          errors.action));
+  }
   const auto slowed_ns = grown(before.power_violation_ns, after.power_violation_ns).value_or(0) +
                          grown(before.thermal_violation_ns, after.thermal_violation_ns).value_or(0);
   if (const auto slowdown = judge_hardware_slowdown(after, true); slowdown && slowed_ns > 0)
-    return *slowdown;
-  if (links.value_or(0) > 0)
-    return warning(Class::hardware,
-                   fmt::format("{} new NVLink errors while this program ran", *links),
-                   "inspect links of this GPU; run again");
-  if (replays.value_or(0) > 0)
-    return warning(Class::hardware,
-                   fmt::format("{} new PCIe replays while this program ran", *replays),
-                   "reseat GPU or riser; run again");
-  std::vector<const char*> unknown;
-  if (!ecc) unknown.push_back("ECC errors");
-  if (!links) unknown.push_back("NVLink errors");
-  if (!replays) unknown.push_back("PCIe replays");
-  if (!unknown.empty()) return not_known(fmt::format("not reported: {}", fmt::join(unknown, ", ")));
-  return passed("no new error while this program ran");
+    found.push_back(*slowdown);
+  found.push_back(unknown.empty()
+                      ? passed("no new error while this program ran")
+                      : not_known(fmt::format("not reported: {}", fmt::join(unknown, ", "))));
+  return worst(found);
 }
 
 Judgement judge_under_load(const GpuReading* gpu, const NodeReport* report) {
@@ -422,91 +418,6 @@ std::vector<Finding> judge_growth(const std::vector<NodeReport>& before,
       });
   std::ranges::move(judge_again(before, after, expected), std::back_inserter(findings));
   return findings;
-}
-
-namespace {
-
-class Comparison {
- public:
-  Comparison(const std::vector<std::string>& hosts, const std::vector<Comparables>& nodes)
-      : hosts_(hosts), nodes_(nodes) {}
-
-  Compared run() {
-    std::set<std::string> labels;
-    for (const Comparables& node : nodes_)
-      for (const auto& [label, comparable] : node) labels.insert(label);
-    std::size_t alike = 0;
-    for (const std::string& label : labels) alike += compare(label);
-    return {std::move(found_), alike};
-  }
-
- private:
-  using ByValue = std::map<std::string, std::vector<std::size_t>>;  // numbers of nodes
-
-  /// Whether all nodes have the same value.
-  bool compare(const std::string& label) {
-    ByValue by_value;
-    std::vector<std::string> known;
-    JudgeDifference judge = nullptr;
-    for (std::size_t i = 0; i < nodes_.size(); ++i)
-      if (const auto found = nodes_[i].find(label); found != nodes_[i].end()) {
-        by_value[found->second.value].push_back(i);
-        known.push_back(found->second.value);
-        judge = found->second.judge;
-      }
-    report_unknown(label, known.size());
-    if (by_value.size() == 1) return known.size() == nodes_.size();
-    if (const auto most = majority_of(known))
-      blame({label, "", "", *most}, by_value, judge);
-    else
-      name_all(label, by_value, judge);
-    return false;
-  }
-
-  void report_unknown(const std::string& label, std::size_t known) {
-    for (std::size_t i = 0; known < nodes_.size() && i < nodes_.size(); ++i)
-      if (!nodes_[i].contains(label))
-        add(i, not_known(fmt::format("{} is not known here, but on {} of {} nodes", label, known,
-                                     nodes_.size())));
-  }
-
-  void blame(Difference difference, const ByValue& by_value, JudgeDifference judge) {
-    const std::size_t usual = by_value.at(difference.most).size();
-    const bool all_others = usual + 1 == nodes_.size();
-    for (const auto& [value, nodes] : by_value) {
-      if (value == difference.most) continue;
-      difference.mine = value;
-      difference.cause = fmt::format("{}: {} here, {} on {}{} others", difference.label, value,
-                                     difference.most, all_others ? "the " : "", usual);
-      for (std::size_t i : nodes) add(i, judge(difference));
-    }
-  }
-
-  void name_all(const std::string& label, const ByValue& by_value, JudgeDifference judge) {
-    std::vector<std::string> parts;
-    for (const auto& [value, nodes] : by_value) {
-      std::vector<std::string> hosts;
-      for (std::size_t i : nodes) hosts.push_back(hosts_[i]);
-      parts.push_back(fmt::format("{} on {}", value, listed(hosts)));
-    }
-    const std::string cause = fmt::format("{} differs: {}", label, fmt::join(parts, "; "));
-    found_.push_back(
-        finding_of(kNodesAlike, judge({label, cause, "", ""}), Scope::job, "node_check"));
-  }
-
-  void add(std::size_t node, const Judgement& judgement) {
-    found_.push_back(finding_of(kNodesAlike, judgement, Scope::node, hosts_[node], hosts_[node]));
-  }
-
-  const std::vector<std::string>& hosts_;
-  const std::vector<Comparables>& nodes_;
-  std::vector<Finding> found_;
-};
-
-}  // namespace
-
-Compared compare(const std::vector<std::string>& hosts, const std::vector<Comparables>& nodes) {
-  return Comparison(hosts, nodes).run();
 }
 
 }  // namespace shakedown::node

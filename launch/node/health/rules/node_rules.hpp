@@ -1,7 +1,6 @@
 // All findings about the nodes of a job: of their GPUs, their hosts, and how they differ.
 #pragma once
 
-#include <map>
 #include <string>
 #include <vector>
 
@@ -40,7 +39,9 @@ std::optional<ExpectedGpus> expected_on(const NodeReport& report,
                                         const std::vector<NodeReport>& reports,
                                         const Expected& expected);
 
-/// Facts and versions that differ between nodes, by majority where there is one.
+/// Facts and versions that differ between nodes, by majority where there is one: with fewer than
+/// three they are named without blame.
+inline constexpr const char* kNodesAlike = "nodes-alike";  // the check's name
 std::vector<Finding> compare_nodes(const std::vector<NodeReport>& reports);
 
 /// The failures that a later reading of the same nodes shows and the first did not.
@@ -67,34 +68,5 @@ std::vector<Finding> judge_places(const std::vector<NodeReport>& reports,
 /// Errors that were counted between two readings of the same nodes, and what failed since.
 std::vector<Finding> judge_growth(const std::vector<NodeReport>& before,
                                   const std::vector<NodeReport>& after, const Expected& expected);
-
-// What differs between nodes is named by majority: with fewer than three it is named without blame.
-
-inline constexpr const char* kNodesAlike = "nodes-alike";  // the check's name
-
-struct Difference {
-  std::string label;
-  std::string cause;
-  std::string mine, most;  // empty where there is no majority
-};
-using JudgeDifference = Judgement (*)(const Difference& difference);
-
-struct Comparable {
-  std::string value;
-  JudgeDifference judge = nullptr;  // where it is not that of most nodes
-};
-/// By label: what should be alike, of one node. A label that is absent is not known.
-using Comparables = std::map<std::string, Comparable>;
-
-struct Compared {
-  std::vector<Finding> findings;
-  std::size_t alike = 0;  // labels that all nodes know, with the same value
-};
-/// A finding for each node that is unlike most, or does not know what others do; one for the job
-/// where no value is that of most.
-Compared compare(const std::vector<std::string>& hosts, const std::vector<Comparables>& nodes);
-
-/// Ports that a node lacks, and those whose state, rate or firmware differs.
-Compared compare_infiniband(const std::vector<NodeReport>& reports);
 
 }  // namespace shakedown::node

@@ -13,10 +13,8 @@ namespace {
 
 std::string major_of(const std::string& version) { return version.substr(0, version.find('.')); }
 
-std::vector<Judgement> judge_libraries(const Json& facts) {
-  const Json& libraries = fact_of(facts, "libraries");
-  if (libraries.is_null()) return {not_known("versions of the libraries are not known")};
-  std::vector<Judgement> all;
+Judgements judge_libraries(const Json& libraries, const Json&) {
+  Judgements all;
   std::vector<std::string> same;
   for (const auto& [name, version] : libraries.items()) {
     const auto built = libraries.find(name + "_built");
@@ -36,18 +34,14 @@ std::vector<Judgement> judge_libraries(const Json& facts) {
   return all;
 }
 
-std::vector<Judgement> judge_blocking(const Json& facts) {
-  const Json& variables = fact_of(facts, "cuda_variables");
-  if (variables.is_null()) return {not_known("the environment is not readable")};
+Judgement judge_blocking(const Json& variables, const Json&) {
   if (variables.value("CUDA_LAUNCH_BLOCKING", "0") == "0")
-    return {passed("CUDA_LAUNCH_BLOCKING is not set")};
-  return {warning(Class::config, "CUDA_LAUNCH_BLOCKING is set: every launch waits for the GPU",
-                  "unset CUDA_LAUNCH_BLOCKING")};
+    return passed("CUDA_LAUNCH_BLOCKING is not set");
+  return warning(Class::config, "CUDA_LAUNCH_BLOCKING is set: every launch waits for the GPU",
+                 "unset CUDA_LAUNCH_BLOCKING");
 }
 
-std::vector<Judgement> judge_nccl(const Json& facts) {
-  const Json& variables = fact_of(facts, "nccl_variables");
-  if (variables.is_null()) return {not_known("the environment is not readable")};
+Judgements judge_nccl(const Json& variables, const Json& facts) {
   const Json& wrong = fact_of(facts, "nccl_wrong");
   auto all = explain_nccl(variables.get<NcclVariables>(),
                           wrong.is_null() ? NcclVariables{} : wrong.get<NcclVariables>());
@@ -55,29 +49,28 @@ std::vector<Judgement> judge_nccl(const Json& facts) {
   return all;
 }
 
-std::vector<Judgement> judge_fabric_manager(const Json& facts) {
+Judgement judge_fabric_manager(const Json& driver, const Json& facts) {
   const Json& manager = fact_of(facts, "fabric_manager");
-  const Json& driver = fact_of(facts, "driver_module");
-  if (const Json& gpus = fact_of(facts, "gpus_on_bus"); !gpus.is_null() && gpus.empty())
-    return {not_applicable("no GPU on the PCI bus")};
-  if (driver.is_null())
-    return {not_known("the version of the GPU driver's module is not readable")};
-  if (manager.is_null()) return {not_known("the fabric manager's version is not readable here")};
-  if (manager == driver) return {passed("fabric manager of the driver's version")};
-  return {failure(Class::software,
-                  fmt::format("fabric manager {}, driver {}: they must be the same",
-                              manager.get<std::string>(), driver.get<std::string>()),
-                  "install nvidia-fabricmanager of the driver's version and restart it")};
+  if (manager.is_null()) return not_known("the fabric manager's version is not readable here");
+  if (manager == driver) return passed("fabric manager of the driver's version");
+  return failure(Class::software,
+                 fmt::format("fabric manager {}, driver {}: they must be the same",
+                             manager.get<std::string>(), driver.get<std::string>()),
+                 "install nvidia-fabricmanager of the driver's version and restart it");
 }
 
 }  // namespace
 
 std::vector<HostRule> software_rules() {
-  return {{"libraries", "libraries loaded, and built against", judge_libraries},
-          {"launch-blocking", "CUDA_LAUNCH_BLOCKING", judge_blocking},
-          {"nccl-variables", "NCCL variables that are set, and what they do", judge_nccl},
-          {"fabric-manager", "the fabric manager's version, next to the driver's",
-           judge_fabric_manager}};
+  return {{"libraries", "libraries loaded, and built against", "libraries",
+           not_known("versions of the libraries are not known"), judge_libraries},
+          {"launch-blocking", "CUDA_LAUNCH_BLOCKING", "cuda_variables",
+           not_known("the environment is not readable"), judge_blocking},
+          {"nccl-variables", "NCCL variables that are set, and what they do", "nccl_variables",
+           not_known("the environment is not readable"), judge_nccl},
+          {"fabric-manager", "the fabric manager's version, next to the driver's", "driver_module",
+           not_known("the version of the GPU driver's module is not readable"),
+           judge_fabric_manager, true}};
 }
 
 namespace {
@@ -157,8 +150,8 @@ constexpr Variable kVariables[] = {
 
 }  // namespace
 
-std::vector<Judgement> explain_nccl(const NcclVariables& variables, const NcclVariables& wrong) {
-  std::vector<Judgement> judgements;
+Judgements explain_nccl(const NcclVariables& variables, const NcclVariables& wrong) {
+  Judgements judgements;
   for (const auto& [name, value] : variables) {
     if (!name.starts_with("NCCL_")) continue;
     const std::string text = fmt::format("{}={}", name, value);

@@ -3,9 +3,8 @@
 
 #include <map>
 #include <string>
-#include <vector>
 
-#include "launch/node/health/rules/finding.hpp"
+#include "launch/node/health/rules/host_rules.hpp"
 
 namespace shakedown::node {
 
@@ -14,7 +13,6 @@ using NcclVariables = std::map<std::string, std::string>;
 /// One judgement per variable that is set: a warning for one that takes a path or an algorithm away
 /// from NCCL, for one that is not in the table, and for one whose value the host cannot follow, for
 /// which `wrong` has the reason; a failure where NCCL does not start then.
-std::vector<Judgement> explain_nccl(const NcclVariables& variables,
-                                    const NcclVariables& wrong = {});
+Judgements explain_nccl(const NcclVariables& variables, const NcclVariables& wrong = {});
 
 }  // namespace shakedown::node
