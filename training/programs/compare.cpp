@@ -36,7 +36,7 @@ ExitCode run(const CompareOptions& options, Backend& backend, MpiSession& sessio
   say(session, headline(job));
   const JobRanks ranks = ranks_of(options, backend, session);
   const auto benches = benches_of(options, ranks);
-  say(session, wrapped(record_left_out(options, ranks, benches, job), 2));
+  say(session, wrapped(record_left_out(options, ranks, benches, record), 2));
   build_discarded_network(benches.front(), job);
   std::vector<Result> all;
   for (const Bench& bench : benches) {

@@ -525,16 +525,16 @@ std::vector<Bench> benches_of(const CompareOptions& options, const JobRanks& job
 }
 
 std::string record_left_out(const CompareOptions& options, const JobRanks& ranks,
-                            const std::vector<Bench>& benches, const Job& job) {
+                            const std::vector<Bench>& benches, Record& record) {
   auto reasons = idle_settings(options, ranks.backend, benches);
   for (const std::string& strategy : each_once(options.strategies))
     for (int count : each_once(numbers_of_ranks(options, ranks.count))) {
       if (has(ranks_for(strategy, options, ranks), count)) continue;
       const std::string cause = obstacle(strategy, count, ranks);
-      job.record.write("skipped", {{"backend", name_of(ranks.backend)},
-                                   {"strategy", strategy},
-                                   {"world_size", count},
-                                   {"cause", cause}});
+      record.write("skipped", {{"backend", name_of(ranks.backend)},
+                               {"strategy", strategy},
+                               {"world_size", count},
+                               {"cause", cause}});
       reasons.push_back(
           fmt::format("{} on {} rank{}: {}", strategy, count, count == 1 ? "" : "s", cause));
     }

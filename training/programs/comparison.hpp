@@ -74,7 +74,7 @@ struct Job {
 /// Returns them, precisions that the backend computes in another and the switches of --settings all
 /// that change nothing, with the reasons; "" if there are none.
 std::string record_left_out(const CompareOptions& options, const JobRanks& ranks,
-                            const std::vector<Bench>& benches, const Job& job);
+                            const std::vector<Bench>& benches, Record& record);
 
 /// One configuration measured once.
 struct Round {

@@ -9,7 +9,6 @@
 #include "training/programs/loader_run.hpp"
 #include "training/programs/self_test.hpp"
 #include "training/programs/train_runs.hpp"
-#include "training/step/engine.hpp"
 
 namespace shakedown::training {
 namespace {
@@ -71,10 +70,9 @@ ExitCode train(TrainOptions options, const OptionSet& set, MpiSession& session) 
 }  // namespace shakedown::training
 
 int main(int argc, char** argv) {
-  using namespace shakedown;
-  training::TrainOptions options;
-  OptionSet set("train", "Trains a ResNet data-parallel, or measures how fast it trains.");
-  training::declare_options(set, options);
+  shakedown::training::TrainOptions options;
+  shakedown::OptionSet set("train", "Trains a ResNet data-parallel, or times its steps.");
+  declare_options(set, options);
   if (const auto code = parse_options(set, argc, argv)) return static_cast<int>(*code);
-  return run_program(set, argc, argv, [&](auto& s) { return training::train(options, set, s); });
+  return run_program(set, argc, argv, [&](auto& s) { return train(options, set, s); });
 }

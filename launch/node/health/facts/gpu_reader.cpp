@@ -15,10 +15,6 @@
 #include "launch/node/health/facts/gpu_sequence.hpp"
 
 namespace shakedown::node {
-namespace {
-
-using LibraryHandle = std::shared_ptr<const nvml::Library>;
-
 /// A sequence of calls, in a thread of its own, and what it has read so far, which it fills for as
 /// long as it runs. At a call that is late the thread is left to itself.
 template <class Result>
@@ -59,6 +55,10 @@ class Task {
   std::future<void> ended_;
   bool is_late_ = false;
 };
+
+namespace {
+
+using LibraryHandle = std::shared_ptr<const nvml::Library>;
 
 struct Started {
   Known<std::string> problem;
