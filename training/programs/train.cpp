@@ -3,7 +3,6 @@
 
 #include "common/identity.hpp"
 #include "common/program.hpp"
-#include "training/measure/throughput.hpp"
 #include "training/programs/describe.hpp"
 #include "training/programs/epochs.hpp"
 #include "training/programs/invariant.hpp"
