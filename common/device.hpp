@@ -15,7 +15,6 @@
 #include <utility>
 #include <vector>
 
-#include "common/error.hpp"
 #include "common/types.hpp"
 
 namespace shakedown {

@@ -5,7 +5,6 @@
 #include <vector>
 
 #include "common/backend.hpp"
-#include "common/error.hpp"
 #include "common/record.hpp"
 
 namespace shakedown {

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "common/device.hpp"
+#include "common/error.hpp"
 #include "common/mpi_exchange.hpp"
 #include "common/mpi_handle.hpp"
 #include "common/mpi_session.hpp"

@@ -20,6 +20,7 @@
 #include <system_error>
 #include <thread>
 
+#include "common/error.hpp"
 #include "common/hash.hpp"
 #include "common/host.hpp"
 #include "common/mpi_handle.hpp"

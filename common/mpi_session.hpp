@@ -12,7 +12,7 @@
 #include <utility>
 #include <vector>
 
-#include "common/error.hpp"
+#include "common/exit_code.hpp"
 
 namespace shakedown {
 

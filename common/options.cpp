@@ -13,6 +13,7 @@
 #include <nlohmann/json.hpp>
 #include <numeric>
 
+#include "common/error.hpp"
 #include "common/record.hpp"
 
 namespace shakedown {

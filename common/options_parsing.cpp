@@ -9,6 +9,7 @@
 #include <numeric>
 #include <sstream>
 
+#include "common/error.hpp"
 #include "common/options.hpp"
 
 namespace shakedown {

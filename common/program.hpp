@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "common/device.hpp"
-#include "common/error.hpp"
+#include "common/exit_code.hpp"
 #include "common/mpi_session.hpp"
 #include "common/options.hpp"
 #include "common/record.hpp"

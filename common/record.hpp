@@ -12,7 +12,7 @@
 #include <string>
 #include <vector>
 
-#include "common/error.hpp"
+#include "common/exit_code.hpp"
 #include "common/output_file.hpp"
 
 namespace shakedown {

@@ -4,7 +4,6 @@
 
 #include <algorithm>
 
-#include "common/error.hpp"
 #include "common/statistics.hpp"
 
 namespace shakedown {

@@ -11,8 +11,6 @@
 #include <mutex>
 #include <thread>
 
-#include "common/error.hpp"
-
 namespace shakedown {
 
 /// Notices a call of this thread that does not return.

@@ -2,6 +2,7 @@
 // needs neither MPI nor a GPU.
 #include <cstdio>
 
+#include "common/error.hpp"
 #include "common/judge/court.hpp"
 
 int main(int argc, char** argv) {

@@ -9,7 +9,6 @@
 
 #include "common/backend.hpp"
 #include "common/device.hpp"
-#include "common/error.hpp"
 #include "common/hash.hpp"
 #include "common/kernels.hpp"
 

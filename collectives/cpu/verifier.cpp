@@ -3,8 +3,6 @@
 #include <algorithm>
 #include <cstring>
 
-#include "common/error.hpp"
-
 namespace shakedown::collectives::cpu {
 namespace {
 

@@ -7,6 +7,7 @@
 #include <numeric>
 #include <string_view>
 
+#include "common/error.hpp"
 #include "common/host.hpp"
 #include "common/statistics.hpp"
 #include "common/text_table.hpp"

@@ -16,7 +16,6 @@
 #include "collectives/group_observation.hpp"
 #include "collectives/perf/bench.hpp"
 #include "collectives/perf/options.hpp"
-#include "common/error.hpp"
 #include "common/options.hpp"
 #include "common/output_file.hpp"
 #include "common/placement.hpp"

@@ -10,7 +10,7 @@
 #include "collectives/perf/output.hpp"
 #include "collectives/perf/plan.hpp"
 #include "common/backend.hpp"
-#include "common/error.hpp"
+#include "common/exit_code.hpp"
 #include "common/judging.hpp"
 #include "common/mpi_session.hpp"
 #include "common/record.hpp"

@@ -1,5 +1,6 @@
 #include "common/gpu/kernels.hpp"
 
+#include "common/error.hpp"
 #include "common/gpu/elementwise.cuh"
 #include "common/gpu/native.hpp"
 #include "common/hash.hpp"

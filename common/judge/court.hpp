@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "common/exit_code.hpp"
 #include "common/judge/judge.hpp"
 #include "common/options.hpp"
 

@@ -9,6 +9,8 @@
 #include <set>
 #include <string_view>
 
+#include "common/error.hpp"
+
 namespace shakedown::judge {
 namespace {
 

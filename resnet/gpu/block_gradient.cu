@@ -2,6 +2,7 @@
 // that convolution's data gradient, the gradient from the shortcut, the ReLU's mask and the sums
 // for the norm's gradients in one kernel, so that the product never goes to memory. Tensor cores
 // compute it while the epilogue's tensors are loaded.
+#include "common/error.hpp"
 #include "resnet/gpu/mma.cuh"
 
 namespace shakedown::gpu {

@@ -7,6 +7,8 @@
 #include <limits>
 #include <optional>
 
+#include "common/error.hpp"
+
 namespace shakedown::gpu {
 namespace {
 

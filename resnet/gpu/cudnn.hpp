@@ -8,7 +8,6 @@
 #include <string>
 #include <vector>
 
-#include "common/error.hpp"
 #include "resnet/architecture.hpp"
 
 namespace shakedown::gpu {

@@ -2,6 +2,7 @@
 // the norm after it, the convolution's data gradient, the mask of the ReLU before it and the sums
 // for that ReLU's norm, fused into one kernel. dz is stored as well, for the gradient of the
 // weights. For ResNet-50's shapes it needs as much shared memory as Hopper has.
+#include "common/error.hpp"
 #include "resnet/gpu/mma.cuh"
 
 namespace shakedown::gpu {

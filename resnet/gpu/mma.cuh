@@ -9,6 +9,7 @@
 
 #include <type_traits>
 
+#include "common/error.hpp"
 #include "resnet/gpu/passes.cuh"
 #include "resnet/gpu/stem_passes.cuh"
 

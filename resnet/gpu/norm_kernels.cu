@@ -1,4 +1,5 @@
 // Batch normalisation, forward: statistics, and what is done with them in one pass.
+#include "common/error.hpp"
 #include "resnet/gpu/norm_kernels.cuh"
 
 #include "resnet/gpu/passes.cuh"

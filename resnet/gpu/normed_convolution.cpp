@@ -2,6 +2,8 @@
 
 #include "resnet/gpu/normed_convolution.hpp"
 
+#include "common/error.hpp"
+
 namespace shakedown::gpu {
 namespace {
 

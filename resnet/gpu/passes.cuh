@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <limits>
 
+#include "common/error.hpp"
 #include "common/gpu/native.hpp"
 #include "common/gpu/vector.cuh"
 #include "resnet/even_pixels.hpp"

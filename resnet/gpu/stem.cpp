@@ -1,3 +1,4 @@
+#include "common/error.hpp"
 #include "resnet/gpu/normed_convolution.hpp"
 
 namespace shakedown::gpu {

@@ -2,7 +2,6 @@
 
 #include <cmath>
 
-#include "common/error.hpp"
 #include "tests/catch.hpp"
 
 namespace shakedown::judge {

@@ -1,6 +1,7 @@
 // Moves, groups, graphs and parts of every communicator.
 #include "common/communicator.hpp"
 
+#include "common/error.hpp"
 #include "common/mpi_session.hpp"
 #include "tests/common/communicator_rig.hpp"
 

@@ -1,5 +1,6 @@
 // Ranks that do not join an operation, or come too late.
 #include "common/communicator.hpp"
+#include "common/error.hpp"
 #include "common/mpi_communicator.hpp"
 #include "common/mpi_session.hpp"
 #include "tests/catch.hpp"

@@ -1,6 +1,7 @@
 // Work captured in a graph: what takes part in it, what it waits for, and what is left when it
 // fails.
 #include "common/device.hpp"
+#include "common/error.hpp"
 #include "tests/catch.hpp"
 #include "tests/support.hpp"
 

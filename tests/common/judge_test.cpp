@@ -1,4 +1,5 @@
 #include "common/judge/judge.hpp"
+#include "common/error.hpp"
 
 #include <fmt/format.h>
 

@@ -1,5 +1,6 @@
 // The options' grammar, conditions and texts, on a set of their own.
 #include "common/options.hpp"
+#include "common/error.hpp"
 
 #include <nlohmann/json.hpp>
 

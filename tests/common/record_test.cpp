@@ -1,4 +1,5 @@
 #include "common/record.hpp"
+#include "common/error.hpp"
 
 #include <fcntl.h>
 #include <sys/resource.h>

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "common/backend.hpp"
+#include "common/error.hpp"
 #include "common/mpi_session.hpp"
 #include "tests/catch.hpp"
 #include "tests/support.hpp"

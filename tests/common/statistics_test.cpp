@@ -1,4 +1,5 @@
 #include "common/statistics.hpp"
+#include "common/error.hpp"
 
 #include "tests/catch.hpp"
 #include "tests/support.hpp"

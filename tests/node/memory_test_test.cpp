@@ -1,6 +1,7 @@
 // The memory test of every backend: each pattern finds a flipped bit and names its address and bit,
 // and all of the memory is covered over calls.
 #include "launch/node/soak/memory_test.hpp"
+#include "common/error.hpp"
 
 #include <cstdlib>
 

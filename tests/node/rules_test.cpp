@@ -6,6 +6,7 @@
 #include <nlohmann/json.hpp>
 #include <set>
 
+#include "common/error.hpp"
 #include "launch/node/health/rules/gpu_rules.hpp"
 #include "tests/catch.hpp"
 #include "tests/node/healthy.hpp"

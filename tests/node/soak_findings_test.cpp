@@ -3,6 +3,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include "common/error.hpp"
 #include "launch/node/soak/findings.hpp"
 #include "launch/node/soak/options.hpp"
 #include "tests/catch.hpp"

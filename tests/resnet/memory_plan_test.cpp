@@ -1,4 +1,5 @@
 #include "resnet/memory_plan.hpp"
+#include "common/error.hpp"
 
 #include "tests/catch.hpp"
 #include "tests/support.hpp"

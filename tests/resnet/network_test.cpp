@@ -1,5 +1,6 @@
 // The tables of names, shapes and bytes that users and PyTorch know.
 #include "resnet/network.hpp"
+#include "common/error.hpp"
 
 #include "tests/catch.hpp"
 #include "tests/support.hpp"

@@ -1,6 +1,7 @@
 // The recorder of device time: calls of a network, and steps that are launched operation by
 // operation, and as graphs.
 #include "resnet/recorder.hpp"
+#include "common/error.hpp"
 
 #include <chrono>
 #include <set>

@@ -1,4 +1,5 @@
 #include "resnet/tensor_file.hpp"
+#include "common/error.hpp"
 
 #include <sys/stat.h>
 #include <unistd.h>

@@ -8,6 +8,7 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
 
+#include "common/error.hpp"
 #include "tests/catch.hpp"
 #include "tests/support.hpp"
 #include "tests/support/file_limit.hpp"

@@ -1,3 +1,4 @@
+#include "common/error.hpp"
 #include "training/programs/comparison.hpp"
 
 #include <fmt/format.h>

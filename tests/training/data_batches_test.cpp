@@ -3,6 +3,7 @@
 
 #include <fstream>
 
+#include "common/error.hpp"
 #include "tests/training/batches_rig.hpp"
 
 namespace shakedown::training {

@@ -1,4 +1,5 @@
 // From the loader to the device: what a device decoder decodes, and what the device scales.
+#include "common/error.hpp"
 #include "tests/training/batches_rig.hpp"
 
 namespace shakedown::training {

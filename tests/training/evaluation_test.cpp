@@ -1,4 +1,5 @@
 // The logits of all ranks, put in order.
+#include "common/error.hpp"
 #include "training/programs/epochs.hpp"
 
 #include "tests/catch.hpp"

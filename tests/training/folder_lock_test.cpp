@@ -1,5 +1,6 @@
 // The lock of a folder of checkpoints: who holds it, who takes it over, and who is refused.
 #include "training/checkpoint/folder_lock.hpp"
+#include "common/error.hpp"
 
 #include <sys/wait.h>
 #include <unistd.h>

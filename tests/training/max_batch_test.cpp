@@ -1,3 +1,4 @@
+#include "common/error.hpp"
 #include "training/programs/describe.hpp"
 
 #include <limits>

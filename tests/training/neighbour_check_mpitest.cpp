@@ -1,4 +1,5 @@
 // Ranks that compute one another's batches: what a check leaves, and what it finds.
+#include "common/error.hpp"
 #include "training/measure/neighbour_check.hpp"
 
 #include "common/mpi_session.hpp"

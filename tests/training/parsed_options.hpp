@@ -6,6 +6,7 @@
 #include <utility>
 #include <vector>
 
+#include "common/exit_code.hpp"
 #include "common/options.hpp"
 #include "tests/catch.hpp"
 #include "training/programs/train_options.hpp"

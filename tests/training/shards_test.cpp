@@ -1,4 +1,5 @@
 // Ranges of the flat buffers in other places: shards, packed parts, blocks that take turns.
+#include "common/error.hpp"
 #include "training/exchange/buckets.hpp"
 
 #include "common/kernels.hpp"

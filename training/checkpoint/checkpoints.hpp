@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "common/exit_code.hpp"
 #include "common/mpi_session.hpp"
 #include "training/checkpoint/checkpoint_file.hpp"
 #include "training/checkpoint/folder_lock.hpp"

@@ -19,6 +19,7 @@
 #include <sstream>
 #include <system_error>
 
+#include "common/error.hpp"
 #include "common/host.hpp"
 #include "common/program.hpp"
 #include "common/record.hpp"

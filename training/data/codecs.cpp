@@ -15,6 +15,7 @@
 #include <string_view>
 #include <utility>
 
+#include "common/error.hpp"
 #include "training/data/image.hpp"
 
 // clang-format on

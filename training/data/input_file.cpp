@@ -9,6 +9,8 @@
 #include <cstring>
 #include <thread>
 
+#include "common/error.hpp"
+
 namespace shakedown::training {
 namespace {
 

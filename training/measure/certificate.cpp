@@ -6,7 +6,6 @@
 #include <array>
 #include <cmath>
 
-#include "common/error.hpp"
 #include "training/measure/rank_census.hpp"
 #include "training/step/model_state.hpp"
 

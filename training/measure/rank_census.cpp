@@ -9,6 +9,7 @@
 #include <cstring>
 #include <vector>
 
+#include "common/error.hpp"
 #include "common/kernels.hpp"
 
 namespace shakedown::training {

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "common/backend.hpp"
+#include "common/exit_code.hpp"
 #include "common/mpi_session.hpp"
 #include "common/record.hpp"
 #include "training/measure/link_sweep.hpp"

@@ -8,6 +8,7 @@
 #include <span>
 
 #include "common/device.hpp"
+#include "common/error.hpp"
 #include "common/nvml.hpp"
 #include "common/program.hpp"
 #include "common/statistics.hpp"

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "common/backend.hpp"
-#include "common/error.hpp"
+#include "common/exit_code.hpp"
 #include "training/measure/throughput.hpp"
 #include "training/programs/run.hpp"
 #include "training/step/engine.hpp"

@@ -7,6 +7,7 @@
 #include <nlohmann/json.hpp>
 #include <thread>
 
+#include "common/error.hpp"
 #include "common/identity.hpp"
 #include "common/mpi_session.hpp"
 #include "common/nvml.hpp"

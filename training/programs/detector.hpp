@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "common/exit_code.hpp"
 #include "common/program.hpp"
 #include "training/measure/neighbour_check.hpp"
 #include "training/programs/run.hpp"

@@ -7,6 +7,7 @@
 #include <cmath>
 #include <nlohmann/json.hpp>
 
+#include "common/error.hpp"
 #include "common/options.hpp"
 #include "common/program.hpp"
 #include "common/text_table.hpp"

@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "common/exit_code.hpp"
 #include "training/checkpoint/checkpoints.hpp"
 #include "training/data/source.hpp"
 #include "training/programs/run.hpp"

@@ -9,6 +9,7 @@
 #include <numeric>
 #include <thread>
 
+#include "common/error.hpp"
 #include "common/output_file.hpp"
 #include "common/program.hpp"
 #include "common/text_table.hpp"

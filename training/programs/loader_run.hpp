@@ -1,6 +1,7 @@
 // bin/train --loader-only: the rate of the input alone.
 #pragma once
 
+#include "common/exit_code.hpp"
 #include "common/mpi_session.hpp"
 #include "common/record.hpp"
 #include "training/programs/train_options.hpp"

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "common/backend.hpp"
+#include "common/exit_code.hpp"
 #include "common/record.hpp"
 #include "training/measure/certificate.hpp"
 #include "training/step/engine.hpp"

@@ -2,7 +2,7 @@
 // goes), and training over epochs.
 #pragma once
 
-#include "common/error.hpp"
+#include "common/exit_code.hpp"
 #include "training/programs/run.hpp"
 #include "training/programs/train_options.hpp"
 #include "training/programs/training_data.hpp"

@@ -6,6 +6,7 @@
 #include <cmath>
 #include <numbers>
 
+#include "common/error.hpp"
 #include "common/options.hpp"
 
 namespace shakedown::training {

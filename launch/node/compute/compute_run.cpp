@@ -8,6 +8,7 @@
 #include <nlohmann/json.hpp>
 #include <set>
 
+#include "common/error.hpp"
 #include "common/judge/conclusion.hpp"
 #include "common/judge/series.hpp"
 #include "common/judging.hpp"

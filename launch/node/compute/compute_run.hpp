@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "common/backend.hpp"
+#include "common/exit_code.hpp"
 #include "common/judge/court.hpp"
 #include "common/units.hpp"
 #include "launch/node/compute/product.hpp"

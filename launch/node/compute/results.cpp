@@ -8,7 +8,6 @@
 #include <nlohmann/json.hpp>
 #include <set>
 
-#include "common/error.hpp"
 #include "common/host.hpp"
 #include "common/judge/series.hpp"
 #include "common/nvml.hpp"

@@ -6,7 +6,6 @@
 #include <cmath>
 #include <limits>
 
-#include "common/error.hpp"
 #include "common/hash.hpp"
 
 namespace shakedown::node {

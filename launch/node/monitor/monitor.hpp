@@ -3,6 +3,7 @@
 
 #include <string>
 
+#include "common/exit_code.hpp"
 #include "common/mpi_session.hpp"
 #include "common/record.hpp"
 

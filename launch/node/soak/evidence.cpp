@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <cstring>
 
-#include "common/error.hpp"
 #include "common/numbers.hpp"
 #include "common/program.hpp"
 #include "common/record.hpp"

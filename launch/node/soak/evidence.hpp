@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "common/exit_code.hpp"
 #include "common/mpi_session.hpp"
 #include "common/record.hpp"
 #include "launch/node/soak/capsule.hpp"

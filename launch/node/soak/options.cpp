@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "common/error.hpp"
 #include "common/mpi_session.hpp"
 #include "common/options.hpp"
 #include "common/program.hpp"

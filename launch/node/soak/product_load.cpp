@@ -6,7 +6,6 @@
 #include <thread>
 
 #include "common/device.hpp"
-#include "common/error.hpp"
 #include "common/hash.hpp"
 #include "common/nvml.hpp"
 #include "launch/node/soak/evidence.hpp"

@@ -8,6 +8,7 @@
 #include <cmath>
 #include <set>
 
+#include "common/error.hpp"
 #include "common/identity.hpp"
 #include "common/program.hpp"
 #include "launch/node/compute/results.hpp"

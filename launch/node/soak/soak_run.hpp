@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "common/exit_code.hpp"
 #include "common/judge/court.hpp"
 #include "common/mpi_session.hpp"
 #include "common/record.hpp"

@@ -1,4 +1,5 @@
 #include "training/step/update_kernels.hpp"
+#include "common/error.hpp"
 
 #include <cmath>
 

@@ -1,3 +1,4 @@
+#include "common/error.hpp"
 #include "training/step/update_kernels.hpp"
 
 #include "common/gpu/elementwise.cuh"

@@ -15,6 +15,7 @@
 #include <set>
 #include <vector>
 
+#include "common/error.hpp"
 #include "common/host.hpp"
 #include "common/identity.hpp"
 #include "common/mpi_session.hpp"

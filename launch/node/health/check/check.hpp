@@ -4,6 +4,7 @@
 #include <string>
 
 #include "common/backend.hpp"
+#include "common/exit_code.hpp"
 #include "common/record.hpp"
 #include "launch/node/health/facts/node_report.hpp"
 #include "launch/node/health/rules/finding.hpp"

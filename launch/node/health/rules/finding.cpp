@@ -7,6 +7,8 @@
 #include <set>
 #include <utility>
 
+#include "common/error.hpp"
+
 namespace shakedown::node {
 
 const char* text_of(MaybeOutcome outcome) {

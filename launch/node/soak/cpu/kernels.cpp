@@ -8,7 +8,6 @@
 #include <thread>
 #include <vector>
 
-#include "common/error.hpp"
 #include "common/host.hpp"
 #include "launch/node/soak/memory_test.hpp"
 #include "launch/node/soak/sm_probe.hpp"
