@@ -70,9 +70,10 @@ ExitCode train(TrainOptions options, const OptionSet& set, MpiSession& session) 
 }  // namespace shakedown::training
 
 int main(int argc, char** argv) {
-  shakedown::training::TrainOptions options;
-  shakedown::OptionSet set("train", "Trains a ResNet data-parallel, or times its steps.");
-  declare_options(set, options);
+  using namespace shakedown;
+  training::TrainOptions options;
+  OptionSet set("train", "Trains a ResNet data-parallel, or times its steps.");
+  training::declare_options(set, options);
   if (const auto code = parse_options(set, argc, argv)) return static_cast<int>(*code);
-  return run_program(set, argc, argv, [&](auto& s) { return train(options, set, s); });
+  return run_program(set, argc, argv, [&](auto& s) { return training::train(options, set, s); });
 }
