@@ -70,6 +70,7 @@ ExitCode train(TrainOptions options, const OptionSet& set, MpiSession& session) 
 }  // namespace shakedown::training
 
 int main(int argc, char** argv) {
+  using shakedown::training::train;
   shakedown::training::TrainOptions options;
   shakedown::OptionSet set("train", "Trains a ResNet data-parallel, or times its steps.");
   declare_options(set, options);
