@@ -40,10 +40,12 @@ class Headline:
         return {RECORD: self.path if self._shown else ""}
 
     def show(self, code):
-        """After the job, whatever its exit code but that of a usage error."""
+        """After the job, whatever its exit code but that of a usage error. A program that recorded nothing, as
+        with --help or --describe, has nothing to report."""
         if self._shown and code != USAGE:
             if os.path.isfile(self.path):
-                self._print()
+                if os.path.getsize(self.path) > self._start:
+                    self._print()
             elif self._kept and self._host:
                 say(f"record: {self._host}:{self._kept}", print)
         if self._temporary:

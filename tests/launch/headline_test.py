@@ -63,6 +63,11 @@ class AfterAJob(unittest.TestCase):
         self.assertIn("no headline: ", broken)
         self.assertNotIn("Verdict", broken)
 
+    def test_nothing_is_printed_where_nothing_was_recorded(self):
+        self.record.write_text(lines(HEAD, STEP))
+        for words in (["train", "--help-json"], ["train", "--describe", "--record", str(self.record)]):
+            self.assertEqual(self.shown(Headline(words), written=""), "")
+
     def test_other_programs_and_quiet_have_none(self):
         for headline in (Headline(["all_reduce_perf", "--record", str(self.record)]), Headline(["train"], quiet=True)):
             self.assertEqual(headline.environment(), {RECORD: ""})
