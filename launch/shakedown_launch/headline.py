@@ -14,13 +14,14 @@ USAGE = 2  # exit code
 
 
 def record_of(words):
-    """The value of --record among a program's words; empty without one."""
+    """The last value of --record among a program's words, as the program uses; empty without one."""
+    path = ""
     for at, word in enumerate(words):
         if word.startswith("--record="):
-            return word.partition("=")[2]
-        if word == "--record":
-            return "".join(words[at + 1:at + 2])
-    return ""
+            path = word.partition("=")[2]
+        elif word == "--record":
+            path = "".join(words[at + 1:at + 2])
+    return path
 
 
 class Headline:

@@ -39,7 +39,7 @@ class AfterAJob(unittest.TestCase):
 
     def test_the_record_among_a_programs_words(self):
         for words, path in ((["train"], ""), (["train", "--record", "a"], "a"), (["train", "--record=b", "c"], "b"),
-                            (["train", "--record"], "")):
+                            (["train", "--record"], ""), (["train", "--record", "a", "--record=b"], "b")):
             self.assertEqual(record_of(words), path)
 
     def test_what_the_job_appended_is_reported(self):
