@@ -14,13 +14,14 @@ USAGE = 2  # exit code
 
 
 def record_of(words):
-    """The value of --record among a program's words; empty without one."""
+    """The last value of --record among a program's words, as the program uses; empty without one."""
+    path = ""
     for at, word in enumerate(words):
         if word.startswith("--record="):
-            return word.partition("=")[2]
-        if word == "--record":
-            return "".join(words[at + 1:at + 2])
-    return ""
+            path = word.partition("=")[2]
+        elif word == "--record":
+            path = "".join(words[at + 1:at + 2])
+    return path
 
 
 class Headline:
@@ -40,10 +41,12 @@ class Headline:
         return {RECORD: self.path if self._shown else ""}
 
     def show(self, code):
-        """After the job, whatever its exit code but that of a usage error."""
+        """After the job, whatever its exit code but that of a usage error. A program that recorded nothing, as
+        with --help or --describe, has nothing to report."""
         if self._shown and code != USAGE:
             if os.path.isfile(self.path):
-                self._print()
+                if os.path.getsize(self.path) > self._start:
+                    self._print()
             elif self._kept and self._host:
                 say(f"record: {self._host}:{self._kept}", print)
         if self._temporary:

@@ -39,7 +39,7 @@ class AfterAJob(unittest.TestCase):
 
     def test_the_record_among_a_programs_words(self):
         for words, path in ((["train"], ""), (["train", "--record", "a"], "a"), (["train", "--record=b", "c"], "b"),
-                            (["train", "--record"], "")):
+                            (["train", "--record"], ""), (["train", "--record", "a", "--record=b"], "b")):
             self.assertEqual(record_of(words), path)
 
     def test_what_the_job_appended_is_reported(self):
@@ -62,6 +62,11 @@ class AfterAJob(unittest.TestCase):
         broken = self.shown(Headline(["train"]), written="oops\n")
         self.assertIn("no headline: ", broken)
         self.assertNotIn("Verdict", broken)
+
+    def test_nothing_is_printed_where_nothing_was_recorded(self):
+        self.record.write_text(lines(HEAD, STEP))
+        for words in (["train", "--help-json"], ["train", "--describe", "--record", str(self.record)]):
+            self.assertEqual(self.shown(Headline(words), written=""), "")
 
     def test_other_programs_and_quiet_have_none(self):
         for headline in (Headline(["all_reduce_perf", "--record", str(self.record)]), Headline(["train"], quiet=True)):
