@@ -74,5 +74,6 @@ int main(int argc, char** argv) {
   shakedown::OptionSet set("train", "Trains a ResNet data-parallel, or times its steps.");
   declare_options(set, options);
   if (const auto code = parse_options(set, argc, argv)) return static_cast<int>(*code);
+  using shakedown::training::train;  // an anonymous namespace is not found by arguments
   return run_program(set, argc, argv, [&](auto& s) { return train(options, set, s); });
 }
