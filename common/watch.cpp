@@ -5,6 +5,8 @@
 #include <cstdlib>
 #include <utility>
 
+#include "common/exit_code.hpp"
+
 namespace shakedown {
 
 CallWatch::CallWatch(double seconds, std::function<void()> expired, Clock::time_point end) {

@@ -293,7 +293,8 @@ class Configurations(Comparison):
         self.assertEqual({(key(p)) for p in measured}, {("all-reduce", 2)} |
                          ({("parameter-server", 2)} if support.GPUS else set()))
         for p in measured:
-            self.assertGreater(p["exposed_comm_ms_predicted"], 0.9 * 4 * PARAMETERS / 2e4, p)  # whatever none took
+            # whatever none took, over a link that was found less than twice as fast as it is
+            self.assertGreater(p["exposed_comm_ms_predicted"], 0.9 * 4 * PARAMETERS / 4e4, p)
 
     def test_what_does_not_fit_is_skipped_and_the_rest_goes_on(self):
         result = self.compare("--strategies", "none", "--batch-sizes", "9000000,4",
