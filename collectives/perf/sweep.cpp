@@ -20,6 +20,7 @@
 
 #include "collectives/perf/output.hpp"
 #include "collectives/perf/plan.hpp"
+#include "common/error.hpp"
 #include "common/exit_code.hpp"
 #include "common/judge/conclusion.hpp"
 #include "common/mpi_session.hpp"
