@@ -167,6 +167,7 @@ bool Option::is_on() const {
 }
 
 std::string Option::as_given() const {
+  if (!spelled_.empty()) return spelled_;
   const bool stands_alone = given_ == "" || (is_switch() && is_on());
   return stands_alone ? name() : fmt::format("{} {}", name(), given_.value_or(""));
 }
@@ -307,7 +308,8 @@ bool OptionSet::contradicted(const Option& option) const {
 std::string OptionSet::explained(const std::string& error) const {
   std::vector<std::string> named;
   for (const Option& option : options_)
-    if (option.is_default_ && names_option(error, option.name()))
+    if (option.is_default_ &&
+        (names_option(error, option.name()) || error.starts_with(option.as_given())))
       named.push_back(option.as_given());
   if (named.empty()) return error;
   return fmt::format("{}; {} sets {}: an option on the command line replaces a value of it", error,

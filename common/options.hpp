@@ -116,6 +116,7 @@ class Option {
   bool is_existing_file_ = false;
   std::string source_;
   std::optional<std::string> given_;  // the last value given; "" where it stood alone
+  std::string spelled_;               // "--warmup 2s" of --warmup-seconds, where a unit set it
   bool is_default_ = false;           // given, but not on the command line
 };
 
@@ -262,8 +263,8 @@ class OptionSet {
   enum class From { command_line, defaults };
   void read(const std::vector<std::string>& arguments, From from);
   void read_defaults();
-  /// One value from the command line or the defaults, with its units.
-  void give(Option& option, const std::string& value, From from);
+  /// One value from the command line or the defaults, with its units. `spelled`: Option's.
+  void give(Option& option, const std::string& value, From from, const std::string& spelled = "");
   Option& existing(const std::string& argument, const std::string& name);
   /// Whether the command line contradicts it.
   bool contradicted(const Option& option) const;

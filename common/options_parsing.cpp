@@ -106,7 +106,8 @@ void Option::assign(const std::string& text) {
   given_ = text;
   const auto put = [&](const std::string& one) {
     if (const std::string why = refusal(one); !why.empty())
-      throw UsageError(fmt::format("{} {}: {}", name(), one, why));
+      throw UsageError(
+          fmt::format("{}: {}", spelled_.empty() ? name() + " " + one : spelled_, why));
     std::visit([&](auto* value) { append(one, *value); }, target_);
   };
   if (!is_list()) return put(text);
@@ -203,9 +204,18 @@ void OptionSet::read(const std::vector<std::string>& arguments, From from) {
       if (std::find(refused.names.begin(), refused.names.end(), argument.name) !=
           refused.names.end())
         throw UsageError(fmt::format("{} was removed: {}", argument.name, refused.reason));
-    for (const Alias& alias : aliases_)
-      if (std::find(alias.names.begin(), alias.names.end(), argument.name) != alias.names.end())
-        argument = Argument(alias.option + "=" + alias.value);
+    for (const Alias& alias : aliases_) {
+      if (std::find(alias.names.begin(), alias.names.end(), argument.name) == alias.names.end())
+        continue;
+      const bool switched =
+          next_is_value() && (arguments[i + 1] == "on" || arguments[i + 1] == "off");
+      if (!argument.value && switched) argument.value = arguments[++i];
+      if (argument.value.value_or("on") != "on")
+        throw UsageError(fmt::format("{} {}: must be on, or left out: it is {} {}", argument.name,
+                                     *argument.value, alias.option, alias.value));
+      argument = Argument(alias.option + "=" + alias.value);
+      break;
+    }
     Option& option = existing(arguments[i], argument.name);
     const bool may_stand_alone = option.is_switch() || option.alone_;
     if (!argument.value && may_stand_alone && !next_is_value()) argument.value = "on";
@@ -232,26 +242,30 @@ std::optional<std::string> Option::Unit::value_of(const std::string& part) const
   return leads ? part.substr(text.size()) : part.substr(0, part.size() - text.size());
 }
 
-void OptionSet::give(Option& option, const std::string& value, From from) {
+void OptionSet::give(Option& option, const std::string& value, From from,
+                     const std::string& spelled) {
   std::string own = value;
   if (!option.units_.empty()) {
-    own.clear();
-    std::istringstream parts(value);
+    std::vector<std::string> rest;
+    std::istringstream parts(value + ",");  // an empty last part is a part
     for (std::string part; std::getline(parts, part, ',');) {
       const auto unit = std::find_if(option.units_.begin(), option.units_.end(),
                                      [&](const auto& known) { return known.value_of(part); });
       if (unit == option.units_.end())
-        own += (own.empty() ? "" : ",") + part;
+        rest.push_back(part);
       else
-        give(existing(unit->option, unit->option), *unit->value_of(part), from);
+        give(existing(unit->option, unit->option), *unit->value_of(part), from,
+             option.name() + " " + part);
     }
-    if (own.empty() && !value.empty()) return;
+    if (rest.empty()) return;
+    own = fmt::format("{}", fmt::join(rest, ","));
   }
   if (option.alone_ && value == "off") return;
   if (option.alone_ && value == "on") own = *option.alone_;
   const bool replaced = option.given_ && !option.is_default_;
   if (from == From::defaults && (replaced || contradicted(option))) return;
   if (option.alone_ && value == "on" && option.given_) return;  // what was given says more
+  option.spelled_ = spelled;
   option.assign(own);
   if (option.alone_ && value == "on") option.given_ = "";  // without a value
   option.is_default_ = from == From::defaults;

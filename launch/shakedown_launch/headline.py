@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import re
 import sys
 import tempfile
 
@@ -60,6 +61,8 @@ class Headline:
         except Exception as error:  # the job's own end counts
             say(f"no headline: {error}")
             return
+        if not self._kept:  # the file goes now
+            text = re.sub(rf"\s+\({re.escape(self.path)}\)", "", text)
         how = f"results/report {self._kept}" if self._kept else "--record FILE keeps what results/report reads"
         try:
             print(f"\n{text}\nreport: {how}" if text else f"report: {how}", flush=True)

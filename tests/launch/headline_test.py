@@ -53,7 +53,9 @@ class AfterAJob(unittest.TestCase):
         for code, verdict in ((137, True), (2, False)):
             headline = Headline(["compare"])
             path = headline.environment()[RECORD]
-            self.assertEqual("Verdict: INCONCLUSIVE" in self.shown(headline, code, lines(HEAD, STEP)), verdict)
+            text = self.shown(headline, code, lines(HEAD, STEP))
+            self.assertEqual("Verdict: INCONCLUSIVE" in text, verdict)
+            self.assertNotIn(path, text)
             self.assertFalse(os.path.exists(path))  # without --record it was a temporary file
 
     def test_where_nothing_was_trained_only_how_to_report_is_printed(self):

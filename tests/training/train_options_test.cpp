@@ -293,6 +293,26 @@ TEST_CASE("names of earlier versions are understood", "[options]") {
   CHECK(r.values.checkpoints.minutes == 20);
 }
 
+TEST_CASE("an alias is on, or left out", "[options]") {
+  CHECK(Parsed({"--broadcast-buffers", "on"}).values.strategy.norm_stats == "broadcast");
+  for (const char* off : {"--broadcast-buffers=off", "--broadcast-buffers=yes"})
+    CHECK(complaint({off}).find("must be on, or left out: it is --norm-stats broadcast") !=
+          std::string::npos);
+  CHECK(complaint({"--amp", "off"}) ==
+        "--amp off: must be on, or left out: it is --precision fp16");
+}
+
+TEST_CASE("an error of a unit names what was given", "[options]") {
+  CHECK(complaint({"--warmup", "20,-2s"}) == "--warmup -2s: must be at least 0");
+  CHECK(complaint({"--warmup", "20,"}) == "--warmup 20,: must be a whole number");
+  CHECK(complaint({"--warmup", ","}) == "--warmup ,: must be a whole number");
+  CHECK(complaint({"--lr-milestones", "every:3"}) ==
+        "--lr-milestones every:3: only with --schedule step");
+  CHECK(complaint({"--epochs", "2", "--train-dir", "d", "--checkpoint-every", "20min"}) ==
+        "--checkpoint-every 20min: only with --checkpoint-dir");
+  CHECK(complaint({"--lr-step-epochs", "3"}) == "--lr-step-epochs 3: only with --schedule step");
+}
+
 TEST_CASE("an option of two units sets what each of them names", "[options]") {
   const Parsed p({"--warmup", "30,1.5s"});
   CHECK_FALSE(p.ending);
