@@ -66,7 +66,10 @@ Option::Option(std::vector<std::string> names, OptionTarget target, std::string 
       target_(target),
       help_(std::move(help)),
       group_(std::move(group)),
-      default_(show(target)) {}
+      default_(show(target)) {
+  std::visit([&](auto* value) { restore_ = [value, initial = *value] { *value = initial; }; },
+             target);
+}
 
 Option& Option::one_of(std::vector<std::string> choices) {
   choices_ = std::move(choices);
@@ -122,6 +125,10 @@ Option& Option::existing_file(std::string source) {
   source_ = std::move(source);
   return *this;
 }
+Option& Option::existing_path() {
+  may_be_folder_ = true;
+  return existing_file();
+}
 Option& Option::metavar(std::string text) {
   metavar_ = std::move(text);
   return *this;
@@ -164,6 +171,13 @@ bool Option::has_one_of(const std::vector<std::string>& own) const {
 bool Option::is_on() const {
   auto* const* value = std::get_if<bool*>(&target_);
   return given_ && (value == nullptr || **value);
+}
+
+void Option::forget() {
+  restore_();
+  given_.reset();
+  spelled_.clear();
+  is_default_ = false;
 }
 
 std::string Option::as_given() const {
@@ -322,7 +336,7 @@ std::string OptionSet::missing_file() const {
     const std::string& path = *std::get<std::string*>(option.target_);
     if (path.empty()) continue;
     std::error_code ignored;
-    const bool is_folder = std::filesystem::is_directory(path, ignored);
+    const bool is_folder = !option.may_be_folder_ && std::filesystem::is_directory(path, ignored);
     if (is_folder || access(path.c_str(), R_OK) != 0) {
       const int why = is_folder ? EISDIR : errno;
       const bool help = why == ENOENT && !option.source_.empty();

@@ -53,6 +53,8 @@ class Option {
   /// The value is the path of a file that must exist: OptionSet::missing_file checks it. `source`,
   /// for its message: where such files come from.
   Option& existing_file(std::string source = "");
+  /// The same, of a file or a folder.
+  Option& existing_path();
   /// The name of the value in the help: FILE, SECONDS. Default: N, X, TEXT or the choices.
   Option& metavar(std::string text);
   /// The words for a default that depends on the machine.
@@ -60,7 +62,8 @@ class Option {
   /// Where the option stands alone it has this value. "on" means the same, and "off" not given.
   Option& alone(std::string value);
   /// "500steps" is 500 of `option`, and so is that part of "5,500steps"; "every:30" is 30 where the
-  /// unit ends with a colon. `option` itself is declared hidden().
+  /// unit ends with a colon. A later value replaces all of an earlier one. `option` itself is
+  /// declared hidden().
   Option& unit(std::string unit, std::string option);
   /// Not in the help: what another option's units set, or a name of earlier versions.
   Option& hidden();
@@ -93,12 +96,15 @@ class Option {
   std::string refusal(const std::string& text) const;
   /// Converts one value, or a list, into the target. Throws UsageError.
   void assign(const std::string& text);
+  /// As if it had not been given.
+  void forget();
   /// Puts every choice in the place of "all".
   void expand_all();
   std::string metavar_shown() const;
 
   std::vector<std::string> names_;
   OptionTarget target_;
+  std::function<void()> restore_;  // the target's value from before any was given
   std::string help_;
   std::string group_;  // empty: hidden
   std::string metavar_;
@@ -114,6 +120,7 @@ class Option {
   bool is_first_ = false;
   Condition brings_;
   bool is_existing_file_ = false;
+  bool may_be_folder_ = false;
   std::string source_;
   std::optional<std::string> given_;  // the last value given; "" where it stood alone
   std::string spelled_;               // "--warmup 2s" of --warmup-seconds, where a unit set it

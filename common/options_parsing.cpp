@@ -244,8 +244,17 @@ std::optional<std::string> Option::Unit::value_of(const std::string& part) const
 
 void OptionSet::give(Option& option, const std::string& value, From from,
                      const std::string& spelled) {
+  const auto replaced = [](const Option& given) { return given.given_ && !given.is_default_; };
   std::string own = value;
   if (!option.units_.empty()) {
+    std::vector<Option*> of_units;
+    for (const auto& unit : option.units_) of_units.push_back(&existing(unit.option, unit.option));
+    if (from == From::defaults &&
+        (replaced(option) || std::ranges::any_of(of_units, [&](auto* o) { return replaced(*o); })))
+      return;
+    option.forget();
+    for (Option* of_unit : of_units)
+      if (!of_unit->spelled_.empty()) of_unit->forget();  // by its own name it was given by itself
     std::vector<std::string> rest;
     std::istringstream parts(value + ",");  // an empty last part is a part
     for (std::string part; std::getline(parts, part, ',');) {
@@ -260,10 +269,9 @@ void OptionSet::give(Option& option, const std::string& value, From from,
     if (rest.empty()) return;
     own = fmt::format("{}", fmt::join(rest, ","));
   }
-  if (option.alone_ && value == "off") return;
   if (option.alone_ && value == "on") own = *option.alone_;
-  const bool replaced = option.given_ && !option.is_default_;
-  if (from == From::defaults && (replaced || contradicted(option))) return;
+  if (from == From::defaults && (replaced(option) || contradicted(option))) return;
+  if (option.alone_ && value == "off") return option.forget();
   if (option.alone_ && value == "on" && option.given_) return;  // what was given says more
   option.spelled_ = spelled;
   option.assign(own);

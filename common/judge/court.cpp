@@ -35,7 +35,7 @@ void declare_options(OptionSet& options, JudgeOptions& values) {
            "--record-reference, a record of a good machine, or a folder of them")
       .metavar("PATH")
       .default_text("the built-in ones")
-      .existing_file();
+      .existing_path();
   options
       .add("--limits", values.limits,
            "file of limits that replace the built-in ones (docs/judge.md)")

@@ -329,6 +329,18 @@ TEST_CASE("an option of two units sets what each of them names", "[options]") {
   CHECK(q.values.schedule.lr_step_epochs == 4);
   CHECK(q.values.checkpoints.every_epochs == 2);
   CHECK(q.values.checkpoints.minutes == 20);
+  const Parsed later({"--checkpoint-dir", "c", "--checkpoint-every", "2,20min",
+                      "--checkpoint-every", "5", "--lr-warmup", "7", "--lr-warmup", "500steps",
+                      "--epochs", "9", "--train-dir", "d"});
+  CHECK_FALSE(later.ending);
+  CHECK(later.values.checkpoints.every_epochs == 5);
+  CHECK(later.values.checkpoints.minutes == 0);
+  CHECK(later.values.schedule.lr_warmup_epochs == 0);
+  CHECK(later.values.schedule.lr_warmup_steps == 500);
+  const Parsed earlier({"--checkpoint-dir", "c", "--checkpoint-minutes", "20", "--checkpoint-every",
+                        "5", "--epochs", "9", "--train-dir", "d"});
+  CHECK(earlier.values.checkpoints.minutes == 20);
+  CHECK(Parsed({"--max-batch", "8", "--max-batch", "off"}).values.max_batch == 0);
   CHECK(Parsed({"--max-batch"}).values.max_batch == kMostBatch);
   CHECK(Parsed({"--max-batch", "--seed", "3"}).values.max_batch == kMostBatch);
   CHECK(Parsed({"--max-batch=12"}).values.max_batch == 12);
@@ -349,6 +361,8 @@ TEST_CASE("options of earlier versions are refused with the reason", "[options]"
   for (const std::string option : {"--history", "--mllog"})
     CHECK_THAT(complaint({option.c_str(), "f"}), ContainsSubstring("results/report " + option));
   CHECK_THAT(complaint({"--comm-priority=normal"}), ContainsSubstring("settings-2gpu.jsonl"));
+  CHECK_THAT(complaint<CompareOptions>({"--settings", "no-graph,small-last"}),
+             Catch::Matchers::StartsWith("--settings small-last was removed: "));
 }
 
 TEST_CASE("--help begins with what a first run needs, and has the rest by group", "[options]") {

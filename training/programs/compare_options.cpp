@@ -41,12 +41,21 @@ void declare_options(OptionSet& options, CompareOptions& values) {
            "list of switches, each compared with plain ddp at the first bucket cap on the most "
            "ranks")
       .one_of(setting_names())
+      .unlisted({"bucket-copy", "small-last", "normal-priority"})
       .brings("--strategies", "ddp")
       .first();
   options
       .add("--epoch-images", values.epoch_images, "images per epoch, for the reported epoch time")
       .at_least(1)
       .default_text(fmt::format("{}, as ImageNet, or the folder's", kImageNetImages));
+  options.check([&] {
+    for (const std::string& name : values.settings)
+      if (name == "bucket-copy" || name == "small-last" || name == "normal-priority")
+        throw UsageError(
+            fmt::format("--settings {} was removed: within 0.5 % of plain ddp at 25 "
+                        "MiB (results/0.1/h200/settings-2gpu.jsonl)",
+                        name));
+  });
   options.refuse("--verbose", "results/report FILE --verbose prints it from the record");
   options.refuse("--csv", "results/report FILE --csv writes it from the record");
   options.take_list("--strategies", values.train.strategy.strategy, values.strategies);
