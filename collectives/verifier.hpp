@@ -1,6 +1,4 @@
-// Data whose results are known to the bit, in whatever order a transport combines the ranks: a
-// function of rank, position and seed (which differs by operation), shared by both backends'
-// kernels and by the report of wrong elements.
+// Fills buffers with a pattern and checks what an operation made of it, where the memory is.
 #pragma once
 
 #include <cstddef>
@@ -14,6 +12,10 @@
 #include "common/types.hpp"
 
 namespace shakedown::collectives {
+
+// Data whose results are known to the bit, in whatever order a transport combines the ranks: a
+// function of rank, position and seed (which differs by operation), shared by both backends'
+// kernels and by the report of wrong elements.
 
 /// The ranks' data before an operation.
 struct Pattern {
@@ -174,8 +176,6 @@ SHAKEDOWN_HOST_DEVICE inline bool fits(const Pattern& p, std::uint64_t expected,
   const std::int64_t ulps = ordered(expected) - ordered(found);
   return ulps >= -2 && ulps <= 2;
 }
-
-// Fills buffers with a pattern and checks what an operation made of it, where the memory is.
 
 /// The result of checks; in device memory while they run.
 struct Mismatches {

@@ -1,3 +1,4 @@
+// This host as its kernel describes it: name, cores, memory, files under /proc.
 #pragma once
 
 #include <unistd.h>

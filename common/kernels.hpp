@@ -1,5 +1,5 @@
-// Stamps: numbers that show, element by element of an average, whether each contributor is in it
-// once. Shared by both backends' kernels.
+// Elementwise kernels over flat buffers in device memory; and time as the stream has it, for what
+// is slowed down. Every call is enqueued on the stream; pointers are device memory.
 #pragma once
 
 #include <cstddef>
@@ -10,6 +10,9 @@
 #include "common/types.hpp"
 
 namespace shakedown {
+
+// Stamps: numbers that show, element by element of an average, whether each contributor is in it
+// once. Shared by both backends' kernels.
 
 /// Element e is stamped by contributor e % contributors alone, with a power of two that depends on
 /// e, and is zero in the others. So sums are exact in every type and of any number of contributors;
@@ -46,9 +49,6 @@ struct StampErrors {
   std::uint64_t first =
       ~std::uint64_t{0};  // the first one's number << 32 | the bits found, as float32
 };
-
-// Elementwise kernels over flat buffers in device memory; and time as the stream has it, for what
-// is slowed down. Every call is enqueued on the stream; pointers are device memory.
 
 class Stream;
 

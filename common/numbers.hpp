@@ -1,4 +1,4 @@
-// float16 and bfloat16 on the host, as bits: conversions rounded to nearest even.
+// Numbers on the host: float16 and bfloat16 as bits, and the formats of data types.
 #pragma once
 
 #include <bit>
@@ -9,6 +9,8 @@
 #include "common/types.hpp"
 
 namespace shakedown {
+
+// float16 and bfloat16 on the host, as bits: conversions rounded to nearest even.
 
 inline float bfloat16_to_float(std::uint16_t bits) {
   return std::bit_cast<float>(static_cast<std::uint32_t>(bits) << 16);

@@ -1,5 +1,5 @@
-// Memory for elements of the flat order of parameters: all of them, this rank's part, or blocks
-// that share a few buffers in turn.
+// A network's weights, gradients and running statistics in flat buffers. On one rank alone it holds
+// all of each; strategies that shard the memory over ranks declare which parts it holds.
 #pragma once
 
 #include <span>
@@ -9,6 +9,9 @@
 #include "resnet/architecture.hpp"
 
 namespace shakedown {
+
+// Memory for elements of the flat order of parameters: all of them, this rank's part, or blocks
+// that share a few buffers in turn.
 
 /// Where a range of the flat order lies in a buffer.
 struct PlacedRange {
@@ -47,9 +50,6 @@ class FlatBuffer {
   Layout layout_;
   Buffer memory_;
 };
-
-// A network's weights, gradients and running statistics in flat buffers. On one rank alone it holds
-// all of each; strategies that shard the memory over ranks declare which parts it holds.
 
 class Peers;
 

@@ -1,4 +1,4 @@
-// One figure of a pair of ranks: a `metric` line.
+// The links between pairs of ranks: bandwidth each way and both ways at once, and latency.
 #pragma once
 
 #include <array>
@@ -17,6 +17,8 @@
 #include "common/record.hpp"
 
 namespace shakedown::collectives {
+
+// One figure of a pair of ranks: a `metric` line.
 
 struct LinkFigure {
   std::string metric;  // "link/copy_engine/one_way"
@@ -114,8 +116,6 @@ std::vector<std::vector<RankPair>> round_robin(int ranks);
 }  // namespace shakedown::collectives
 
 namespace shakedown {
-
-// The links between pairs of ranks: bandwidth each way and both ways at once, and latency.
 
 class MpiSession;
 

@@ -1,4 +1,4 @@
-// The printed table: nccl-tests' lines, to the column, for its users and their parsers.
+// What bin/collective_perf prints and records: nccl-tests' table and JSON, and record lines.
 #pragma once
 
 #include <nlohmann/json.hpp>
@@ -15,6 +15,8 @@
 #include "common/units.hpp"
 
 namespace shakedown::collectives {
+
+// The printed table: nccl-tests' lines, to the column, for its users and their parsers.
 
 /// One half of a row.
 struct Figures {

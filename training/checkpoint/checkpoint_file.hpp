@@ -1,4 +1,5 @@
-// The contents of a checkpoint: all that a training needs to continue as if it had not stopped.
+// Checkpoints in a folder: each name in two generations, written whole or not at all, and verified
+// when they are read.
 #pragma once
 
 #include <cstdint>
@@ -15,6 +16,8 @@
 #include "training/exchange/strategy.hpp"
 
 namespace shakedown::training {
+
+// The contents of a checkpoint: all that a training needs to continue as if it had not stopped.
 
 /// How far a training has come. Images count when their update was applied, not when they were
 /// loaded.
@@ -68,9 +71,6 @@ struct Checkpoint {
 
 /// Of the state and every tensor's name and values: FNV-1a over 64-bit words.
 std::string checksum_of(const std::string& state, const std::vector<Tensor>& tensors);
-
-// Checkpoints in a folder: each name in two generations, written whole or not at all, and verified
-// when they are read.
 
 inline constexpr const char* kLatest = "checkpoint_latest";
 inline constexpr const char* kBest = "checkpoint_best";

@@ -1,5 +1,4 @@
-// When to write a checkpoint, and when to stop: signals to any rank, files in the folder, time. All
-// ranks decide alike at the same step.
+// The checkpoints of one training: where it starts, what it writes and when, when it stops.
 #pragma once
 
 #include <chrono>
@@ -18,6 +17,9 @@
 #include "training/data/source.hpp"
 
 namespace shakedown::training {
+
+// When to write a checkpoint, and when to stop: signals to any rank, files in the folder, time. All
+// ranks decide alike at the same step.
 
 enum class Request { none, save, stop };  // the strongest is the highest
 
@@ -71,8 +73,6 @@ class Requests {
 }  // namespace shakedown::training
 
 namespace shakedown {
-
-// The checkpoints of one training: where it starts, what it writes and when, when it stops.
 
 class OptionSet;
 

@@ -1,4 +1,4 @@
-// The header of a JPEG file, read without decoding.
+// JPEG and PNG files: headers and pixels.
 #pragma once
 
 #include <cstdint>
@@ -8,6 +8,8 @@
 #include "training/data/image.hpp"
 
 namespace shakedown::training {
+
+// The header of a JPEG file, read without decoding.
 
 /// The size of the image in a JPEG file that JPEG engines decode as libjpeg does: baseline in one
 /// scan, 8 bits, gray or YCbCr of subsampling 4:4:4, 4:4:0, 4:2:2 or 4:2:0, at least 64 and at most

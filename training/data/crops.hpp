@@ -1,4 +1,4 @@
-// Decoding image files on the device that trains: the host's cores only read them.
+// Crops as the host decodes them, which the device scales.
 #pragma once
 
 #include <cstdint>
@@ -12,6 +12,8 @@
 #include "training/data/image.hpp"
 
 namespace shakedown::training {
+
+// Decoding image files on the device that trains: the host's cores only read them.
 
 struct EncodedImage {
   std::span<const std::uint8_t> file;  // host memory, valid until the stream has passed the work
@@ -60,8 +62,6 @@ std::size_t device_decoder_bytes(BackendKind backend, const DeviceDecoderSetting
 std::unique_ptr<DeviceDecoder> make_device_decoder(Device& device,
                                                    const DeviceDecoderSettings& settings,
                                                    std::string& why_not);
-
-// Crops as the host decodes them, which the device scales.
 
 /// The pixels of a crop in host memory.
 struct DecodedCrop {

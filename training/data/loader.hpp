@@ -1,4 +1,4 @@
-// The cost of a rank's input, stage by stage, and the stage that limits it.
+// Batches of decoded and transformed images, made ahead of the training step by several threads.
 #pragma once
 
 #include <condition_variable>
@@ -18,6 +18,8 @@
 #include "training/data/source.hpp"
 
 namespace shakedown::training {
+
+// The cost of a rank's input, stage by stage, and the stage that limits it.
 
 /// Sums since the start of the run; the difference of two is a window's.
 struct InputTimes {
@@ -50,8 +52,6 @@ struct InputSetup {
   bool packed = false;          // the training images are one packed file
   bool cached = false;          // --cache
 };
-
-// Batches of decoded and transformed images, made ahead of the training step by several threads.
 
 struct LoaderSettings {
   int batch_size = 64;  // per rank

@@ -1,10 +1,4 @@
-// The layout of a packed file: the images of a folder in one file, in their order. Little-endian.
-//
-//   kMagic
-//   the images' bytes, one after another, without gaps
-//   the index: a PackEntry per image; the names of the classes, then the images' paths below the
-//   folder, each ended by a NUL
-//   a PackFooter, which ends the file
+// Packed files: all images of a folder in one, written once and read by many ranks.
 #pragma once
 
 #include <array>
@@ -18,6 +12,14 @@
 #include "training/data/source.hpp"
 
 namespace shakedown::training {
+
+// The layout of a packed file: the images of a folder in one file, in their order. Little-endian.
+//
+//   kMagic
+//   the images' bytes, one after another, without gaps
+//   the index: a PackEntry per image; the names of the classes, then the images' paths below the
+//   folder, each ended by a NUL
+//   a PackFooter, which ends the file
 
 constexpr std::array<char, 8> kPackMagic{'S', 'H', 'A', 'K', 'P', 'A', 'C', 'K'};
 constexpr std::uint64_t kPackVersion = 1;

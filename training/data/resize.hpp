@@ -1,4 +1,4 @@
-// The two passes of a Resizer: along rows and along columns.
+// Scaling images.
 #pragma once
 
 #include <cstddef>
@@ -9,6 +9,8 @@
 #include "training/data/image.hpp"
 
 namespace shakedown::training {
+
+// The two passes of a Resizer: along rows and along columns.
 
 /// For each output coordinate, the neighbouring source coordinates it is a weighted sum of, in
 /// pairs. Their number is the same for all: some have the weight 0, and of these the last may be
@@ -52,8 +54,6 @@ struct ResizePasses {
 /// For any processor, and for this one. Both give the same bytes.
 ResizePasses portable_passes();
 ResizePasses fastest_passes();
-
-// Scaling images.
 
 /// Bilinear with antialiasing, bit for bit Pillow 10's Image.resize(size, BILINEAR): a triangle
 /// filter, as wide as a source pixel when enlarging and as an output pixel when shrinking, applied

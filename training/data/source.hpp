@@ -1,4 +1,4 @@
-// A folder of images with one sub-folder a class, as torchvision's ImageFolder reads it.
+// Where images come from: a folder with one sub-folder per class, or a packed file.
 #pragma once
 
 #include <atomic>
@@ -17,6 +17,8 @@
 #include "training/data/transform.hpp"
 
 namespace shakedown::training {
+
+// A folder of images with one sub-folder a class, as torchvision's ImageFolder reads it.
 
 struct Sample {
   std::string path;  // below ImageFolder::root

@@ -1,4 +1,4 @@
-// The stream that exchanges while another computes: or, without overlap, that one itself.
+// Buckets exchanged on a separate stream during backward.
 #pragma once
 
 #include <array>
@@ -9,6 +9,8 @@
 #include "training/exchange/strategy.hpp"
 
 namespace shakedown::training {
+
+// The stream that exchanges while another computes: or, without overlap, that one itself.
 
 class ExchangeStream {
  public:
@@ -24,8 +26,6 @@ class ExchangeStream {
   std::unique_ptr<Stream> own_;
   Stream& stream_;
 };
-
-// Buckets exchanged on a separate stream during backward.
 
 inline std::vector<Range> buckets_of(const StrategyContext& context) {
   return ddp_buckets(context.table, context.options.small_bucket_mb, context.options.bucket_cap_mb,

@@ -1,4 +1,5 @@
-// Gradients received from other ranks by sends and receives, and their average.
+// Gradients sent to rank 0 and weights sent back, rank by rank: what a parameter server's network
+// sees.
 #pragma once
 
 #include <optional>
@@ -7,6 +8,8 @@
 #include "training/exchange/strategy.hpp"
 
 namespace shakedown::training {
+
+// Gradients received from other ranks by sends and receives, and their average.
 
 class ReceivedGradients {
  public:
@@ -26,9 +29,6 @@ class ReceivedGradients {
   Buffer received_;
   Buffer sum_;  // float32, where gradients are not
 };
-
-// Gradients sent to rank 0 and weights sent back, rank by rank: what a parameter server's network
-// sees.
 
 /// Rank 0 updates everything, the others nothing.
 Plan plan_of_star(const StrategyContext& context);

@@ -1,4 +1,6 @@
-// The scalars of a training step that live on the device, so that a step needs no host.
+// Strategies exchange gradients and weights. The step drives: it notifies the strategy of what
+// comes next and of what backward has finished; at the end the strategy returns the averaged
+// gradients that this rank holds.
 #pragma once
 
 #include <cstdint>
@@ -19,6 +21,8 @@
 #include "training/exchange/buckets.hpp"
 
 namespace shakedown::training {
+
+// The scalars of a training step that live on the device, so that a step needs no host.
 
 struct StepScalars {
   float learning_rate = 0;
@@ -87,10 +91,6 @@ double sent_in(const std::vector<Transfer>& transfers, const StepVolume& step, i
 }  // namespace shakedown::training
 
 namespace shakedown {
-
-// Strategies exchange gradients and weights. The step drives: it notifies the strategy of what
-// comes next and of what backward has finished; at the end the strategy returns the averaged
-// gradients that this rank holds.
 
 class OptionSet;
 

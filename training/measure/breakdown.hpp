@@ -1,4 +1,4 @@
-// Steps traced on every rank, on a common clock.
+// Where the time of a step went, from traces: numbers in, numbers out.
 #pragma once
 
 #include <optional>
@@ -11,6 +11,8 @@
 #include "training/step/engine.hpp"
 
 namespace shakedown::training {
+
+// Steps traced on every rank, on a common clock.
 
 /// The trace of one rank: ms since the first rank's trace began, on rank 0's clock.
 struct RankTrace {
@@ -29,8 +31,6 @@ Trace trace_steps(Engine& engine, BatchSource& batches, int steps, double learni
                   const MpiSession& session);
 /// Traces the exchange alone: no computation, no update.
 Trace trace_exchange(Engine& engine, int steps, const MpiSession& session);
-
-// Where the time of a step went, from traces: numbers in, numbers out.
 
 /// Medians over the traced steps, averaged over the ranks that compute; ms.
 ///   step = compute + exposed communication + interference + input stall + optimizer + residual

@@ -1,4 +1,5 @@
-// Who is wrong where ranks computed different gradients from one batch. Hashes in, verdicts out.
+// Training as a detector of wrong GPUs: each rank also computes the gradients of its neighbour's
+// batch, and both results must have the same bits. A GPU is never compared with itself.
 #pragma once
 
 #include <array>
@@ -11,6 +12,8 @@
 #include "training/step/engine.hpp"
 
 namespace shakedown::training {
+
+// Who is wrong where ranks computed different gradients from one batch. Hashes in, verdicts out.
 
 /// Of the gradients of one batch, by parameter.
 using Hashes = std::vector<std::uint64_t>;
@@ -56,9 +59,6 @@ struct Names {
 std::vector<Verdict> verdicts_of(const std::vector<Dispute>& disputes, const Names& names);
 
 const char* name_of(Second second);  // "same_bits"
-
-// Training as a detector of wrong GPUs: each rank also computes the gradients of its neighbour's
-// batch, and both results must have the same bits. A GPU is never compared with itself.
 
 class NeighbourCheck {
  public:

@@ -1,4 +1,5 @@
-// The configurations that bin/compare measures, and their order.
+// Measures configurations, interleaved, in one job, and compares each with `none` and with one rank
+// alone.
 #pragma once
 
 #include <optional>
@@ -15,6 +16,8 @@
 #include "training/programs/training_data.hpp"
 
 namespace shakedown::training {
+
+// The configurations that bin/compare measures, and their order.
 
 struct Configuration {
   StepOptions options;
@@ -54,9 +57,6 @@ std::vector<Bench> benches_of(const CompareOptions& options, const JobRanks& job
 /// The order of a round over `count` configurations: rotated from round to round, so that a drift
 /// of the machine meets all of them alike.
 std::vector<std::size_t> turns(std::size_t count, int round, int rounds);
-
-// Measures configurations, interleaved, in one job, and compares each with `none` and with one rank
-// alone.
 
 /// Settings that all configurations of a job share.
 struct Job {

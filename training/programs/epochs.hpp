@@ -1,5 +1,4 @@
-// Validation during a training run, and --evaluate: loss, top-1, top-5 and logits of --weights on
-// --val-dir.
+// Training over epochs of a data folder, with validation.
 #pragma once
 
 #include <cstdint>
@@ -15,6 +14,9 @@
 #include "training/step/schedule.hpp"
 
 namespace shakedown::training {
+
+// Validation during a training run, and --evaluate: loss, top-1, top-5 and logits of --weights on
+// --val-dir.
 
 struct Validation {
   double loss = 0;
@@ -43,8 +45,6 @@ ExitCode evaluate(const Run& run, BatchSource& batches, const ImageSource& sourc
 /// rank r has the rows r, r + ranks, ...; every part has as many rows as the longest.
 std::vector<float> interleaved(const std::vector<float>& parts, std::size_t rows, std::size_t width,
                                std::size_t ranks);
-
-// Training over epochs of a data folder, with validation.
 
 /// The results of an epoch's training and validation, over all ranks.
 struct TrainedEpoch {

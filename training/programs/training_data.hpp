@@ -1,4 +1,4 @@
-// The network of a .safetensors file that was written here, from its metadata.
+// The batches of one run: loaders over a dataset's folders, or synthetic ones.
 #pragma once
 
 #include <functional>
@@ -17,6 +17,8 @@
 #include "training/step/engine.hpp"
 
 namespace shakedown {
+
+// The network of a .safetensors file that was written here, from its metadata.
 
 class OptionSet;
 struct ModelOptions;
@@ -86,8 +88,6 @@ class Dataset {
 
 /// The images of a folder or of a packed file; see --cache. Throws UsageError that names it.
 std::unique_ptr<ImageSource> open_images(const std::string& path, bool cache);
-
-// The batches of one run: loaders over a dataset's folders, or synthetic ones.
 
 class TrainingData {
  public:

@@ -1,4 +1,5 @@
-// The settings of one rank's engine.
+// One rank's model: network, optimiser and step scalars in device memory. Only this class knows
+// which of a strategy's weights lie where: master weights, compute weights, vectors.
 #pragma once
 
 #include <cstdint>
@@ -18,6 +19,8 @@
 
 namespace shakedown::training {
 
+// The settings of one rank's engine.
+
 struct EngineSettings {
   NetworkSettings network;
   OptimizerOptions optimizer;
@@ -35,9 +38,6 @@ struct EngineSettings {
   std::function<std::unique_ptr<Strategy>(const StrategyEntry&, const StrategyContext&)>
       make_strategy = [](const auto& entry, const auto& context) { return entry.make(context); };
 };
-
-// One rank's model: network, optimiser and step scalars in device memory. Only this class knows
-// which of a strategy's weights lie where: master weights, compute weights, vectors.
 
 /// Loss scale that float16 training starts with; it adapts.
 inline constexpr float kInitialLossScale = 1024;

@@ -1,6 +1,5 @@
-// The Euclidean norms of every parameter and of its gradient, and of all gradients, where each rank
-// may hold parts of them: sums of squares of the parts here, added up over the ranks by the
-// strategy; then LARS's trust ratios and the factor that clips the gradients. All on the device.
+// SGD, LARS, Adam and AdamW over the flat buffers: one kernel a range. With LARS, or where
+// gradients are clipped, the norms first.
 #pragma once
 
 #include <optional>
@@ -14,6 +13,10 @@
 #include "training/step/update_kernels.hpp"
 
 namespace shakedown::training {
+
+// The Euclidean norms of every parameter and of its gradient, and of all gradients, where each rank
+// may hold parts of them: sums of squares of the parts here, added up over the ranks by the
+// strategy; then LARS's trust ratios and the factor that clips the gradients. All on the device.
 
 class ParameterNorms {
  public:
@@ -74,9 +77,6 @@ std::vector<ParameterPiece> pieces_of(const ParameterTable& table, Range range);
 }  // namespace shakedown::training
 
 namespace shakedown {
-
-// SGD, LARS, Adam and AdamW over the flat buffers: one kernel a range. With LARS, or where
-// gradients are clipped, the norms first.
 
 class OptionSet;
 

@@ -1,4 +1,5 @@
-// A rank's training step as CUDA graphs, so that the host enqueues it in one call.
+// One training step on the compute stream: forward, backward, exchange, update. Nothing in it waits
+// for the device, so that it can be a CUDA graph.
 #pragma once
 
 #include <array>
@@ -16,6 +17,8 @@
 #include "training/step/model_state.hpp"
 
 namespace shakedown::training {
+
+// A rank's training step as CUDA graphs, so that the host enqueues it in one call.
 
 /// A graph per micro-batch, between which its batches are loaded. A step that is traced has graphs
 /// of its own, which record the trace's events. Everything that a graph reads and writes must
@@ -48,9 +51,6 @@ class StepGraphs {
   Recorder& recorder_;
   std::array<std::vector<MarkedGraph>, 2> graphs_;  // by whether they are traced
 };
-
-// One training step on the compute stream: forward, backward, exchange, update. Nothing in it waits
-// for the device, so that it can be a CUDA graph.
 
 class Step {
  public:

@@ -1,4 +1,4 @@
-// The options of compute_perf.
+// A run of compute_perf: builds the tests, measures, judges, measures what is slow again.
 #pragma once
 
 #include <string>
@@ -12,6 +12,8 @@
 #include "launch/node/compute/results.hpp"
 
 namespace shakedown::node {
+
+// The options of compute_perf.
 
 struct ComputeOptions {
   std::vector<std::string> tests = {"products", "memory", "host"};
@@ -37,8 +39,6 @@ std::size_t buffer_bytes(const ComputeOptions& options, BackendKind kind);
 /// Why the rates of memory are not those of memory: a GPU's caches may hold the buffers. Empty
 /// where they cannot, or nothing of it is measured.
 std::string cached_by(const ComputeOptions& options, BackendKind kind);
-
-// A run of compute_perf: builds the tests, measures, judges, measures what is slow again.
 
 /// `before`: by read_processes, before the backend was opened. Collective. Throws UsageError for
 /// what the options and the devices do not allow.

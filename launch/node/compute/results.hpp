@@ -1,4 +1,4 @@
-// Who else uses the GPUs while their rates are measured: such rates are no measure of a GPU.
+// What the ranks measured, as rank 0 gathers it for the judge; the tables and records of it.
 #pragma once
 
 #include <string>
@@ -10,6 +10,8 @@
 
 namespace shakedown::node {
 
+// Who else uses the GPUs while their rates are measured: such rates are no measure of a GPU.
+
 /// The GPUs of all nodes with their processes, and which of those are this job's. Collective.
 std::vector<NodeReport> read_processes(const MpiSession& session);
 
@@ -18,8 +20,6 @@ std::vector<NodeReport> read_processes(const MpiSession& session);
 std::vector<std::string> used_by_others(const std::vector<std::string>& gpus,
                                         const std::vector<NodeReport>& before,
                                         const std::vector<NodeReport>& now);
-
-// What the ranks measured, as rank 0 gathers it for the judge; the tables and records of it.
 
 /// Of one rank's series.
 judge::Observation observation_of(const Series& series, const Unit& unit, int look);

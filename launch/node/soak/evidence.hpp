@@ -1,5 +1,4 @@
-// What is done about a tile that the jury does not agree on: every GPU repeats the product, and the
-// CPU recomputes the tile where the vote decides nothing.
+// From products on which GPUs disagree to what is wrong, where, and how to repeat it.
 #pragma once
 
 #include <cstddef>
@@ -18,6 +17,9 @@
 #include "launch/node/soak/product_load.hpp"
 
 namespace shakedown::node {
+
+// What is done about a tile that the jury does not agree on: every GPU repeats the product, and the
+// CPU recomputes the tile where the vote decides nothing.
 
 inline constexpr int kReruns = 100;
 
@@ -55,8 +57,6 @@ std::vector<Conclusion> conclude(const Ruling& ruling, std::span<const Look> loo
 /// repeated. `refuted` by juror: the tile; -1: none. Empty where it is all of two jurors or more.
 std::vector<Conclusion> refuted_once(const std::vector<double>& refuted,
                                      std::span<const Look> looks);
-
-// From products on which GPUs disagree to what is wrong, where, and how to repeat it.
 
 /// A batch of products that is to be looked at again.
 struct Suspicion {

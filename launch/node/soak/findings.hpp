@@ -1,4 +1,4 @@
-// What a soak without errors proves.
+// From a soak's windows and mismatches to its verdicts.
 #pragma once
 
 #include <map>
@@ -11,6 +11,8 @@
 #include "launch/node/soak/window.hpp"
 
 namespace shakedown::node {
+
+// What a soak without errors proves.
 
 /// The work that was checked, on all GPUs.
 struct Work {
@@ -34,8 +36,6 @@ std::string statement_of(const Work& work, double wrong, const std::string& devi
 
 /// "9.8 PB", decimal units.
 std::string readable_decimal_bytes(double bytes);
-
-// From a soak's windows and mismatches to its verdicts.
 
 /// A mismatch with what the GPU was like in its window.
 struct Incident {

@@ -1,4 +1,4 @@
-// What a word of the tested memory holds, as a function of its index: the same on host and device.
+// The memory test: patterns over nearly all of a device's memory, a march at a time.
 #pragma once
 
 #include <array>
@@ -18,6 +18,8 @@
 #include "launch/node/soak/tile_hash.hpp"
 
 namespace shakedown::node {
+
+// What a word of the tested memory holds, as a function of its index: the same on host and device.
 
 /// Words have 8 bytes and are numbered through all of the tested memory.
 enum class WordKind {
@@ -167,8 +169,6 @@ class MemoryRetrial {
   Buffer errors_;   // MemoryErrors of the retrial
   Buffer ignored_;  // and of what only pushes the word out of the caches
 };
-
-// The memory test: patterns over nearly all of a device's memory, a march at a time.
 
 struct MemoryTestSettings {
   double share = 0.95;                             // of the device's memory that is free now

@@ -1,5 +1,5 @@
-// One product on this rank's device with what checks it: used by the soak, its second looks and
-// --replay alike.
+// Products of one type as a load of the soak: full-entropy ones judged by a jury of the GPUs of one
+// model, and ones of integers whose result is known.
 #pragma once
 
 #include <array>
@@ -22,6 +22,9 @@
 #include "launch/node/soak/tile_hash.hpp"
 
 namespace shakedown::node {
+
+// One product on this rank's device with what checks it: used by the soak, its second looks and
+// --replay alike.
 
 class ProductRig {
  public:
@@ -62,9 +65,6 @@ class ProductRig {
   Buffer records_;
   std::optional<FaultKind> fault_;
 };
-
-// Products of one type as a load of the soak: full-entropy ones judged by a jury of the GPUs of one
-// model, and ones of integers whose result is known.
 
 struct ProductSettings {
   ProductSpec spec;

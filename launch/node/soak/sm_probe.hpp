@@ -1,5 +1,5 @@
-// The arithmetic that a probe repeats, the same on host and device: chains of operations whose
-// every bit goes into a hash, so that two processors that did the same work have the same hash.
+// Probes: known work that every processor of a device does alike, by kernels that record which one
+// they ran on. A vote of the processors names the one that computes wrongly.
 #pragma once
 
 #include <cmath>
@@ -18,6 +18,9 @@
 #include "launch/node/soak/tile_hash.hpp"
 
 namespace shakedown::node {
+
+// The arithmetic that a probe repeats, the same on host and device: chains of operations whose
+// every bit goes into a hash, so that two processors that did the same work have the same hash.
 
 /// What is repeated. Sums are of full-entropy values; mma (tensor cores) also multiplies small
 /// integers, whose exact result is known.
@@ -103,9 +106,6 @@ SHAKEDOWN_HOST_DEVICE inline int small_integer(std::uint64_t seed, int matrix, i
 }
 
 }  // namespace probe
-
-// Probes: known work that every processor of a device does alike, by kernels that record which one
-// they ran on. A vote of the processors names the one that computes wrongly.
 
 /// A processor is an SM, or on the cpu backend a core.
 struct ProbeAnswer {

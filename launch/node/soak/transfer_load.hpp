@@ -1,5 +1,4 @@
-// Words of 8 bytes that are known wherever they go: what copies and collectives deliver is checked
-// to the bit, where it is.
+// Copies and collectives as loads of the soak: what they deliver is known, and checked to the bit.
 #pragma once
 
 #include <array>
@@ -17,6 +16,9 @@
 #include "launch/node/soak/tile_hash.hpp"
 
 namespace shakedown::node {
+
+// Words of 8 bytes that are known wherever they go: what copies and collectives deliver is checked
+// to the bit, where it is.
 
 /// Word i is factor * mix(seed, i) + addend, modulo 2^64. The sum of the words of n ranks that have
 /// factor 1 and addend `rank` has factor n and addend n (n - 1) / 2: exact in any order.

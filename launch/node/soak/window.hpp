@@ -1,4 +1,4 @@
-// The loads of one rank, and a phase's work with them.
+// What one window of a soak did and met, on every rank.
 #pragma once
 
 #include <array>
@@ -19,6 +19,8 @@
 #include "launch/node/soak/schedule.hpp"
 
 namespace shakedown::node {
+
+// The loads of one rank, and a phase's work with them.
 
 class MemoryTest;
 
@@ -87,8 +89,6 @@ class SoakWork {
   MemoryTest* memory_ = nullptr;                     // of them; null: none
   std::unique_ptr<ProductLoad> products_;            // of the phase
 };
-
-// What one window of a soak did and met, on every rank.
 
 /// One rank's share of a window, exchanged between ranks. Health is kUnknown where there is no
 /// NVML.

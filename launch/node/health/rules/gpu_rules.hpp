@@ -1,4 +1,4 @@
-// What most of a group have: the reference where there is no other.
+// The rules by which a GPU's reading, next to those of its peers, becomes findings.
 #pragma once
 
 #include <functional>
@@ -12,6 +12,8 @@
 
 namespace shakedown::node {
 
+// What most of a group have: the reference where there is no other.
+
 /// The value that more than half of at least three have; none where there is no such. With two that
 /// differ nobody can say which is right.
 template <class T>
@@ -22,8 +24,6 @@ std::optional<T> majority_of(const std::vector<T>& values) {
     if (2 * ++counts[value] > values.size()) return value;
   return std::nullopt;
 }
-
-// The rules by which a GPU's reading, next to those of its peers, becomes findings.
 
 /// What a rule may compare a GPU with.
 struct GpuContext {
