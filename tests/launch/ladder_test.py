@@ -340,7 +340,7 @@ class Simulated(unittest.TestCase):
         self.assertEqual(total["wrong nodes"], 0)
 
 
-def losing(nodes, domains, dies, broken=()):
+def losing(nodes, domains, dies, fails=lambda group: False):
     """(Isolation, groups tested): `dies`: {node: the round from which on it does not answer}."""
     lost, tested, outcomes, number = set(), [], None, 0
     search = ladder.isolate(nodes, domains, lost=lost)
@@ -349,7 +349,7 @@ def losing(nodes, domains, dies, broken=()):
             groups = search.send(outcomes)
             dead = {node for node, first in dies.items() if first <= number}
             outcomes = [INCONCLUSIVE if dead.intersection(group) else
-                        FAIL if set(broken).intersection(group) else PASS for group in groups]
+                        FAIL if fails(group) else PASS for group in groups]
             lost |= dead.intersection(node for group in groups for node in group)
             tested += groups
             number += 1
@@ -382,15 +382,24 @@ class Lost(unittest.TestCase):
         result, _ = losing(nodes, None, dict.fromkeys(nodes, 0))
         self.assertEqual((set(result.lost), result.good), (set(nodes), ()))
 
+    def test_a_node_that_is_lost_on_a_bad_leaf_lets_no_other_be_blamed(self):
+        """Its partner in a pair passes, as it is alone."""
+        nodes = names(64)
+        leaf = set(nodes[16:32])
+        for dies in ({"n020": 0}, {"n020": 1}, {"n020": 2}, {"n020": 0, "n021": 0}):
+            result, _ = losing(nodes, leaves(nodes, 16), dies, lambda group: len(group) > 1 and leaf & set(group))
+            self.assertEqual((result.faulty, result.dead), ((), ()), dies)
+            self.assertEqual([set(link.sides[0]) for link in result.links], [leaf - set(dies)], dies)
+
     def test_others_are_blamed_as_without_it(self):
         chance = random.Random(1)
         for _ in range(100):
             nodes = names(chance.choice((16, 48, 64)))
-            broken, *dead = chance.sample(nodes, 4)
+            bad, *dead = chance.sample(nodes, 4)
             dies = {node: chance.randrange(6) for node in dead}
-            result, tested = losing(nodes, leaves(nodes, 16), dies, [broken])
-            self.assertEqual({each.node for each in result.faulty}, {broken}, dies)
-            self.assertEqual(set(result.good) | set(result.lost) | {broken}, set(nodes))
+            result, tested = losing(nodes, leaves(nodes, 16), dies, lambda group: bad in group)
+            self.assertEqual({each.node for each in result.faulty}, {bad}, dies)
+            self.assertEqual(set(result.good) | set(result.lost) | {bad}, set(nodes))
             self.assertLessEqual(set(result.lost), set(dead))
             self.assertFalse(result.dead or result.links or result.unresolved)
 

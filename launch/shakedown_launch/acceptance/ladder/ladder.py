@@ -63,7 +63,7 @@ class _Ladder:
             for task in (self.screen(self.remainders()), self.blamed_nodes(), self.blamed_domains()):
                 self.rounds.spawn(task)
             yield from self.rounds.run()
-            for task in (self.representatives, self.blamed_by_others, self.blamed_nodes):
+            for task in (self.representatives, self.blamed_nodes):
                 self.rounds.spawn(task())
             yield from self.rounds.run()
             if self.rounds.tests == tests:
@@ -98,18 +98,6 @@ class _Ladder:
         else:
             self.separate = units
             self.across.failed(units, test)
-
-    def blamed_by_others(self):
-        """Nodes that only partners of other domains were left for: now one of their own may be."""
-        yield []
-        good = {self.home[node] for node in self.within.pool.good}
-        known = {unit for units in self.islands[self.within] for unit in units}
-        for unit, tests in list(self.within.faulty.items()):
-            home = self.home[unit[0]]
-            partners = {self.home[test.partner] for test in tests if test.partner}
-            if partners and home in good - partners and unit not in known:
-                del self.within.faulty[unit]
-                self.rounds.spawn(self.within.confirm(unit, []))
 
     def blamed_nodes(self):
         """Whether it is the node or what connects it; and whether several pass with one another,
