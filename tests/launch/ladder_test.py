@@ -93,7 +93,7 @@ CASES = [  # nodes, faults, options, faulty nodes, dead ones, links by the names
     (128, [crossing(*range(8))], {}, [], [], [", ".join(f"leaf{i}" for i in range(8))], [ON_PATH]),  # the spine
     (128, MIDDLE[:1], {}, [], [], ["leaf2"], [ON_PATH]), (128, MIDDLE[1:], {}, [], [], ["leaf2"], [ON_PATH]),
     (64, [lambda group: len({int(node[1:]) // 8 for node in group if leaf_of(node) == 1}) > 1], {}, [], [],
-     ["n024 to n031 (8 nodes) - n016 to n023 (8 nodes)"], [ON_PATH]),
+     ["n016 to n023 (8 nodes) - n024 to n031 (8 nodes)"], [ON_PATH]),
     (232, [broken("n003", "n005", "n100"), port("n101"), dead("n200"), path("n020", "n030"), crossing(7)], {},
      ["n003", "n005", "n100", "n101"], ["n200"], ["n020 - n030", "leaf7 - the others"],
      [BROKEN, BROKEN, BROKEN, AT_PORT, DEAD, ON_PATH, ON_PATH]),

@@ -175,12 +175,13 @@ def parts_of(units, count):
 
 
 def sides_of(parts, joined):
-    """The parts, merged where pairs of them passed together."""
+    """The parts, merged where pairs of them passed together, in the order of their first."""
     sides = [{part} for part in parts]
     for pair in joined:
         touched = [side for side in sides if side.intersection(pair)]
         sides = [side for side in sides if side not in touched] + [set().union(*touched)]
-    return [tuple(unit for part in parts if part in side for unit in part) for side in sides]
+    return [tuple(unit for part in parts if part in side for unit in part)
+            for side in sorted(sides, key=lambda side: min(map(parts.index, side)))]
 
 
 def pairings(units, turns):
