@@ -15,14 +15,13 @@ import unittest
 import unittest.mock
 from types import SimpleNamespace
 
-TREE = pathlib.Path(__file__).resolve().parents[2]
-sys.path[:0] = [str(TREE / "launch"), str(TREE / "tests/launch")]
-import acceptance_samples as samples  # noqa: E402
-from shakedown_launch import (  # noqa: E402
+from tree import TREE
+import acceptance_samples as samples
+from shakedown_launch import (
     bench, command, compare_nodes, experiments, fashion_mnist, gpus, job, mpi, places, variants)
-from shakedown_launch.acceptance import main, options, stages  # noqa: E402
-from shakedown_launch.acceptance.campaign import campaign, fleet  # noqa: E402
-from shakedown_launch.acceptance.model import FAIL, WARN, Finding  # noqa: E402
+from shakedown_launch.acceptance import main, options, stages
+from shakedown_launch.acceptance.campaign import campaign, fleet
+from shakedown_launch.acceptance.model import FAIL, WARN, Finding
 
 
 def names(chosen):

@@ -3,20 +3,18 @@
 import dataclasses
 import os
 import pathlib
-import sys
 import tempfile
 import unittest
 import unittest.mock
 
-TREE = pathlib.Path(__file__).resolve().parents[2]
-sys.path[:0] = [str(TREE / each) for each in ("launch", "tests/programs", "tests/simulation", "tests/launch")]
-from acceptance_fakes import FakeFleet, FakeJudge, concluded, conduct  # noqa: E402
-from shakedown_launch import gpus, job, places, slurm  # noqa: E402
-from shakedown_launch.acceptance import stages  # noqa: E402
-from shakedown_launch.acceptance.campaign import campaign, fleet, progress  # noqa: E402
-from shakedown_launch.acceptance.evidence import inventory  # noqa: E402
-from shakedown_launch.acceptance.ladder import isolation  # noqa: E402
-from shakedown_launch.acceptance.model import (  # noqa: E402
+import tree  # noqa: F401 - what is imported below is in its folders
+from acceptance_fakes import FakeFleet, FakeJudge, concluded, conduct
+from shakedown_launch import gpus, job, places, slurm
+from shakedown_launch.acceptance import stages
+from shakedown_launch.acceptance.campaign import campaign, fleet, progress
+from shakedown_launch.acceptance.evidence import inventory
+from shakedown_launch.acceptance.ladder import isolation
+from shakedown_launch.acceptance.model import (
     FAIL, HARDWARE, INCONCLUSIVE, INFRASTRUCTURE, PASS, SOFTWARE, Finding, Gpu)
 
 

@@ -2,17 +2,15 @@
 
 import json
 import pathlib
-import sys
 import tempfile
 import unittest
 
-TREE = pathlib.Path(__file__).resolve().parents[2]
-sys.path[:0] = [str(TREE / each) for each in ("launch", "tests/programs", "tests/simulation", "tests/launch")]
-from acceptance_fakes import FakeFleet, FakeJudge, conduct, run_of as fake_run  # noqa: E402
-from shakedown_launch import records  # noqa: E402
-from shakedown_launch.acceptance import stages  # noqa: E402
-from shakedown_launch.acceptance.evidence import findings, inventory  # noqa: E402
-from shakedown_launch.acceptance.model import (  # noqa: E402
+import tree  # noqa: F401 - what is imported below is in its folders
+from acceptance_fakes import FakeFleet, FakeJudge, conduct, run_of as fake_run
+from shakedown_launch import records
+from shakedown_launch.acceptance import stages
+from shakedown_launch.acceptance.evidence import findings, inventory
+from shakedown_launch.acceptance.model import (
     CONFIG, FAIL, INCONCLUSIVE, INFRASTRUCTURE, PASS, UNKNOWN, WARN, Run)
 
 HOSTS, GPUS = ["n1", "n1", "n2", "n2"], ["GPU-a", "GPU-b", "GPU-c", "GPU-d"]

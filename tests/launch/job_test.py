@@ -13,12 +13,11 @@ import unittest
 import unittest.mock
 from unittest import mock
 
-TREE = pathlib.Path(__file__).resolve().parents[2]
-sys.path[:0] = [str(TREE / each) for each in ("launch", "tests/programs", "tests/simulation", "tests/launch")]
-from support import gone  # noqa: E402
-from shakedown_launch import job, mpi  # noqa: E402
-from shakedown_launch.acceptance.campaign import fleet  # noqa: E402
-from shakedown_launch.messages import Messages  # noqa: E402
+import tree  # noqa: F401 - what is imported below is in its folders
+from support import gone
+from shakedown_launch import job, mpi
+from shakedown_launch.acceptance.campaign import fleet
+from shakedown_launch.messages import Messages
 
 
 def setUpModule():

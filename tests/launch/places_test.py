@@ -8,9 +8,8 @@ import tempfile
 import unittest
 import unittest.mock
 
-TREE = pathlib.Path(__file__).resolve().parents[2]
-sys.path.insert(0, str(TREE / "launch"))
-from shakedown_launch import command, places  # noqa: E402
+from tree import TREE
+from shakedown_launch import command, places
 
 
 class Places(unittest.TestCase):

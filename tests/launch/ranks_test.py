@@ -5,15 +5,13 @@ import io
 import os
 import pathlib
 import subprocess
-import sys
 import tempfile
 import unittest
 import unittest.mock
 
-TREE = pathlib.Path(__file__).resolve().parents[2]
-sys.path[:0] = [str(TREE / each) for each in ("launch", "tests/programs", "tests/simulation", "tests/launch")]
-from shakedown_launch import command, gpus, hosts, mpi, places, ranks, slurm  # noqa: E402
-from shakedown_launch.places import Said  # noqa: E402
+from tree import TREE
+from shakedown_launch import command, gpus, hosts, mpi, places, ranks, slurm
+from shakedown_launch.places import Said
 
 
 class FakeHost(ranks.Host):
