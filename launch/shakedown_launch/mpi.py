@@ -103,7 +103,7 @@ def environment(what, environ):
     return {**environ, "CUDA_VISIBLE_DEVICES": what.gpus} if what.gpus else dict(environ)
 
 
-def job(what, environ=None, log=None, shown=True, grace=10):
+def job(what, environ=None, log=None, shown=True, grace=10, limit=None):
     """A Job, not yet started, of a ranks.Request."""
     environ = environment(what, os.environ if environ is None else environ)
     environ.setdefault(RECORD, "")  # the program does not print how to report: the command that starts it does
@@ -126,7 +126,7 @@ def job(what, environ=None, log=None, shown=True, grace=10):
     return Job([words[0], "-x", "OPAL_OUTPUT_STDERR_FD=2", *words[1:]],
                {**time_outs(environ), **slurm.for_mpirun(environ)}, output,
                messages.Messages(report, output.line, others, placement.ranks, ask), grace, report,
-               stop_signal=signal.SIGUSR2, elsewhere=placement.elsewhere)
+               stop_signal=signal.SIGUSR2, elsewhere=placement.elsewhere, limit=limit)
 
 
 def time_outs(environ):

@@ -4,6 +4,7 @@ import dataclasses
 import os
 import pathlib
 import tempfile
+import time
 import unittest
 import unittest.mock
 
@@ -352,21 +353,18 @@ AT_ONCE = 64  # whatever this machine has
 
 
 class FakeJob:
-    """Ends at the given time of the fake clock; `dies`: as mpirun would report it."""
+    """Ends at the given time of the fake clock, and at its limit."""
 
-    def __init__(self, clock, ends, code):
-        self.clock, self.ends, self.code, self.result, self.stopped = clock, ends, code, None, False
+    def __init__(self, clock, ends, code, limit):
+        self.clock, self.ends, self.code, self.limit, self.result = clock, ends, code, limit, None
 
     def start(self):
         self.started = self.clock.now
 
-    def stop(self):
-        self.stopped = True
-        self.result = job.Result(5, -15, True, False, [], [], ["stopped"])
-
     def advance(self):
-        if self.result is None and self.clock.now >= self.started + self.ends:
-            self.result = job.Result(self.code, self.code, False, False, [], [], [])
+        late = self.clock.now > self.started + self.limit
+        if self.result is None and (late or self.clock.now >= self.started + self.ends):
+            self.result = job.Result(3 if late else self.code, 0, late, False, [], [], [], late)
 
 
 class Clock:
@@ -388,9 +386,9 @@ class Fleet(unittest.TestCase):
     def run_tasks(self, count, ends=lambda i: 2, code=lambda i: 0, limit=10, before=None, **more):
         clock = Clock()
 
-        def make(what, *_, **__):
+        def make(what, *_, limit, **__):
             number = len(clock.jobs)
-            clock.jobs.append(FakeJob(clock, ends(number), code(number)))
+            clock.jobs.append(FakeJob(clock, ends(number), code(number), limit))
             return clock.jobs[-1]
         hosts = [f"n{i}" for i in range(count)]
         with tempfile.TemporaryDirectory() as folder, \
@@ -411,8 +409,7 @@ class Fleet(unittest.TestCase):
     def test_one_that_hangs_ends_alone(self):
         runs, clock = self.run_tasks(3, ends=lambda i: 1000 if i == 1 else 4)
         self.assertEqual([run.code for run in runs], [0, 3, 0])
-        self.assertEqual([each.stopped for each in clock.jobs], [False, True, False])
-        self.assertIn("did not end within 10 s", runs[1].note)
+        self.assertEqual([each.result.late for each in clock.jobs], [False, True, False])
         self.assertLess(clock.now, 20)
 
     def test_after_a_signal_nothing_is_started(self):
@@ -434,11 +431,11 @@ class Fleet(unittest.TestCase):
         with tempfile.TemporaryDirectory() as folder:
             log = pathlib.Path(folder, "soak.log")
             log.write_text(f"cpu\nerror: rank 1 on n1: an earlier one\nerror: {error}\nno error: rank\n")
-            for code, dead, note in [(3, [], f"said; {error}"), (1, [], "said"), (3, [(1, "n1", "x")], "said")]:
-                result = job.Result(code, code, False, False, dead, [], ["said"])
+            for code, dead, late, note in [(3, [], False, f"said; {error}"), (1, [], False, "said"),
+                                           (3, [(1, "n1", "x")], False, "said"), (3, [], True, "said")]:
+                result = job.Result(code, code, late, False, dead, [], ["said"], late)
                 task = fleet.Task("soak", ("n1",), 2, (), 10)
-                running = fleet.Running(task, unittest.mock.Mock(result=result), 10)
-                self.assertEqual(running.run(str(log)).note, note)
+                self.assertEqual(fleet.run_of(task, result, time.gmtime(0), str(log)).note, note)
             self.assertEqual(fleet.last_error(f"{folder}/none"), [])
 
     def test_files_of_a_job(self):

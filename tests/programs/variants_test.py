@@ -6,7 +6,6 @@ import io
 import json
 import os
 import shutil
-import signal
 import subprocess
 import tempfile
 import types
@@ -108,14 +107,6 @@ class Runs(Folder):
                          f"NCCL_DEBUG_FILE={self.results()}/{name}.nccl.%h.%p"]:
                 self.assertIn(line, lines)
 
-    def test_wrong_usage_is_one_line(self):
-        for words, named in [(["--wat", "true"], "--wat"), (["-n", "0", "true"], "-n 0")]:
-            result = self.variants(*words)
-            self.assertEqual((result.returncode, result.stdout, len(result.stderr.splitlines())), (2, "", 1), words)
-            self.assertIn(f"launch/variants: {'unknown option ' * (words[0] == '--wat')}{named}", result.stderr)
-        self.assertFalse((self.folder / "runs").exists())
-        self.expect(self.variants("--help"), 0, "--variants a,b,c")
-
     def test_a_refused_option_is_refused_once(self):
         program = self.program("[[ $NCCL_ALGO == Ring ]] || exit 0; echo 'no option --wat'; exit 2")
         for names, ran in [("ring,tree", ["ring"]), ("tree,ring,no-ib", ["tree", "ring", "no-ib"])]:
@@ -145,28 +136,6 @@ class Runs(Folder):
         pids = (self.folder / "pids").read_text().split()
         self.assertEqual(len(pids), 4)
         self.assertTrue(support.gone(*pids), "still running")
-
-    def test_a_signal_stops_everything(self):
-        program = self.program("echo $$ >>pids; exec sleep 60")
-        for stop in [signal.SIGTERM, signal.SIGINT]:
-            # Behind an & of a script SIGINT is ignored, and a bash that starts so cannot trap it.
-            job = subprocess.Popen(
-                [TREE / "launch/variants", "-n", "2", "--variants", "default,ring", program],
-                cwd=self.folder, env=self.environment, stdout=subprocess.PIPE, text=True,
-                preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL))
-            self.addCleanup(job.kill)
-            path = self.folder / "pids"
-            support.wait_until(lambda: path.exists() and path.read_text().count("\n") == 2)
-            pids = path.read_text().split()
-            job.send_signal(stop)
-            output = job.communicate(timeout=60)[0]
-            self.assertEqual(job.returncode, 5, output)
-            self.assertEqual(list(self.rows(output)), ["default"])
-            self.assertIn("default stopped", self.rows(output)["default"][0])
-            self.assertEqual(len(pids), 2)
-            self.assertTrue(support.gone(*pids), "still running")
-            shutil.rmtree(self.results())
-            (self.folder / "pids").unlink()
 
 
 class Choice(unittest.TestCase):
