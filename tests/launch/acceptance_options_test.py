@@ -236,58 +236,56 @@ class Main(unittest.TestCase):
     def setUp(self):
         for number in job.PASSED_ON_SIGNALS:  # an acceptance ends at them, which tests that follow do not expect
             self.addCleanup(signal.signal, number, signal.getsignal(number))
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.output = f"{folder.name}/out"
+        self.patch(main.mpi, "check_open_mpi")
+
+    def patch(self, *what, **how):
+        patch = unittest.mock.patch.object(*what, **how)
+        self.addCleanup(patch.stop)
+        return patch.start()
+
+    def quick(self):
+        return main.main(["--quick", "--output", self.output])
 
     def test_a_disk_that_is_full_loses_no_report(self):
-        full = OSError(errno.ENOSPC, "No space left on device", "train/n1.log")
+        self.patch(main, "check_programs")
+        self.patch(campaign.Campaign, "run", side_effect=OSError(errno.ENOSPC, "No space left on device", "train/n1.log"))
         out = io.StringIO()
-        with tempfile.TemporaryDirectory() as folder, contextlib.redirect_stdout(out), \
-                unittest.mock.patch.object(campaign.Campaign, "run", side_effect=full), \
-                unittest.mock.patch.object(main.mpi, "check_open_mpi"), \
-                unittest.mock.patch.object(main, "check_programs"):
-            code = main.main(["--quick", "--output", folder])
-            self.assertTrue(os.path.exists(f"{folder}/acceptance.jsonl"))
-        self.assertEqual(code, 3)
+        with contextlib.redirect_stdout(out):
+            self.assertEqual(self.quick(), 3)
+        self.assertTrue(os.path.exists(f"{self.output}/acceptance.jsonl"))
         self.assertIn("train/n1.log: No space left on device", out.getvalue())
-
-    def test_a_full_disk_without_a_file_s_name_is_the_output_s(self):
-        """Python has none where writing fails."""
-        full = OSError(errno.ENOSPC, "No space left on device")
-        with tempfile.TemporaryDirectory() as folder, \
-                unittest.mock.patch.object(main, "accept", side_effect=full), \
-                unittest.mock.patch.object(main.mpi, "check_open_mpi"), \
-                unittest.mock.patch.object(main, "check_programs"):
-            with self.assertRaises(OSError) as raised:
-                main.main(["--quick", "--output", folder])
-            self.assertEqual(raised.exception.filename, f"--output {folder}")
+        # Python has no file's name where writing fails: it is the output's.
+        self.patch(main, "accept", side_effect=OSError(errno.ENOSPC, "No space left on device"))
+        self.output += "2"
+        with self.assertRaises(OSError) as raised:
+            self.quick()
+        self.assertEqual(raised.exception.filename, f"--output {self.output}")
 
     def test_every_program_is_there_before_the_first_runs(self):
         there = places.find_program
-        with unittest.mock.patch.object(main.mpi, "check_open_mpi"), \
-                unittest.mock.patch.object(places, "find_program") as find, \
-                tempfile.TemporaryDirectory() as folder:
-            find.side_effect = lambda word, environ: there(
-                "no-such-program" if word == "soak" else "sh", environ)
-            with self.assertRaisesRegex(places.UsageError, "no-such-program: not found"):
-                main.main(["--quick", "--output", f"{folder}/out"])
-            self.assertFalse(os.path.exists(f"{folder}/out"))
+        self.patch(places, "find_program", side_effect=lambda word, environ: there(
+            "no-such-program" if word == "soak" else "sh", environ))
+        with self.assertRaisesRegex(places.UsageError, "no-such-program: not found"):
+            self.quick()
+        self.assertFalse(os.path.exists(self.output))
 
     def test_a_hook_on_a_driver_that_hangs(self):
         """nvidia-smi is called once at most, and the time that is left is enough for node_check."""
+        made = []
+        self.patch(campaign.Campaign, "run", autospec=True, side_effect=made.append)
+        self.patch(gpus, "by_minor", return_value={0: ""})
+        self.patch(main, "check_programs")
         for tier, calls, most, least in [("--prolog", 1, 20, 6), ("--passive", 0, 5, 4)]:
-            made, start = [], time.monotonic()
-            with unittest.mock.patch.object(campaign.Campaign, "run", autospec=True,
-                                               side_effect=lambda self: made.append(self)), \
-                    unittest.mock.patch.object(gpus, "asked", return_value=None) as smi, \
-                    unittest.mock.patch.object(gpus, "by_minor", return_value={0: ""}), \
-                    unittest.mock.patch.object(main.mpi, "check_open_mpi"), \
-                    unittest.mock.patch.object(main, "check_programs"), \
-                    unittest.mock.patch.dict(os.environ, SLURM_JOB_ID="1", SLURM_JOB_GPUS="0",
-                                             BACKENDS="gpu"), \
+            start, smi = time.monotonic(), self.patch(gpus, "asked", return_value=None)
+            with unittest.mock.patch.dict(os.environ, SLURM_JOB_ID="1", SLURM_JOB_GPUS="0", BACKENDS="gpu"), \
                     contextlib.redirect_stdout(io.StringIO()):
                 main.main([tier])
-                made[0]._visible({"BACKENDS": "gpu"})
+                made[-1]._visible({"BACKENDS": "gpu"})
             self.assertEqual(smi.call_count, calls)
-            fleet_ = made[0].fleet
+            fleet_ = made[-1].fleet
             self.assertLess(fleet_._deadline - start + fleet_._grace, most)
             listing = sum(call.args[1] for call in smi.call_args_list)
             self.assertGreater(fleet_._deadline - start - listing, least)

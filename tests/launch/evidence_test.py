@@ -284,9 +284,8 @@ class Machines(unittest.TestCase):
         class OneAnswers(FakeJudge):
             def records(self, run):
                 return [{"kind": "run", "hosts": ["n1"], "boot_ids": ["a"]}]
-        made = FakeFleet(["n1", "n2"])
-        one = conduct(made, judge=OneAnswers(), backend=stages.CPU)
-        self.assertEqual({task.stage for task in made.tasks}, {"inventory"})
+        one = conduct(FakeFleet(["n1", "n2"]), judge=OneAnswers(), backend=stages.CPU)
+        self.assertEqual({task.stage for task in one.fleet.tasks}, {"inventory"})
         self.assertEqual(set(one.left_out), {"n1", "n2"})
 
 

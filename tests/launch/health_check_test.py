@@ -45,6 +45,8 @@ class HealthCheck(HookCase):
         self.replace("bin/node_check", "echo 'PASS job node_check: 1'")
         self.checks(2, 0)
         self.assertEqual(self.scontrol_calls()[1:], ["state=resume"])
+        self.checks(3, 0)  # others have drained it since, by the same reason
+        self.assertEqual(len(self.scontrol_calls()), 2)
 
     def test_an_answer_that_is_none_changes_nothing(self):
         """A node that the administrator drained keeps its reason, though Slurm's answer was lost: full /tmp."""

@@ -74,8 +74,8 @@ def blamed(result):
     return [each.node for each in result.faulty]
 
 
-MIDDLE = (lambda group: sum(leaf_of(node) == 2 for node in group) > 0 and len(group) > 1,  # of which none reaches another
-          lambda group: sum(leaf_of(node) == 2 for node in group) > 1)  # they reach others
+MIDDLE = [lambda group: len(group) > 1 and any(leaf_of(node) == 2 for node in group),  # its nodes reach no other
+          lambda group: sum(leaf_of(node) == 2 for node in group) > 1]  # they reach those of other leaves
 BROKEN, AT_PORT, ON_PATH = (FAIL, HARDWARE), (FAIL, INFRASTRUCTURE), (FAIL, INFRASTRUCTURE)
 DEAD = INCONCLUSIVE, ""
 CASES = [  # nodes, faults, options, faulty nodes, dead ones, links by the names of their sides, what is found
@@ -113,16 +113,16 @@ class Classes(unittest.TestCase):
                                  (faulty, dead_, ()))
                 self.assertEqual([" - ".join(link.names) for link in result.links], links)
                 self.assertEqual(set(result.good), set(names(count)) - {*faulty, *dead_})
-                told = isolation.findings(result, "ladder")
-                self.assertEqual([(each.outcome, each.class_) for each in told], found)
-                for each in told[len(faulty) + len(dead_):]:
+                reported = isolation.findings(result, "ladder")
+                self.assertEqual([(each.outcome, each.class_) for each in reported], found)
+                for each in reported[len(faulty) + len(dead_):]:
                     self.assertEqual(each.subject.partition(" ")[0], "link" if " - " in each.subject else "paths")
                 if count == 232 and len(faults) == 1:
                     self.assertLessEqual((result.tests, result.rounds), (31, 8))
                     suspect, = result.faulty
                     self.assertEqual((suspect.failed, suspect.tests, suspect.alone, len(set(suspect.partners))),
                                      (3, 3, FAIL if found == [BROKEN] else PASS, 3))
-                    self.assertEqual("alone it passes" in told[0].cause, found != [BROKEN])
+                    self.assertEqual("alone it passes" in reported[0].cause, found != [BROKEN])
 
     def test_all_healthy(self):
         for count, tests, rounds in [(232, 16, 2), (16, 1, 1), (2, 1, 1), (1, 1, 1), (0, 0, 0)]:
@@ -354,12 +354,11 @@ class LostInACampaign(unittest.TestCase):
         for names_it in (True, False):
             def dies(task):
                 return {"c"} & set(task.nodes) if task.stage.startswith(stages.LADDER) else ()
-            made = FakeFleet("abcdefgh", codes=lambda task: 3 if dies(task) else 0,
-                             lost=lambda task: dies(task) if names_it else ())
-            one = conduct(made)
-            together = [task.nodes for task in made.tasks if task.stage == stages.LADDER]
+            one = conduct(FakeFleet("abcdefgh", codes=lambda task: 3 if dies(task) else 0,
+                             lost=lambda task: dies(task) if names_it else ()))
+            together = [task.nodes for task in one.fleet.tasks if task.stage == stages.LADDER]
             self.assertEqual(sum("c" in nodes for nodes in together), 1)
-            asked = [task.nodes for task in made.tasks if task.stage == f"{stages.LADDER}/answer"]
+            asked = [task.nodes for task in one.fleet.tasks if task.stage == f"{stages.LADDER}/answer"]
             self.assertIn(("c",), asked)
             self.assertEqual(len(asked) == 1, names_it)
             self.assertEqual(one.isolations[stages.LADDER].lost, ("c",))
@@ -368,10 +367,9 @@ class LostInACampaign(unittest.TestCase):
 
     def test_a_node_that_answers_stays(self):
         """Its job was lost once; the node was not."""
-        made = FakeFleet("abcd", codes=lambda task: 3 if task.stage == stages.LADDER and
+        one = conduct(FakeFleet("abcd", codes=lambda task: 3 if task.stage == stages.LADDER and
                          task.round == 0 and "c" in task.nodes else 0,
-                         lost=lambda task: ["c"] if task.stage == stages.LADDER and task.round == 0 else ())
-        one = conduct(made)
+                         lost=lambda task: ["c"] if task.stage == stages.LADDER and task.round == 0 else ()))
         self.assertEqual(one.isolations[stages.LADDER].lost, ())
         self.assertIn("c", one.isolations[stages.LADDER].good)
 
