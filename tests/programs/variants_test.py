@@ -242,55 +242,41 @@ class Table(Folder):
             "ring": ["ring ok all_reduce float32, 1 GiB 120 GB/s 1.20 better than the default: +20 %",
                      "all_reduce float32, 8 B 10.4 us 1.04"]})
 
-    def test_a_difference_of_collectives_within_their_spread(self):
+    def test_a_difference_next_to_its_spread(self):
         """As of results/report: of six samples on the 95 % interval of the median, else their range."""
         def of(busbw, *samples, **ends):
-            return 0, "", RUN, collective(8, busbw, 10 / busbw, samples_us=samples, **ends)
+            return [collective(8, busbw, 10 / busbw, samples_us=samples, **ends)]
+
+        def links(*several):
+            return [{"kind": "link", "direction": direction, "bandwidth_gbs": each}
+                    for direction, each in [*(("unidirectional", each) for each in several), ("bidirectional", 100)]]
+
+        def step(rate, low, high):
+            return [{"kind": "step", "model": "resnet18", "strategy": "ddp", "batch_size": 4,
+                     "images_per_s": rate, "images_per_s_low": low, "images_per_s_high": high}]
         near = {"time_us_low": 7, "time_us_high": 11}
+        overlap, none = "not significant: -20 %, but the 95 % intervals overlap", "-20 % without shared memory"
         for default, other, said in [
-                (of(1, *6 * [10], **near), of(0.8, *6 * [12], **near),
-                 "0.80 not significant: -20 %, but the 95 % intervals overlap"),
+                (of(1, *6 * [10], **near), of(0.8, *6 * [12], **near), f"0.8 GB/s 0.80 {overlap}"),
                 (of(1, *6 * [10], time_us_low=9.9, time_us_high=10.1), of(0.8, *6 * [12]),
-                 "0.80 shared memory carries this: -20 % without it"),
-                (of(1, 7, 10), of(0.8, 9, 12), "0.80 not significant: -20 %, but the samples overlap"),
-                (of(1, 10), of(0.8, 12), "0.80 -20 % without shared memory (too few samples for an interval)")]:
-            rows = self.rows(self.table(default=default, no_shm=other).stdout)
-            self.assertTrue(rows["no-shm"][0].endswith(said), rows)
+                 "0.8 GB/s 0.80 shared memory carries this: -20 % without it"),
+                (of(1, 7, 10), of(0.8, 9, 12), "0.8 GB/s 0.80 not significant: -20 %, but the samples overlap"),
+                (of(1, 10), of(0.8, 12), f"0.8 GB/s 0.80 {none} (too few samples for an interval)"),
+                (links(1, 9, 5), links(4), f"links, one direction 4 GB/s 0.80 {none} (no interval)"),
+                (step(100, 85, 115), step(80, 70, 90), f"batch 4 80 images/s 0.80 {overlap}"),
+                (step(100, 85, 115), step(50, 45, 55), "50 images/s 0.50 shared memory carries this: -50 % without it"),
+                # Below 25 steps the ends are null: a difference is shown, with that doubt.
+                (step(100, 85, 115), step(80, None, None), f"80 images/s 0.80 {none} (too few steps for an interval)"),
+                (step(100, 85, 115), step(80, 70, None), f"80 images/s 0.80 {none} (too few steps for an interval)"),
+                (step(100, 85, 115), step(None, 70, None), "resnet18 ddp, batch 4 -")]:
+            rows = self.rows(self.table(default=(0, "", RUN, *default), no_shm=(0, "", RUN, *other)).stdout)
+            self.assertTrue(rows["no-shm"][0].endswith(said), (rows, said))
 
     def test_wrong_data_is_a_failure_that_is_told(self):
         bad = collective(8, 1.0, 10.0, wrong_elements=3.0)
         result = self.table(default=(0, "", RUN, collective(8, 1.0, 10.0)), ring=(1, "", RUN, bad))
         self.expect(result, 1, "wrong data: 3 elements")
         self.assertIn("ring fail", self.rows(result.stdout)["ring"][0])
-
-    def test_links_and_repeated_figures(self):
-        def link(direction, bandwidth):
-            return {"kind": "link", "direction": direction, "bandwidth_gbs": bandwidth}
-        links = [link("unidirectional", 1), link("unidirectional", 9), link("unidirectional", 5)]
-        result = self.table(default=(0, "", RUN, *links, link("bidirectional", 100)),
-                            no_shm=(0, "", RUN, link("unidirectional", 4)))
-        self.expect(result, 0, "links, one direction  5 GB/s")
-        self.assertEqual(self.rows(result.stdout)["no-shm"], [
-            "no-shm ok links, one direction 4 GB/s 0.80 -20 % without shared memory (no interval)"])
-
-    def test_a_difference_within_the_intervals_is_said_to_be(self):
-        def step(rate, low, high):
-            return {"kind": "step", "model": "resnet18", "strategy": "ddp", "batch_size": 4,
-                    "images_per_s": rate, "images_per_s_low": low, "images_per_s_high": high}
-        result = self.table(default=(0, "", RUN, step(100, 85, 115)),
-                            no_shm=(0, "", RUN, step(80, 70, 90)),
-                            ring=(0, "", RUN, step(50, 45, 55)))
-        rows = self.rows(result.stdout)
-        self.assertIn("0.80 not significant: -20 %, but the 95 % intervals overlap", rows["no-shm"][0])
-        self.assertIn("0.50 worse than the default: -50 %", rows["ring"][0])
-        self.assertNotIn("interval", rows["ring"][0])
-        # Below 25 steps the ends are null: a difference is shown, with that doubt.
-        for ends in [(None, None), (70, None)]:
-            rows = self.rows(self.table(default=(0, "", RUN, step(100, 85, 115)), no_shm=(0, "", RUN, step(80, *ends)),
-                                        ring=(0, "", RUN, step(None, *ends))).stdout)
-            self.assertIn("0.80 -20 % without shared memory (too few steps for an interval)",
-                          rows["no-shm"][0])
-            self.assertTrue(rows["ring"][0].endswith("batch 4 -"), rows["ring"])
 
     def test_switches_that_the_transport_does_not_read(self):
         mpi = {**RUN, "transport": "mpi"}

@@ -98,8 +98,9 @@ class Machines(OnHosts):
         process = self.accept("--hosts", "n1,n2", "--inject-fault", "collective:3", ranks=2)
         out, _ = process.communicate(timeout=240)
         self.assertEqual(process.returncode, 1, out)
-        self.assertEqual({name: each["verdict"] for name, each in self.verdicts().items()},
-                         {"n1": "PASS", "n2": "FAIL"}, out)
+        # Of two nodes that share cores none is right where their rates differ by far: INCONCLUSIVE.
+        self.assertEqual({name: each["verdict"] == "FAIL" for name, each in self.verdicts().items()},
+                         {"n1": False, "n2": True}, out)
         found = [line for line in self.records() if line["kind"] == "verdict" and "stage" in line
                  and line["verdict"] == "FAIL"]
         self.assertEqual({(*line["nodes"], line["subject"]) for line in found}, {("n2", "rank 1")})
@@ -177,7 +178,7 @@ class Hosts(OnHosts):
             with self.subTest(node):
                 found = verdicts[node]
                 self.assertEqual((found["verdict"], found.get("class")), (outcome, class_), out)
-                self.assertRegex(found.get("cause", ""), cause)
+                self.assertTrue(re.search(cause, found.get("cause", "")), out)
         self.assert_nothing_runs("n1", "n2")
 
     @long
