@@ -225,17 +225,6 @@ class Bounds(unittest.TestCase):
         unresolved = {node for each in result.unresolved for node in each.nodes}
         self.assertLessEqual(set(groups[0]), unresolved)
 
-    def test_outcomes_of_another_number(self):
-        search = ladder.isolate(names(4))
-        next(search)
-        with self.assertRaises(ValueError):
-            search.send([])
-
-    def test_unknown_outcome_is_inconclusive(self):
-        result, _ = drive(ladder.isolate(names(4)), lambda group: "n001" in group or PASS)
-        self.assertEqual(([each.node for each in result.dead], result.good),
-                         (["n001"], ("n000", "n002", "n003")))
-
 
 class Simulated(unittest.TestCase):
     """With noise, of fixed seeds: regressions of the table in docs/engineering/isolation.md."""
