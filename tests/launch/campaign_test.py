@@ -39,11 +39,8 @@ class Campaign(unittest.TestCase):
         self.assertEqual(one.settings.backend, stages.CPU)
         self.assertEqual(one.isolations[stages.LADDER].good, ("a", "b"))
         self.assertEqual(one.expected()["a"], list(dict.fromkeys(task.stage for task in one.fleet.tasks)))
-
-    def test_nodes_with_one_rank_each_are_also_tested_together(self):
-        one = conduct(FakeFleet(["a", "b"]), stages.DEFAULT, ranks=1)
-        self.assertEqual([task.stage for task in one.fleet.tasks if len(task.nodes) == 2],
-                         ["nodes", "all_reduce"])
+        one = conduct(FakeFleet(["a", "b"]), stages.DEFAULT, ranks=1)  # which need no two on a node
+        self.assertEqual([task.stage for task in one.fleet.tasks if len(task.nodes) == 2], ["nodes", "all_reduce"])
         self.assertNotIn("links", one.expected()["a"])
 
     def test_expected_gpus_reach_every_node_check(self):
@@ -119,31 +116,23 @@ class Campaign(unittest.TestCase):
             self.assertEqual((one.findings, one.left_out), ([], {}))
 
     def test_a_prolog(self):
-        """A GPU of the job that is not there is a FAIL; a job without GPUs has its node read."""
-        made = FakeFleet("a")
-        job_ = {"7": None, "1": "GPU-a-1"}
-        one = conduct(made, stages.PROLOG, stages.GPU, FakeJudge(7), job_gpus=job_)
-        self.assertEqual([(each.outcome, each.subject) for each in one.findings], [(FAIL, "GPU 7")])
-        self.assertEqual([task.stage for task in made.tasks], [stages.INVENTORY])
-        self.assertIn("not found", one.left_out["a"])
-        for backend, more in [("auto", []), (stages.CPU, ["compute", "collectives"])]:
-            made = FakeFleet("a")
-            one = conduct(made, stages.PROLOG, backend)
-            self.assertEqual([task.stage for task in made.tasks], [stages.INVENTORY, *more])
-            self.assertEqual(one.expected()["a"], [stages.INVENTORY, *more])
-
-    def test_a_gpu_of_a_prolog_that_is_not_known_is_not_tested(self):
-        """Nor another in its place; on a node where no GPU answers the inventory says why."""
+        """A GPU of the job that is not there is a FAIL, one that is not known is not tested, nor another in its place;
+        on a node where no GPU answers the inventory says why. A job without GPUs has its node read."""
         for gpus_, job_, said in [
-                (2, {"0": "GPU-a-0"}, []), (2, {"0": "", "1": "GPU-a-1"}, [INCONCLUSIVE]), (2, {"0": "GPU-x"}, [FAIL]),
-                (0, {"0": "GPU-x"}, []), (0, {"0": ""}, [INCONCLUSIVE]), (0, {"0": None}, []), (2, {}, [])]:
+                (7, {"7": None, "1": "GPU-a-1"}, [(FAIL, "GPU 7")]), (2, {"0": "GPU-a-0"}, []),
+                (2, {"0": "", "1": "GPU-a-1"}, [(INCONCLUSIVE, "node a")]), (2, {"0": "GPU-x"}, [(FAIL, "GPU 0")]),
+                (0, {"0": "GPU-x"}, []), (0, {"0": ""}, [(INCONCLUSIVE, "node a")]), (0, {"0": None}, []), (2, {}, [])]:
             for backend in (stages.GPU, "auto"):
                 one = conduct(FakeFleet("a"), stages.PROLOG, backend, FakeJudge(gpus_), job_gpus=job_)
-                self.assertEqual([each.outcome for each in one.findings if each.check != "gpu-unusable"], said)
-                self.assertEqual("a" in one.left_out, bool(said) or any(
-                    each.check == "gpu-unusable" for each in one.findings) or not gpus_ and backend == stages.GPU)
+                unusable = any(each.check == "gpu-unusable" for each in one.findings)
+                self.assertEqual([(each.outcome, each.subject) for each in one.findings if each.check != "gpu-unusable"],
+                                 said)
+                self.assertEqual("a" in one.left_out, bool(said) or unusable or not gpus_ and backend == stages.GPU)
                 if said:
                     self.assertEqual(names_of(one.fleet), [stages.INVENTORY])
+        for backend, more in [("auto", []), (stages.CPU, ["compute", "collectives"])]:
+            one = conduct(FakeFleet("a"), stages.PROLOG, backend)
+            self.assertEqual((names_of(one.fleet), one.expected()["a"]), ([stages.INVENTORY, *more],) * 2)
 
     def test_a_gpu_that_cuda_refuses_twice_fails(self):
         """Where NVML lists it, and nothing was measured at once."""

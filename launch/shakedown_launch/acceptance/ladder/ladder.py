@@ -47,7 +47,7 @@ class _Ladder:
         self.groups, self.domains = groups, domains
         self.home = home = {node: name for name, units in groups.items() for node, in units}
         self.rounds = Rounds(ROUNDS)
-        self.within = Search(self.rounds, Pool(home, lost, by_chance=not domains))
+        self.within = Search(self.rounds, Pool(home, lost))
         self.across = Search(self.rounds, Pool(home, lost, across=True))
         self.failing = set()  # names of groups of which what is left did not pass
         self.separate = ()  # units that did not pass across, where that is not explained yet
