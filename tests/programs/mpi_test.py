@@ -10,10 +10,10 @@ import tempfile
 import unittest
 from pathlib import Path
 
+from launch_support import environment
 from support import BIN, TREE, gone, needs_cpu_backend
 
 MPI = TREE / "launch/mpi"
-CHOSEN = ["CUDA_VISIBLE_DEVICES", "BACKENDS", "SLURM_JOB_ID", "SHAKEDOWN_TERMINAL"]
 PROBE = r"""
 #include <mpi.h>
 #include <signal.h>
@@ -39,11 +39,6 @@ int main(int argc, char** argv) {
   return number;
 }
 """
-
-
-def environment(**changes):
-    kept = {name: value for name, value in os.environ.items() if name not in CHOSEN}
-    return {**kept, **{name: str(value) for name, value in changes.items()}}
 
 
 def default_signals():
@@ -220,12 +215,6 @@ class HostNames(unittest.TestCase):
         text = self.under("gp\\374node7", BIN / "soak", "--backend", "cpu", "--minutes", "0.05", "--loads", "products",
                           "--inject-fault", "product:0", code=1)
         self.assertIn("FAIL", text)
-
-    def test_the_host_with_and_without_its_domain(self):
-        for own, named in [("vm.example.com", "vm"), ("vm.example.com", "vm.example.com")]:
-            line = self.under(own, MPI, "--dry-run", "--hosts", named, "-n", 1, "true", code=0)
-            self.assertIn(f"--host {named}:1", line)
-            self.assertNotIn(" -x ", line)  # it is this host
 
 
 if __name__ == "__main__":
