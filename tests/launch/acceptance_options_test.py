@@ -98,12 +98,15 @@ class Stages(unittest.TestCase):
 
 
 class Options(unittest.TestCase):
-    def test_tiers(self):
-        for words, tier in [([], "default"), (["--quick"], "quick"), (["--full"], "full"),
-                            (["--prolog"], "prolog"), (["--passive"], "passive")]:
-            self.assertEqual(options.request(words)[0].settings.tier, tier)
-        self.assertEqual(options.request(["--full", "--soak-minutes", "0.5"])[0]
-                         .settings.soak_minutes, 0.5)
+    def test_what_is_requested(self):
+        for words, tier, minutes, accepted in [
+                ([], "default", 15, ()), (["--quick", "--accept", "governor"], "quick", 15, ("governor",)),
+                (["--full", "--soak-minutes", "0.5"], "full", 0.5, ()), (["--prolog"], "prolog", 15, ()),
+                (["--passive", "--accept=nics, link/copy_engine/one_way"], "passive", 15,
+                 ("nics", "link/copy_engine/one_way"))]:
+            request, _ = options.request(words)
+            self.assertEqual((request.settings.tier, request.settings.soak_minutes, request.accept),
+                             (tier, minutes, accepted))
 
     def test_a_help_that_lists_exit_codes_lists_all_of_them(self):
         for each in (mpi, variants, compare_nodes, options):
@@ -115,12 +118,6 @@ class Options(unittest.TestCase):
         for each in (mpi, variants, compare_nodes, options, bench, experiments, fashion_mnist):
             _, *lines = command.help_text(each.COMMAND).splitlines()
             self.assertTrue(len(lines) <= 48 and max(map(len, lines)) <= 80, each.__name__)
-
-    def test_accepted_checks(self):
-        for words, checks in [([], ()), (["--accept", "governor"], ("governor",)),
-                              (["--accept=nics, link/copy_engine/one_way"],
-                               ("nics", "link/copy_engine/one_way"))]:
-            self.assertEqual(options.request(words)[0].accept, checks)
 
     def test_refused(self):
         folder = tempfile.mkdtemp()
@@ -137,6 +134,8 @@ class Options(unittest.TestCase):
                 (["--history", f"{folder}/none/h"], f"--history {folder}/none/h: its folder"),
                 (["--accept", "a b"], "--accept a b: name checks"), (["--accept", "a,,b"], "--accept a,,b"),
                 (["--history", "/tmp"], "--history /tmp is a folder"),
+                *(([option, "/dev/null"], f"{option} /dev/null is not a regular file")
+                  for option in ("--record-reference", "--history")),
                 (["--record-reference", "/tmp"], "--record-reference /tmp is a folder"),
                 (["--passive", "-n", "2", "--reference", "x"], "leave out --reference and -n"),
                 (["--inject-fault", "slow"], "--inject-fault slow: must be"),
@@ -144,18 +143,6 @@ class Options(unittest.TestCase):
                 (["--inject-fault", "product:1:5%"], "--inject-fault product:1:5%: must be")]:
             with self.assertRaisesRegex(places.UsageError, re.escape(named)):
                 options.request(words)
-
-    def test_a_user_who_may_not_write_everywhere(self):
-        with unittest.mock.patch("os.access", return_value=False):
-            options.request(["--passive"])  # the parent of the current folder is of no concern
-            with tempfile.TemporaryDirectory() as folder, \
-                    self.assertRaisesRegex(places.UsageError, "--output .* cannot be written"):
-                options.output_folder(options.request(["--output", folder])[0], {})
-
-    def test_a_device_is_no_file_to_be_replaced(self):
-        for option in ("--record-reference", "--history"):
-            with self.assertRaisesRegex(places.UsageError, f"{option} /dev/null is not a regular file"):
-                options.request([option, "/dev/null"])
 
     def test_a_daemon_without_standard_output(self):
         command = [sys.executable, TREE / "launch/acceptance", "--quik"]
@@ -213,6 +200,10 @@ class Options(unittest.TestCase):
             options.output_folder(options.request(["--output", file.name])[0], {})
         for tier in ("--prolog", "--passive"):
             self.assertIsNone(options.output_folder(options.request([tier])[0], {}))
+        with unittest.mock.patch("os.access", return_value=False), tempfile.TemporaryDirectory() as folder:
+            options.request(["--passive"])  # the parent of the current folder is of no concern
+            with self.assertRaisesRegex(places.UsageError, "--output .* cannot be written"):
+                options.output_folder(options.request(["--output", folder])[0], {})
 
 
 class Hosts(unittest.TestCase):
