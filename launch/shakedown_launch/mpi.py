@@ -45,8 +45,7 @@ COMMAND = Command(
             "do not print the verdict and the sentences of results/report after bin/train and bin/compare"),
      Option(("--dry-run",), None, "print the mpirun command, and exit")],
     """
-    PROGRAM is searched in SHAKEDOWN_BIN, in bin/ next to launch/, next to the installed
-    commands, and in PATH.
+    PROGRAM is searched in SHAKEDOWN_BIN, in bin/ next to launch/, and in PATH.
 
     Ends with the programs' own exit code; 2: wrong usage, or no Open MPI; 3: a requested GPU is
     not visible, a rank died of a signal, a host or a link was lost, or the job or one of its ranks
