@@ -5,7 +5,7 @@ import statistics
 from typing import NamedTuple, Optional
 
 from . import options, verdict, words
-from .intervals import NO_INTERVAL, OF_MEAN, RANGE, ratio_interval, without_outliers
+from .intervals import AS_OTHER, NO_INTERVAL, OF_MEAN, RANGE, SCATTER, ratio_interval, with_interval, without_outliers
 from .quantities import KINDS, Quantity, quantities, shared_keys
 from .records import NotComparable, UsageError, machines_of
 from .summary import Summary
@@ -51,11 +51,12 @@ class Comparison:
 
     def change(self, old, new, rows):
         (was, far_old), (now, far_new) = without_outliers(old.rate), without_outliers(new.rate)
+        was, now = with_interval(was, now), with_interval(now, was)
         ratio = now.median / was.median
         low, high = ratio_interval(was, now)
         outcome, said = verdict.of_change(
             ratio, low, high, self.threshold, self.two_machines,
-            self.kind == "collectives" and by_chance(was, now, rows) > MOST_CHANCE)
+            self.kind != "steps" and by_chance(was, now, rows) > MOST_CHANCE)
         if outcome == verdict.PASS and any(
                 value < was.median * (1 - self.threshold / 100) for value in far_new):
             outcome, said = verdict.INCONCLUSIVE, verdict.UNEVEN
@@ -69,7 +70,7 @@ class Comparison:
 
 def by_chance(old, new, rows):
     """The probability that at least one of `rows` rows has all samples of NEW above all of OLD."""
-    if RANGE not in (old.kind, new.kind):
+    if RANGE not in (old.kind, new.kind) or {SCATTER, AS_OTHER} & {old.kind, new.kind}:
         return 0
     return rows / math.comb(old.samples + new.samples, old.samples)
 
@@ -199,7 +200,16 @@ def rules(found):
                "more")
     if "" in kinds:
         why = NO_INTERVAL if found.kind == "steps" else "a single measurement without samples"
-        yield f"no interval: {why}; the change is judged by the threshold alone"
+        yield f"no interval: {why}"
+    if SCATTER in kinds:
+        yield (f"{found.kind}: a single measurement is taken to be off by {SCATTER}; the interval of the change is "
+               "computed from that")
+    if AS_OTHER in kinds:
+        yield ("a single measurement without an interval is taken to be off as far as one more of those that it is "
+               "compared with")
+    if verdict.SINGLE in said:
+        yield (f"{verdict.SINGLE}: slower by more than the threshold, but how far runs differ is not known: "
+               "inconclusive; repeat the runs")
     if verdict.UNSURE in said:
         yield (f"{verdict.UNSURE}: slower by more than the threshold, but not distinguishable from "
                "noise: inconclusive; repeat the runs")

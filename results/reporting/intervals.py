@@ -8,6 +8,7 @@ from typing import NamedTuple, Optional
 from .records import number
 
 RANGE, OF_MEDIAN, OF_MEAN = "range", "95 % interval of the median", "95 % interval of the mean"
+SCATTER, AS_OTHER = "two standard deviations of a sample", "as the measurements that it is compared with"
 
 NO_INTERVAL = ("the only run or epoch was recorded without an interval of images/s (0.1 recorded that of "
                "the median step)")
@@ -19,7 +20,7 @@ class Rate(NamedTuple):
     median: float
     low: Optional[float]
     high: Optional[float]
-    kind: str  # what low and high are: RANGE, OF_MEDIAN, OF_MEAN, or empty
+    kind: str  # what low and high are: one of the above, or empty
     samples: int
     values: tuple = ()  # of repetitions
 
@@ -33,11 +34,29 @@ def without_outliers(rate):
     not widen the interval by which the three are compared with another run."""
     if len(rate.values) < 3:
         return rate, []
-    def far(value):
-        return abs(value - rate.median) > OUTLIER * max(spread, LEAST_SPREAD * rate.median)
+    far = [value for value in rate.values if abs(value - rate.median) > reach(rate)]
+    return rate_of([value for value in rate.values if value not in far]), far
+
+
+def reach(rate):
+    """How far from the median of repetitions one more is expected."""
     spread = statistics.median(abs(value - rate.median) for value in rate.values)
-    agreeing = [value for value in rate.values if not far(value)]
-    return rate_of(agreeing), [value for value in rate.values if far(value)]
+    return OUTLIER * max(spread, LEAST_SPREAD * rate.median)
+
+
+def with_interval(rate, other):
+    """A rate; where its own spread is not known, with that of the rate it is compared with: as far from it as
+    another repetition, which is no outlier, may be."""
+    if rate.low is not None or other.low is None:
+        return rate
+    share = reach(other) / other.median if len(other.values) > 1 else \
+        max(other.high / other.median, other.median / other.low) - 1
+    return scattered(rate.median, share, AS_OTHER)
+
+
+def scattered(value, share, kind=SCATTER):
+    """A single measurement that may be off by a share of it."""
+    return Rate(value, value, value / (1 + share), value * (1 + share), kind, 1)
 
 
 def median_interval(samples):

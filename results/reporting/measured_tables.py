@@ -11,13 +11,15 @@ from .records import number, numbers
 from .summary import Summary, highest, median_of
 
 
+COMPILED, GRAPH, EAGER = HOW = "torch.compile", "CUDA graph", "eager"
+
+
 def peers(path):
-    """{(GPUs, model, precision, batch per GPU, graph): images/s}, of several the last."""
+    """{(GPUs, model, precision, batch per GPU, how): images/s} of PyTorch, of several the last."""
     found = {}
-    for line in path.read_text(encoding="utf-8").splitlines():
-        one = json.loads(line)
-        found[one["world"], one["model"], one["precision"], one["batch_per_gpu"],
-              one["graph"]] = one["images_per_s"]
+    for one in map(json.loads, path.read_text(encoding="utf-8").splitlines()):
+        how = COMPILED if one.get("compiled") else GRAPH if one["graph"] else EAGER
+        found[one["world"], one["model"], one["precision"], one["batch_per_gpu"], how] = one["images_per_s"]
     return found
 
 
@@ -53,7 +55,7 @@ def throughput(sources, interleaved=()):
 def row_of_throughput(key, steps, peer, interleaved):
     model, precision, batch, variant, revision, file = key
     rates = [step["images_per_s"] for step in steps]
-    eager, graph = (peer.get((1, model, precision, batch, how)) for how in (False, True))
+    eager, graph = (peer.get((1, model, precision, batch, how)) for how in (EAGER, GRAPH))
     best = max(eager or 0, graph or 0) if not variant else 0
     known = [step for step in steps if number(step, "images_per_s_low") and
              step.get("images_per_s_interval")]
@@ -66,6 +68,20 @@ def row_of_throughput(key, steps, peer, interleaved):
             f"{statistics.median(rates) / best:.2f}"
             if best and f"{model} {precision} {batch} {revision}" in interleaved else None,
             revision, file]
+
+
+def windows(sources):
+    """Windows next to those of PyTorch, in the second file."""
+    ours, theirs = sources[0], peers(sources[1].path)
+    rows = []
+    for one in Summary(ours.runs).measured.values():
+        of = one.conditions
+        rates = [theirs.get((1, of.model, of.precision, of.batch, how)) for how in HOW]
+        rows.append([of.model, of.precision, of.batch, len(one.steps), words.rate(one.rate.median),
+                     words.ends((one.rate.low, one.rate.high)), *(rate and words.rate(rate) for rate in rates),
+                     f"{one.rate.median / max(filter(None, rates)):.2f}" if any(rates) else None])
+    return ["model", "precision", "batch", "windows", "images/s, median", "range",
+            *(f"PyTorch, {how}" for how in HOW), "ratio to the fastest"], rows
 
 
 def before_after(sources):
@@ -188,7 +204,7 @@ def shares(sources):
             if measured.strategy not in ("ddp", "peer") or not none:
                 continue
             eager, graph = (peer.get((of.world_size, of.model, of.precision, of.batch, how))
-                            if source.known.get("peer") else None for how in (False, True))
+                            if source.known.get("peer") else None for how in (EAGER, GRAPH))
             window = statistics.median(step["iterations"] * step["step_ms_p50"] / 1e3
                                        for step in measured.steps)
             rows.append([of.world_size, of.batch, measured.strategy, f"{window:.1f}",

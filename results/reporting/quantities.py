@@ -4,7 +4,7 @@ part of a job, with what it is of and where it was measured."""
 from typing import NamedTuple, Optional
 
 from . import words
-from .intervals import OF_MEDIAN, Rate, median_interval, rate_of
+from .intervals import OF_MEDIAN, Rate, median_interval, rate_of, scattered
 from .records import number, numbers
 from .summary import Measured
 
@@ -123,8 +123,14 @@ def splits(summary):
 
 
 def rate_of_key(key):
+    """A single record of GPUs has the standard deviation of its messages. It stands for that of runs, not divided by the
+    root of their number: what disturbs a run disturbs all messages of it. Ranks on CPUs share cores with whatever runs
+    there: between two runs their messages may take ten times as long, whatever they differ within one."""
     def rate(records):
         rates = [value for value in numbers(records, key) if value]
+        deviation = number(records[0], "time_us_cv")
+        if len(rates) == 1 and deviation is not None and records[0].get("backend") != "cpu":
+            return scattered(rates[0], 2 * deviation)
         return rate_of(rates) if rates else None
     return rate
 

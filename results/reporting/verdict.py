@@ -38,16 +38,18 @@ def worst(outcomes):
 REGRESSION, FASTER, SAME = "REGRESSION", "faster", "within"
 UNSURE, PERHAPS_FASTER = "slower, intervals overlap", "faster, intervals overlap"
 FEW, ELSEWHERE = "slower, too few samples", "slower, other machine"
-UNEVEN = "single runs slower"
+UNEVEN, SINGLE = "single runs slower", "slower, spread unknown"
 
 
 def of_change(ratio, low, high, threshold, two_machines=False, by_chance=False):
-    """(outcome, words) of NEW's rate over OLD's, with its interval; without one the threshold, in
-    percent, alone decides. `by_chance`: it may be chance, with these few samples."""
+    """(outcome, words) of NEW's rate over OLD's, with its interval; the threshold is in percent. `by_chance`: it may
+    be chance, with these few samples."""
     if ratio < 1 - threshold / 100:
         if two_machines:
             return INCONCLUSIVE, ELSEWHERE
-        if high is not None and high >= 1:
+        if high is None:
+            return INCONCLUSIVE, SINGLE
+        if high >= 1:
             return INCONCLUSIVE, UNSURE
         if by_chance:
             return INCONCLUSIVE, FEW
