@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Renews report.png, README's picture of a report: its page as chromium shows it. usage: docs/picture.py
 
-Needs chromium, python3-matplotlib and python3-jinja2. The file keeps the text that it shows, by which
+Needs chromium and python3-matplotlib. The file keeps the text that it shows, by which
 tests/programs/report_test.py finds out when a figure is no longer that of the records.
 """
 
@@ -43,8 +43,8 @@ def text_of(picture):
 
 def main():
     sys.path.insert(0, str(TREE / "results"))
-    from reporting.interpreter import prefer_one_with_libraries
-    prefer_one_with_libraries()
+    from reporting.interpreter import prefer_one_with_matplotlib
+    prefer_one_with_matplotlib()
     from PIL import Image, ImageChops
     from PIL.PngImagePlugin import PngInfo
 

@@ -142,8 +142,8 @@ def table_of(found, old, new, everything):
     show, unit = words.rate if found.kind == "steps" else "{:.4g}".format, KINDS[found.kind]
 
     def ends(rate):
-        """Of steps only: the names of collectives need the width."""
-        return None if rate.low is None or found.kind != "steps" else (rate.low, rate.high)
+        """Its own, and of steps only: the names of collectives need the width."""
+        return None if rate.low is None or rate.kind == AS_OTHER or found.kind != "steps" else (rate.low, rate.high)
 
     def moved(key):
         return lambda change: difference(*(key(side) for side in (change.old, change.new)))

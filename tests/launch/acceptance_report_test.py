@@ -1,13 +1,16 @@
 """acceptance.txt and acceptance.html: what they say, that they are bounded, and that what hosts are
 called and causes say is shown and never obeyed."""
 
+import contextlib
 import dataclasses
 import html.parser
+import io
 import math
 import pathlib
 import re
 import sys
 import unittest
+from unittest import mock
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
 import acceptance_samples as samples  # noqa: E402
@@ -328,6 +331,13 @@ class Html(unittest.TestCase):
         self.assertTrue(all(c.isprintable() or c == "\n" for c in text))
         self.assertFalse([key for key, _ in shown.attributes if key.startswith("on")])
         text.encode()
+
+    def test_without_results_there_is_a_verdict_and_no_page(self):
+        error = io.StringIO()
+        with mock.patch.dict(sys.modules, {page.__name__: None}), contextlib.redirect_stderr(error):
+            self.assertIsNone(main.page_of(samples.clean(), ()))
+        self.assertIn("no acceptance.html: ", error.getvalue())
+        self.assertIn("PASS", main.page_of(samples.clean(), ()))
 
     def test_figures_that_are_not_finite(self):
         few = samples.few()

@@ -20,7 +20,7 @@ sys.path.insert(0, str(REPORT.parent))
 from reporting import command  # noqa: E402
 from reporting.reading import read_runs  # noqa: E402
 from reporting.summary import Summary  # noqa: E402
-from reporting.interpreter import prefer_one_with_libraries  # noqa: E402, F401
+from reporting.interpreter import prefer_one_with_matplotlib  # noqa: E402, F401
 
 
 def called(arguments):
