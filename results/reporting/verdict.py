@@ -214,7 +214,7 @@ def warnings(summary):
 
 
 def of_learning(summary, measured):
-    name = ", ".join(filter(None, (measured.strategy, summary.label(measured.conditions))))
+    name = summary.named(measured)
     if measured.diverged:
         yield Verdict(FAIL, "strategy", name,
                       f"diverged: its loss is not finite in {measured.diverged[0]}")
