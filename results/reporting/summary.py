@@ -198,9 +198,11 @@ class Summary:
                 self.of(configuration).certificates.append(record)
             elif kind == "breakdown":
                 self.of(configuration).breakdowns.append(record)
+            elif kind in ("ready", "link_cost") and "strategy" not in record:  # 0.1's and 0.2's
+                continue
             elif kind == "ready":
                 self.of(configuration).ready.append(record)
-            elif kind == "link_cost" and "strategy" in record:  # 0.1 and 0.2 name none
+            elif kind == "link_cost":
                 self.of(configuration).links[record.get("path")] = record
             elif kind == "epoch" and number(record, "epoch") is not None:
                 histories.setdefault(configuration, []).append(record)
