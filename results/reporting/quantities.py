@@ -101,25 +101,24 @@ def rate_of_collective(records):
 
 
 def links(summary):
+    return of_records(summary.runs, "link", what_of("from", " to ", "to", "direction", "concurrency", "transport"),
+                      rate_of_key("bandwidth_gbs"))
+
+
+def splits(summary):
+    return of_records(summary.runs, "split", what_of("scope", " ", "name", "transport"), rate_of_key("busbw_gbs"))
+
+
+def what_of(first, between, second, *keys):
+    """What a record with a message's size is of: two keys that name it, and others."""
     def what(record):
-        yield "link", (record.get("from"), record.get("to")), \
-            f"{record.get('from')} to {record.get('to')}"
-        for key in ("direction", "concurrency", "transport"):
+        yield "name", (record.get(first), record.get(second)), f"{record.get(first)}{between}{record.get(second)}"
+        for key in keys:
             yield key, record.get(key), str(record.get(key, ""))
         yield "bytes", record.get("bytes"), words.size(number(record, "bytes") or 0)
         yield "ranks", record.get("world_size"), words.count(record.get("world_size"), "rank")
         yield "backend", record.get("backend"), ""
-    return of_records(summary.runs, "link", what, rate_of_key("bandwidth_gbs"))
-
-
-def splits(summary):
-    def what(record):
-        yield "part", (record.get("scope"), record.get("name")), \
-            f"{record.get('scope')} {record.get('name')}"
-        yield "bytes", record.get("bytes"), words.size(number(record, "bytes") or 0)
-        yield "ranks", record.get("world_size"), words.count(record.get("world_size"), "rank")
-        yield "transport", record.get("transport"), str(record.get("transport", ""))
-    return of_records(summary.runs, "split", what, rate_of_key("busbw_gbs"))
+    return what
 
 
 def rate_of_key(key):

@@ -189,11 +189,13 @@ def recorded(run):
     concluded = exit_code(run) == 0 and {record.get("verdict") for record in run.of("verdict")
                                          if record.get("scope") == "job"} == {PASS}
     dropped = {PASS, INCONCLUSIVE} if concluded else {PASS}
-    return [Verdict(record.get("verdict"), record.get("scope") or "job",
-                    record.get("name") or "without a name", record.get("cause") or "no cause recorded",
-                    record.get("class") or "", record.get("action") or "", run)
-            for record in run.of("verdict")
+    return [as_verdict(record.get("verdict"), record, run) for record in run.of("verdict")
             if record.get("verdict") not in dropped and not is_remark(record)]
+
+
+def as_verdict(outcome, record, run):
+    return Verdict(outcome, record.get("scope") or "job", record.get("name") or "without a name",
+                   record.get("cause") or "no cause recorded", record.get("class") or "", record.get("action") or "", run)
 
 
 def is_remark(record):
@@ -206,10 +208,7 @@ def is_remark(record):
 
 def warnings(summary):
     """[Verdict] of what somebody should look at, next to what did not pass."""
-    return [Verdict(WARN, record.get("scope") or "job", record.get("name") or "without a name",
-                    record.get("cause") or "no cause recorded", record.get("class") or "",
-                    record.get("action") or "", run)
-            for run in summary.runs for record in run.of("verdict")
+    return [as_verdict(WARN, record, run) for run in summary.runs for record in run.of("verdict")
             if WARN in (record.get("verdict"), record.get("severity"))]
 
 
