@@ -7,8 +7,8 @@ from .exchanges import total
 from .summary import median_of
 from .tables import Column, by_conditions, figure, ms, share, signed
 
-ROUNDS = ("exposed = total - hidden + waits; total, hidden, exposed and alone: of the round of the step breakdown, where it has them; all "
-          "else: of medians over the rounds")
+ROUNDS = ("exposed = total - hidden + waits; total, hidden, exposed and alone: of the round of the step breakdown, where "
+          "it has them; all else: of medians over the rounds")
 
 
 def communications(summary):
@@ -30,8 +30,9 @@ def communications(summary):
         other = summary.same(m, "all-reduce")
         return of(m.communication.get("total"), other and other.communication.get("total"))
 
-    return by_conditions(summary, "communication", "communication per step, ms", lambda m: m.strategy != "none" and (
-        m.communication or m.exchanges or beyond(m) is not None), [
+    def communicates(m):
+        return m.strategy != "none" and (m.communication or m.exchanges or beyond(m) is not None)
+    return by_conditions(summary, "communication", "communication per step, ms", communicates, [
         Column("total", known("total"), ms),
         Column("hidden", known("hidden"), ms),
         Column("hidden %", hidden_share, share),
@@ -107,7 +108,8 @@ def exchanges(summary):
         Column("wait", lambda m: total(m.exchanges, "wait_ms"), ms),
         Column("last rank", last_rank),
     ], lambda rows: ["most exposed: which in the order of launch; wait: for the last rank, mean over the ranks; last "
-                     "rank: the rank that is last most often, for how many of the exchanges, and in what share of the steps"])
+                     "rank: the rank that is last most often, for how many of the exchanges, and in what share of the "
+                     "steps"])
 
 
 def operations(measured):
@@ -146,8 +148,10 @@ def bytes_sent(summary):
 
     def theory(measured):
         return of_busiest(measured, "bytes_per_step_predicted")
-    return by_conditions(summary, "bytes", "sent per step by the rank that sends most", lambda m: sent_bytes(m) and
-                         m.strategy != "none", [
+
+    def sends(measured):
+        return sent_bytes(measured) and measured.strategy != "none"
+    return by_conditions(summary, "bytes", "sent per step by the rank that sends most", sends, [
         Column("rank", lambda m: busiest(m)[0]),
         Column("sent", lambda m: busiest(m)[1], words.size),
         Column("counted by", lambda m: words.listed(sorted(sources(m))) or None),

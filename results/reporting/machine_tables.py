@@ -218,8 +218,9 @@ def reduced_by(records, key):
 
 def timed_windows(summary):
     """What the GPUs did in the timed windows of the throughput runs, the worst rank."""
-    return by_conditions(summary, "timed_windows", "GPUs in the timed windows, the worst rank",
-                         lambda m: m.highest("temperature_c") is not None or m.highest("power_w") is not None, [
+    def known(measured):
+        return any(measured.highest(key) is not None for key in ("temperature_c", "power_w"))
+    return by_conditions(summary, "timed_windows", "GPUs in the timed windows, the worst rank", known, [
         Column("C", lambda m: m.highest("temperature_c"), figure(0)),
         Column("W", lambda m: m.highest("power_w"), figure(0)),
         Column("lowest SM MHz", lambda m: m.lowest("sm_clock_mhz"), figure(0)),

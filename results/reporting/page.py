@@ -54,7 +54,8 @@ def figure(caption, path):
 
 def pattern():
     """What is drawn with BACK."""
-    lines = [element("rect", width=6, height=6, fill="#fff", fill_opacity=0.55), element("rect", width=2, height=6, fill="#000")]
+    lines = [element("rect", width=6, height=6, fill="#fff", fill_opacity=0.55),
+             element("rect", width=2, height=6, fill="#000")]
     return element("svg", element("defs", element(
         "pattern", lines, id="back", width=6, height=6, patternUnits="userSpaceOnUse", patternTransform="rotate(45)")),
         width=0, height=0, style="position: absolute")

@@ -86,7 +86,8 @@ def by_conditions(summary, name, title, wanted, columns, notes=lambda rows: (), 
     all configurations that stand alone. The columns are of a Measured, the notes of a table's rows."""
     def table(of, rows, strategy):
         rows = order(rows)
-        return Table(name, f"{title}: {of}" if title else of, [Column("strategy", strategy), *columns], rows, notes(rows), zeros)
+        return Table(name, f"{title}: {of}" if title else of, [Column("strategy", strategy), *columns], rows, notes(rows),
+                     zeros)
     groups = [(conditions, [m for m in group if wanted(m)])
               for conditions, group in summary.groups]
     tables, alone = [], []

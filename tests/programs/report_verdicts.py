@@ -184,7 +184,6 @@ class Shown(Report):
         self.assertEqual(strategies("workers", 4, 8), {("ddp", ""): 2, ("none", ""): 2})
         self.assertEqual(len(strategies("workers", 4, 8, data="photos")), 4)
 
-
     def test_a_training_that_goes_on_with_other_options_is_one(self):
         epochs = training("ddp", [0.1, 0.2, 0.3, 0.4])
         paths = []
