@@ -183,44 +183,34 @@ def place_and_name(found, quantity):
     return quantity.name(found.shared) + (f", {quantity.machine}" if several else "")
 
 
+SLOWER = "slower by more than the threshold"
+RULES = {  # by what is compared, the kind of an interval, or the words of a verdict
+    "steps": "efficiency (images/s relative to none's) and accuracy (of the best epoch): NEW minus OLD; neither is part of "
+             "the verdict",
+    RANGE: "low-high: range of fewer than six runs or samples; the interval of the change is then computed from ranges",
+    OF_MEAN: "low-high of a single run: 95 % interval of its mean step; another run may differ by more",
+    SCATTER: f"a single measurement of a link is taken to be off by {SCATTER}",
+    AS_OTHER: "a single measurement without an interval is taken to be off as far as one more of those that it is compared "
+              "with",
+    verdict.SINGLE: f"{SLOWER}, but how far runs differ is not known: inconclusive; repeat the runs",
+    verdict.UNSURE: f"{SLOWER}, but not distinguishable from noise: inconclusive; repeat the runs",
+    verdict.UNEVEN: "single runs of NEW are slower by more than the threshold: inconclusive; repeat the runs",
+    verdict.FEW: "among this many rows, chance alone makes one this slow in more than "
+                 f"{words.percent(MOST_CHANCE, 0)} of comparisons: inconclusive; take more samples",
+    verdict.ELSEWHERE: "inconclusive: the machine may be the reason"}
+
+
 def rules(found):
     kinds = {rate.kind for change in found.changes for rate in (change.old.rate, change.new.rate)}
     said = {change.words for change in found.changes}
     if kinds - {""}:
         yield ("its interval: from NEW's low / OLD's high to NEW's high / OLD's low; at least a 95 % "
                "interval where both are 95 % intervals")
-    if found.kind == "steps":
-        yield ("efficiency (images/s relative to none's) and accuracy (of the best epoch): NEW minus "
-               "OLD; neither is part of the verdict")
-    if RANGE in kinds:
-        yield ("low-high: range of fewer than six runs or samples; the interval of the change is then "
-               "computed from ranges")
-    if OF_MEAN in kinds:
-        yield ("low-high of a single run: 95 % interval of its mean step; another run may differ by "
-               "more")
     if "" in kinds:
-        why = NO_INTERVAL if found.kind == "steps" else "a single measurement without samples"
-        yield f"no interval: {why}"
-    if SCATTER in kinds:
-        yield (f"{found.kind}: a single measurement is taken to be off by {SCATTER}; the interval of the change is "
-               "computed from that")
-    if AS_OTHER in kinds:
-        yield ("a single measurement without an interval is taken to be off as far as one more of those that it is "
-               "compared with")
-    if verdict.SINGLE in said:
-        yield (f"{verdict.SINGLE}: slower by more than the threshold, but how far runs differ is not known: "
-               "inconclusive; repeat the runs")
-    if verdict.UNSURE in said:
-        yield (f"{verdict.UNSURE}: slower by more than the threshold, but not distinguishable from "
-               "noise: inconclusive; repeat the runs")
-    if verdict.UNEVEN in said:
-        yield (f"{verdict.UNEVEN}: single runs of NEW are slower by more than the threshold: inconclusive; "
-               "repeat the runs")
-    if verdict.FEW in said:
-        yield (f"{verdict.FEW}: among this many rows, chance alone makes one this slow in more than "
-               f"{words.percent(MOST_CHANCE, 0)} of comparisons: inconclusive; take more samples")
-    if verdict.ELSEWHERE in said:
-        yield f"{verdict.ELSEWHERE}: inconclusive: the machine may be the reason"
+        yield f"no interval: {NO_INTERVAL if found.kind == 'steps' else 'a single measurement without samples'}"
+    for key, text in RULES.items():
+        if key in {found.kind, *kinds, *said}:
+            yield f"{key}: {text}" if key in said else text
 
 
 def left_out(found):
