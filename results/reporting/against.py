@@ -26,6 +26,7 @@ class Change(NamedTuple):
     high: Optional[float]
     outcome: str
     words: str
+    kinds: set  # of the intervals that it is judged by
 
 
 class Comparison:
@@ -50,8 +51,8 @@ class Comparison:
         return {(q.what, "" if self.two_machines else q.machine, q.nodes): q for q in several}
 
     def change(self, old, new, rows):
-        (was, far_old), (now, far_new) = without_outliers(old.rate), without_outliers(new.rate)
-        was, now = with_interval(was, now), with_interval(now, was)
+        (was, far_old), (now, far_new) = without_outliers(old.rate_of_runs), without_outliers(new.rate_of_runs)
+        was, now = with_interval(was, new.rate_of_runs), with_interval(now, old.rate_of_runs)
         ratio = now.median / was.median
         low, high = ratio_interval(was, now)
         outcome, said = verdict.of_change(
@@ -60,8 +61,8 @@ class Comparison:
         if outcome == verdict.PASS and any(
                 value < was.median * (1 - self.threshold / 100) for value in far_new):
             outcome, said = verdict.INCONCLUSIVE, verdict.UNEVEN
-        return Change(old._replace(rate=was), new._replace(rate=now), (far_old, far_new), ratio, low, high,
-                      outcome, said)
+        return Change(old._replace(rate=without_outliers(old.rate)[0]), new._replace(rate=without_outliers(new.rate)[0]),
+                      (far_old, far_new), ratio, low, high, outcome, said, {was.kind, now.kind})
 
     def outcomes(self):
         return {change.outcome for change in self.changes} | (
@@ -142,8 +143,8 @@ def table_of(found, old, new, everything):
     show, unit = words.rate if found.kind == "steps" else "{:.4g}".format, KINDS[found.kind]
 
     def ends(rate):
-        """Its own, and of steps only: the names of collectives need the width."""
-        return None if rate.low is None or rate.kind == AS_OTHER or found.kind != "steps" else (rate.low, rate.high)
+        """Of steps only: the names of collectives need the width."""
+        return None if rate.low is None or found.kind != "steps" else (rate.low, rate.high)
 
     def moved(key):
         return lambda change: difference(*(key(side) for side in (change.old, change.new)))
@@ -201,13 +202,13 @@ RULES = {  # by what is compared, the kind of an interval, or the words of a ver
 
 
 def rules(found):
-    kinds = {rate.kind for change in found.changes for rate in (change.old.rate, change.new.rate)}
+    kinds = set().union(*(change.kinds for change in found.changes))
     said = {change.words for change in found.changes}
     if kinds - {""}:
         yield ("its interval: from NEW's low / OLD's high to NEW's high / OLD's low; at least a 95 % "
                "interval where both are 95 % intervals")
     if "" in kinds:
-        yield f"no interval: {NO_INTERVAL if found.kind == 'steps' else 'a single measurement without samples'}"
+        yield f"no interval: {NO_INTERVAL if found.kind == 'steps' else 'a single measurement without samples'}, or one on CPUs"
     for key, text in RULES.items():
         if key in {found.kind, *kinds, *said}:
             yield f"{key}: {text}" if key in said else text

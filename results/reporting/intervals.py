@@ -34,23 +34,26 @@ def without_outliers(rate):
     not widen the interval by which the three are compared with another run."""
     if len(rate.values) < 3:
         return rate, []
-    far = [value for value in rate.values if abs(value - rate.median) > reach(rate)]
-    return rate_of([value for value in rate.values if value not in far]), far
-
-
-def reach(rate):
-    """How far from the median of repetitions one more is expected."""
+    def far(value):
+        return abs(value - rate.median) > OUTLIER * max(spread, LEAST_SPREAD * rate.median)
     spread = statistics.median(abs(value - rate.median) for value in rate.values)
-    return OUTLIER * max(spread, LEAST_SPREAD * rate.median)
+    agreeing = [value for value in rate.values if not far(value)]
+    return rate_of(agreeing), [value for value in rate.values if far(value)]
+
+
+# 99.5 % quantiles of Student's t, of one degree of freedom and more.
+STUDENT = (63.7, 9.92, 5.84, 4.60, 4.03, 3.71, 3.50, 3.36, 3.25, 3.17)
 
 
 def with_interval(rate, other):
-    """A rate; where its own spread is not known, with that of the rate it is compared with: as far from it as
-    another repetition, which is no outlier, may be."""
+    """A rate; where its own spread is not known, with that of the rate it is compared with: of repetitions as far as
+    one more of them may be (prediction interval)."""
     if rate.low is not None or other.low is None:
         return rate
-    share = reach(other) / other.median if len(other.values) > 1 else \
-        max(other.high / other.median, other.median / other.low) - 1
+    share, n = max(other.high / other.median, other.median / other.low) - 1, len(other.values)
+    if n > 1:
+        t = STUDENT[min(n - 1, len(STUDENT)) - 1]
+        share = t * statistics.stdev(other.values) * math.sqrt(1 + 1 / n) / other.median
     return scattered(rate.median, share, AS_OTHER)
 
 

@@ -22,6 +22,14 @@ class Quantity(NamedTuple):
         return ", ".join(text for key, _, text in self.what if text and key not in without)
 
     @property
+    def rate_of_runs(self):
+        """The rate, with its interval where that says how far runs differ. On CPUs, whose cores others use too, one
+        run says nothing of the next: all its messages, samples or steps may take ten times as long."""
+        backend = self.measured.conditions.backend if self.measured else {key: value for key, value, _ in self.what}["backend"]
+        is_one = backend == "cpu" and len(self.rate.values) < 2
+        return self.rate._replace(low=None, high=None, kind="") if is_one else self.rate
+
+    @property
     def place(self):
         return f"{words.count(self.nodes, 'node')} of {self.machine}"
 
@@ -122,13 +130,12 @@ def what_of(first, between, second, *keys):
 
 
 def rate_of_key(key):
-    """A single record of GPUs has the standard deviation of its messages. It stands for that of runs, not divided by the
-    root of their number: what disturbs a run disturbs all messages of it. Ranks on CPUs share cores with whatever runs
-    there: between two runs their messages may take ten times as long, whatever they differ within one."""
+    """A single record has the standard deviation of its messages. It stands for that of runs, not divided by the
+    root of their number: what disturbs a run disturbs all messages of it."""
     def rate(records):
         rates = [value for value in numbers(records, key) if value]
         deviation = number(records[0], "time_us_cv")
-        if len(rates) == 1 and deviation is not None and records[0].get("backend") != "cpu":
+        if len(rates) == 1 and deviation is not None:
             return scattered(rates[0], 2 * deviation)
         return rate_of(rates) if rates else None
     return rate

@@ -158,8 +158,13 @@ class Against(Comparison):
 
 
     def test_single_measurements_are_no_regression_where_the_spread_is_not_known(self):
-        """Of GPUs' links the spread of messages stands for it; not on CPU ranks, where messages are alike in a run of which
-        all are slow."""
+        """Of GPUs' links the spread of messages stands for it. On CPUs messages, samples and steps of a run may all be slow."""
+        for records, backend, code in ((step, "gpu", 1), (step, "cpu", 3), (collective, "gpu", 1), (collective, "cpu", 3)):
+            self.against(*([records("ddp", rate, 0.01, backend=backend) if records is step else
+                            records(2 ** 20, 1e4 / rate, backend=backend)] for rate in (1000, 850)), code=code)
+        nights = [[step("ddp", rate + i, 0.01, backend="cpu") for i in range(3)] for rate in (1000, 850)]
+        self.against(*nights, code=1)
+        self.against(nights[0], nights[1][:1], code=1)
         rail = {"kind": "split", "scope": "rail", "name": "3", "world_size": 2, "bytes": 2 ** 20}
         for old, new, backend, code in ((0.01, 0.01, "gpu", 1), (0.5, 0.5, "gpu", 3), (0.01, 0.5, "gpu", 3), (0.01, 0.01, "cpu", 3),
                                         (None, None, "gpu", 3), (None, 0.01, "gpu", 1)):
@@ -170,7 +175,7 @@ class Against(Comparison):
 
     def test_a_single_night_is_compared_with_how_far_those_before_it_differ(self):
         """Without an interval of its own: a loss of 15 % is found, and noise is no loss."""
-        for nights, loss, code in (([100, 101, 99], 15, 1), ([100, 101, 99, 100, 102, 98, 100], 15, 1), ([100, 102], 15, 1),
+        for nights, loss, code in (([100, 101, 99], 15, 1), ([100, 101, 99, 100, 102, 98, 100], 15, 1), ([100, 102], 15, 3),
                                    ([100, 115, 88, 106, 95], 15, 3), ([100, 120], 15, 3), ([100, 101, 99], 2, 0)):
             records = [link(0, 1, gbs) for gbs in nights]
             shown = self.against(records, [link(0, 1, sorted(nights)[len(nights) // 2] * (1 - loss / 100))], code=code)
