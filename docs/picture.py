@@ -11,7 +11,6 @@ import os
 import pathlib
 import re
 import shutil
-import struct
 import subprocess
 import sys
 import tempfile
@@ -31,14 +30,8 @@ def shown(page):
 
 def text_of(picture):
     """The text that a picture was made with."""
-    data, at = picture.read_bytes(), 8
-    while at < len(data):
-        size, kind = struct.unpack(">I4s", data[at:at + 8])
-        key, _, text = data[at + 8:at + 8 + size].partition(b"\0")
-        if kind == b"tEXt" and key == KEY.encode():
-            return text.decode("latin-1")
-        at += 12 + size
-    return ""
+    from PIL import Image
+    return Image.open(picture).info[KEY]
 
 
 def main():

@@ -139,8 +139,11 @@ class Page(Report):
         """Not its pixels, nor its words. After a change that is meant: docs/picture.py."""
         self.report(TREE / picture.RECORD, "--output", self.out)
         page = (self.out / "comparison_report.html").read_text(encoding="utf-8")
-        figures = [re.findall(r"\d[\d,.]*\d|\d", text) for text in (
-            picture.text_of(picture.PICTURE), picture.shown(page))]
+        try:
+            made_with = picture.text_of(picture.PICTURE)
+        except ImportError as error:  # comes with matplotlib
+            self.skipTest(str(error))
+        figures = [re.findall(r"\d[\d,.]*\d|\d", text) for text in (made_with, picture.shown(page))]
         self.assertGreater(len(figures[0]), 60)
         self.assertEqual(*figures)
 
