@@ -6,6 +6,7 @@ import contextlib
 import dataclasses
 import html.parser
 import io
+import json
 import math
 import os
 import pathlib
@@ -19,7 +20,7 @@ sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
 import acceptance_samples as samples  # noqa: E402
 from shakedown_launch import words  # noqa: E402
 from shakedown_launch.acceptance import main  # noqa: E402
-from shakedown_launch.acceptance.report import nagios, page, series  # noqa: E402
+from shakedown_launch.acceptance.report import exports, nagios, page, series, slurm_lines  # noqa: E402
 from shakedown_launch.acceptance.report import text as report  # noqa: E402
 
 EVIL = "<script>alert(1)</script> \x1b[2J\x00\u202e\udc80\n & \"'>"
@@ -68,7 +69,7 @@ def evil():
 
 
 class Golden(unittest.TestCase):
-    def test_a_clean_node_and_what_did_not_pass(self):
+    def test_a_clean_node_and_what_did_not_pass_in_every_form(self):
         """After a change that is meant: UPDATE_GOLDEN=1, and read the difference."""
         golden, parts = pathlib.Path(__file__).with_name("acceptance_golden.txt"), []
         for acceptance, sections in ((samples.clean(), ()), (samples.few(), [("Slurm lines", ["scontrol  update", "# next"])])):
@@ -76,7 +77,12 @@ class Golden(unittest.TestCase):
             tags, shown = collections.Counter(Page(made).tags), Page(re.sub("<svg.*?</svg>", "", made)).text
             parts += [report.text(acceptance, sections), f"page: {sorted(tags.items())}",
                       textwrap.fill(shown, 150, break_long_words=False)]
-        text = "\n\n".join(parts) + "\n"
+        lines = {}  # of what is long, the first
+        for line in exports.records(samples.few()):
+            lines.setdefault(line["kind"] if line["kind"] in ("stage", "figure") else str(line), line)
+        parts += ["\n".join(map(json.dumps, lines.values())), nagios.line(samples.few())[0],
+                  "\n".join(slurm_lines.drain_lines(samples.few()))]
+        text = re.sub(r"\d+\.\d{5,}", lambda digits: f"{float(digits[0]):.6g}", "\n\n".join(parts) + "\n")
         if os.environ.get("UPDATE_GOLDEN"):
             golden.write_text(text)
         self.assertEqual(text, golden.read_text())
