@@ -4,7 +4,7 @@ are there, and what it claims is decided by them."""
 
 from itertools import combinations
 
-from . import inputs, verdict, words
+from . import inputs, soak, verdict, words
 from .intervals import accuracy_margin, distinct
 from .records import configuration_of, number, text, texts
 from .summary import TERMS, ranked
@@ -28,7 +28,8 @@ def sections(summary):
     heading names conditions, and is empty where there is only one set of them."""
     said = []
     for title, topic in (("Why", why), ("Input", input_limits), ("Convergence", convergence),
-                         ("When to choose which", choice), ("Runs", runs)):
+                         ("When to choose which", choice),
+                         ("Soak", soak.sentences), ("Runs", runs)):
         blocks = {}
         for conditions, sentence in topic(summary):
             heading = summary.heading(conditions) if conditions and len(summary.groups) > 1 else ""

@@ -10,7 +10,7 @@ import unittest
 import pathlib
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
-from hook_fakes import HOOKS, PATH, HookCase  # noqa: E402
+from hook_fakes import HOOKS, PATH, HookCase, verdict  # noqa: E402
 
 REASON = "shakedown:gpu-count: 7 GPUs, 8 expected"
 
@@ -44,7 +44,7 @@ class HealthCheck(HookCase):
         self.checks(2, 1)
         self.assertEqual(self.scontrol_calls(), [f"state=drain reason={REASON}"])
         self.slurm_says(f"drained|{REASON}")
-        self.replace("bin/node_check", "echo 'PASS job node_check: 1'")
+        self.node_check_passes()
         self.checks(2, 0)
         self.assertEqual(self.scontrol_calls()[1:], ["state=resume"])
 
@@ -59,9 +59,12 @@ class HealthCheck(HookCase):
             self.assertIn("not known", said, answer)
             self.assertEqual(self.scontrol_calls(), [], answer)
         self.slurm_says("idle|none")
-        for found in ("", "exit 1", "echo FAIL; exit 1", "echo 'PASS job'", "echo Killed; exit 137",
-                      "head -c 99 /dev/urandom", "echo 'FAIL   ecc x'", "echo 'PASS job node_check:'; exit 1"):
-            self.replace("bin/node_check", found)
+        job = {outcome: verdict("node_check", outcome, scope="job") for outcome in ("PASS", "FAIL", "INCONCLUSIVE")}
+        dead = verdict("n1", "INCONCLUSIVE", check="dead-check", cause="it died of signal 11, did not return")
+        for found in ("", "exit 1", "echo Killed; exit 137", "head -c 99 /dev/urandom", (0,), (0, job["FAIL"]), (1, job["FAIL"]),
+                      (1, job["PASS"]), (3, dead, job["INCONCLUSIVE"]), (0, verdict("n1", "FAIL", check="ecc", cause="x")),
+                      (3, verdict("n1", "PASS", check="hung-check", cause='"verdict":"INCONCLUSIVE"'))):
+            self.replace("bin/node_check", found) if isinstance(found, str) else self.node_check(*found)
             for said in self.checks(2, 3):
                 self.assertIn("INCONCLUSIVE: node_check ended with", said)
             self.assertEqual(self.scontrol_calls(), [], found)
@@ -100,7 +103,7 @@ class HealthCheck(HookCase):
             shutil.rmtree(self.state)
 
     def test_a_gpu_that_fails_again_and_again_is_not_resumed(self):
-        self.node_check_fails("ecc-volatile", "GPU 1: 7 uncorrected ECC errors", "1650")
+        self.node_check_fails("ecc-volatile", "7 uncorrected ECC errors", "1650", subject="GPU 1")
         fails = (self.folder / "bin/node_check").read_text()
         old = "1 1650\n" * 9 + f"{int(time.time())} other\n" * 9  # 1970; another part
         self.state.mkdir()
@@ -113,7 +116,7 @@ class HealthCheck(HookCase):
             reason = f"shakedown:ecc-volatile: {text} uncorrected ECC errors"
             self.assertEqual(self.scontrol_calls()[-1], f"state=drain reason={reason}")
             self.slurm_says(f"drained|{reason}")
-            self.replace("bin/node_check", "echo 'PASS job node_check: 1'")
+            self.node_check_passes()
             self.checks(3, 0)
             self.assertEqual(self.scontrol_calls()[-1] == "state=resume", times < 3)
         self.assertEqual(len(self.scontrol_calls()), 5)
@@ -135,8 +138,8 @@ class HealthCheck(HookCase):
         self.slurm_says("idle|none")
         self.node_check_hangs()
         for said in self.checks(2, 3):
-            self.assertIn("INCONCLUSIVE: node_check ended with 3: INCONCLUSIVE job node_check", said)
-        self.replace("bin/node_check", "echo 'PASS job node_check: 1'")
+            self.assertIn("INCONCLUSIVE: node_check ended with 3: it did not end within 5 s", said)
+        self.node_check_passes()
         self.checks(1, 0)
         self.node_check_hangs()
         self.checks(2, 3)
@@ -157,18 +160,18 @@ class HealthCheck(HookCase):
         self.assertEqual(self.scontrol_calls(), [])
 
     def test_a_check_that_hangs_in_the_kernel_fails(self):
-        """As node_check itself says, without findings; the check before did not return."""
+        """As node_check itself says; the check before did not return."""
         self.slurm_says("idle|none")
         self.node_check_hangs()
         self.checks(1, 3)
-        self.replace("bin/node_check", "echo 'FAIL job node_check: the check: an earlier one (pid 7) has not ended'; exit 1")
+        self.node_check_hangs(1, "FAIL", 'an earlier one (pid 7, "cat") has not ended')
         self.checks(1, 1)
         self.assertEqual(self.scontrol_calls(), [
-            "state=drain reason=shakedown:node_check: the check: an earlier one (pid 7) has not ended"])
+            "state=drain reason=shakedown:hung-check: an earlier one (pid 7, cat) has not ended"])
 
     def test_two_checks_do_not_overlap(self):
-        self.replace("bin/node_check", f"touch {self.folder}/began; while [[ ! -e {self.folder}/over ]]; do "
-                     "/bin/sleep 0.05; done; echo 'PASS job node_check: 1'")
+        self.node_check_passes(before=f"touch {self.folder}/began; while [[ ! -e {self.folder}/over ]]; do "
+                                      "/bin/sleep 0.05; done")
         with subprocess.Popen([self.folder / "launch/slurm/health_check"], stdout=subprocess.DEVNULL, env={
                 "PATH": PATH, "SHAKEDOWN_SITE": str(self.folder / "site.sh")}) as first:
             while not (self.folder / "began").exists():
@@ -177,7 +180,7 @@ class HealthCheck(HookCase):
             (self.folder / "over").touch()
             self.assertEqual(first.wait(60), 0)
         # A process that hangs does not hold the lock of the check that started it.
-        self.replace("bin/node_check", "setsid /bin/sleep 9 & echo 'PASS job node_check: 1'")
+        self.node_check_passes(before="setsid /bin/sleep 9 &")
         self.assertEqual(self.checks(2, 0), ["", ""])
 
     def test_the_cause_of_a_prolog_error_is_told(self):
@@ -225,7 +228,7 @@ class HealthCheck(HookCase):
                          r"^state=drain reason=shakedown:ecc: GPU 1 at 91 C  x y{70,}$")
         self.assertLessEqual(len(call), len("state=drain reason=") + 120)
         self.slurm_says(f"drained|{call.partition('reason=')[2]}")
-        self.replace("bin/node_check", "echo 'PASS job node_check: 1'")
+        self.node_check_passes()
         self.checks(2, 0)
         self.assertEqual(self.scontrol_calls()[1:], ["state=resume"])
 
@@ -248,7 +251,7 @@ class HealthCheck(HookCase):
             for name, text in before.items():
                 (state / name).write_text(text)
             self.node_check_fails("ecc", "x") if code else \
-                self.replace("bin/node_check", "echo 'PASS job node_check: 1'")
+                self.node_check_passes()
             self.slurm_says(answer)
             said = self.call("health_check", code, arguments=["--print"])
             self.assertEqual((notes(), calls.exists()), (before, False), said)

@@ -6,7 +6,6 @@
 #include "common/nvml.hpp"
 #include "launch/node/compute/product.hpp"
 #include "launch/node/soak/evidence.hpp"
-#include "launch/node/soak/options.hpp"
 #include "launch/node/soak/product_load.hpp"
 #include "launch/node/soak/schedule.hpp"
 #include "launch/node/soak/tile_hash.hpp"

@@ -151,7 +151,7 @@ std::optional<Ended> reaped(pid_t child) {
   int status = 0;
   if (waitpid(child, &status, WNOHANG) != child) return std::nullopt;
   if (WIFEXITED(status)) return Ended{WEXITSTATUS(status), ""};
-  return Ended{std::nullopt, fmt::format("it died of signal {}", WTERMSIG(status))};
+  return Ended{std::nullopt, fmt::format("it died of signal {}", WTERMSIG(status)), false, true};
 }
 
 }  // namespace

@@ -162,7 +162,7 @@ struct GpuReader::State {
     GpuReading reading;
     reading.index = index;
     const auto body = [library = library, inforom](Caller& call, GpuReading& to) {
-      GpuSequence(*library, call, to, inforom).run();
+      read_gpu(*library, call, to, inforom);
     };
     gpus[static_cast<std::size_t>(index)].task =
         std::make_unique<Task<GpuReading>>(limits(1), std::move(reading), body);
