@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "common/statistics.hpp"
-#include "launch/node/health/rules/kernel_rules.hpp"
+#include "launch/node/health/rules/host_rules.hpp"
 
 namespace shakedown::node {
 namespace {
@@ -207,8 +207,7 @@ Json summary_of(const std::vector<Window>& windows, const std::vector<Tested>& t
   std::map<ProductType, std::vector<double>> ratios;  // of windows and ranks
   for (const Window& window : windows) {
     wrong += window.wrong();
-    for (const LoadKind kind : all_loads())
-      counts[static_cast<std::size_t>(kind)] += window.count(kind);
+    for (const LoadKind kind : kLoads) counts[static_cast<std::size_t>(kind)] += window.count(kind);
     for (const RankWindow& rank : window.ranks)
       if (window.steady_products && std::isfinite(rank.checked_over_unchecked))
         ratios[*window.steady_products].push_back(rank.checked_over_unchecked);

@@ -218,8 +218,10 @@ LoadCount MemoryTest::confer(const MpiSession& jurors, std::vector<Mismatch>& fo
   const auto attempt = [this](const Json& task) {
     const WordRule rule{static_cast<WordKind>(task["kind"].get<int>()),
                         task["seed"].get<std::uint64_t>(), task["flip"].get<std::uint64_t>()};
-    return retrial_.attempt(parts_, task["index"].get<std::uint64_t>(), rule, *stream_,
-                            settings_.retrials);
+    MemoryError error;
+    error.index = task["index"].get<std::uint64_t>();
+    error.processor = kernels_->processors().front();
+    return retrial_.collect(parts_, error, rule, *stream_, settings_.retrials, false).same;
   };
   placed_.confer(jurors, attempt, found);
   return {};
@@ -449,26 +451,15 @@ MemoryRetrial::MemoryRetrial(Device& device, const SweepKernels& kernels)
       ignored_(device, sizeof(MemoryErrors)) {}
 
 Evidence MemoryRetrial::collect(const std::vector<MemoryPart>& parts, const MemoryError& error,
-                                const WordRule& rule, Stream& stream, int repeats) {
+                                const WordRule& rule, Stream& stream, int repeats, bool elsewhere) {
   device_.zero(ignored_.data(), ignored_.bytes(), stream);
   OneWord word(*this, parts, error.index, rule, stream);
-  const Evidence evidence = collect_evidence(
-      [&](int processor, int address) { return word.wrong(processor, address); }, error.processor,
-      kernels_.processors(), static_cast<int>(kOtherAddresses), repeats);
+  const Evidence evidence =
+      collect_evidence([&](int processor, int address) { return word.wrong(processor, address); },
+                       error.processor, elsewhere ? kernels_.processors() : std::vector<int>{},
+                       elsewhere ? static_cast<int>(kOtherAddresses) : 0, repeats);
   word.restore();
   return evidence;
-}
-
-Attempts MemoryRetrial::attempt(const std::vector<MemoryPart>& parts, std::uint64_t index,
-                                const WordRule& rule, Stream& stream, int repeats) {
-  device_.zero(ignored_.data(), ignored_.bytes(), stream);
-  OneWord word(*this, parts, index, rule, stream);
-  const Attempts tried =
-      collect_evidence([&](int processor, int address) { return word.wrong(processor, address); },
-                       kernels_.processors().front(), {}, 0, repeats)
-          .same;
-  word.restore();
-  return tried;
 }
 
 std::string findings_text(std::span<const MemoryError> listed, std::uint64_t count) {

@@ -153,12 +153,10 @@ class MemoryRetrial {
  public:
   MemoryRetrial(Device& device, const SweepKernels& kernels);
 
-  /// Tries the word with the rule that it broke. Afterwards all parts hold what they held.
+  /// Tries the error's word with the rule that it broke; with `elsewhere` also by other processors
+  /// and at other addresses. Afterwards all parts hold what they held.
   Evidence collect(const std::vector<MemoryPart>& parts, const MemoryError& error,
-                   const WordRule& rule, Stream& stream, int repeats = 100);
-  /// The same word of this memory, for an error of another GPU.
-  Attempts attempt(const std::vector<MemoryPart>& parts, std::uint64_t index, const WordRule& rule,
-                   Stream& stream, int repeats = 100);
+                   const WordRule& rule, Stream& stream, int repeats = 100, bool elsewhere = true);
 
  private:
   class OneWord;

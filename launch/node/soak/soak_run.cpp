@@ -66,7 +66,7 @@ std::unique_ptr<MpiSession> split_by_model(const MpiSession& session,
 
 /// The value of --loads that has a load: "probes" for "probe".
 std::string loads_with(const std::string& load) {
-  for (const LoadKind kind : all_loads()) {
+  for (const LoadKind kind : kLoads) {
     const std::string name = name_of(kind);
     if (name == load || name == load + "s" || (load == "copy" && kind == LoadKind::copies))
       return name;
@@ -127,11 +127,9 @@ class SoakRun {
     settings.fault = fault_;
     settings.retention_s = window_s_;
     settings.stopped = [this] { return !signals_.received().empty(); };
-    std::vector<std::string> types;
-    for (const ProductType type : types_) types.emplace_back(name_of(type));
     say(session_, fmt::format("soak: {}, {:g} minutes, products of {} in {}, windows of {:.3g} s",
                               ranks_in(session_), options_.minutes, settings.size,
-                              fmt::join(types, " "), window_s_));
+                              fmt::join(names_of(types_), " "), window_s_));
     SoakWork work(settings, backend_, *jurors_);
     try {
       run_windows(work);
@@ -162,7 +160,7 @@ class SoakRun {
   /// Throws UsageError where a load that --loads names is in no phase. All of them are the default.
   void check_loads_run(const std::vector<Phase>& cycle) const {
     if (options_.loads.size() == kLoadKinds) return;
-    for (const LoadKind kind : all_loads()) {
+    for (const LoadKind kind : kLoads) {
       const bool named =
           std::count(options_.loads.begin(), options_.loads.end(), name_of(kind)) > 0;
       const bool runs = std::any_of(cycle.begin(), cycle.end(),
@@ -382,19 +380,17 @@ void declare_options(OptionSet& options, SoakOptions& values) {
       .at_least(0.001)
       .at_most(1e6)
       .idle_with({"--replay"});
-  std::vector<std::string> types;
-  for (const ProductType type : all_product_types()) types.emplace_back(name_of(type));
   options.add("--types", values.types, "types of the products; all: those that the devices have")
-      .one_of(types)
+      .one_of(names_of(all_product_types()))
       .idle_with({"--replay"});
   options.add("--loads", values.loads, "kinds of work")
-      .one_of(names_of_loads())
+      .one_of(names_of(kLoads))
       .idle_with({"--replay"});
   options
       .add("--shape", values.shapes,
            "steady: each load alone; square: products on and off at 0.5 to 10 Hz; mixed: all loads "
            "at the same time")
-      .one_of(names_of_shapes())
+      .one_of(names_of(kShapes))
       .idle_with({"--replay"});
   options
       .add("--size", values.size,

@@ -48,7 +48,7 @@ LoadCount Window::count(LoadKind kind) const {
 
 double Window::wrong() const {
   double sum = 0;
-  for (const LoadKind kind : all_loads()) sum += static_cast<double>(count(kind).wrong);
+  for (const LoadKind kind : kLoads) sum += static_cast<double>(count(kind).wrong);
   return sum;
 }
 
@@ -60,7 +60,7 @@ double Window::seconds() const {
 
 Json record_of(const Window& window) {
   Json fields{{"window", window.index}, {"phase", window.phase}, {"seconds", window.seconds()}};
-  for (const LoadKind kind : all_loads()) {
+  for (const LoadKind kind : kLoads) {
     const std::string name = name_of(kind);
     const LoadCount count = window.count(kind);
     if (count.checked == 0 && count.wrong == 0) continue;

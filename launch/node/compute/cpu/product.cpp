@@ -13,14 +13,6 @@
 
 namespace shakedown::node::cpu {
 
-/// Element `index` of a view, of any type, as its bits.
-inline std::uint64_t bits_at(ConstView x, std::size_t index) {
-  const std::size_t width = size_of(x.type);
-  std::uint64_t bits = 0;
-  std::memcpy(&bits, static_cast<const std::byte*>(x.data) + index * width, width);
-  return bits;
-}
-
 /// As the kernel gpu::fill_operand: x[i] = the operand's element i.
 inline void fill_operand(View x, const OperandRule& rule) {
   const std::size_t width = size_of(x.type);

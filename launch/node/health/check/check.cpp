@@ -22,7 +22,6 @@
 #include "common/options.hpp"
 #include "common/program.hpp"
 #include "common/watch.hpp"
-#include "launch/node/health/check/findings_table.hpp"
 #include "launch/node/health/facts/gpu_reading.hpp"
 #include "launch/node/health/facts/near_device.hpp"
 #include "launch/node/health/facts/node_report.hpp"

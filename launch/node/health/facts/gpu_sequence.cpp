@@ -1,5 +1,5 @@
 // Identity, state, settings and errors.
-#include "launch/node/health/facts/gpu_sequence.hpp"
+#include "launch/node/health/facts/gpu_reader.hpp"
 
 #include <fmt/format.h>
 
