@@ -76,7 +76,7 @@ TEST_CASE("a load of probes names and places a wrong processor", "[probe]") {
   const auto device = test::open_device(GENERATE(from_range(test::backends())));
   const bool faulty = GENERATE(false, true);
   LoadSettings load;
-  load.fault = faulty;
+  if (faulty) load.fault = FaultKind::product;
   ProbeSettings settings;
   settings.probe_ms = 0.1;
   settings.retrials = 2;

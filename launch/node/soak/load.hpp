@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "common/program.hpp"
 #include "common/record.hpp"
 #include "launch/node/health/rules/finding.hpp"
 
@@ -19,8 +20,8 @@ namespace shakedown::node {
 
 /// What a load is made with.
 struct LoadSettings {
-  std::uint64_t seed = 0;  // the same on every rank
-  bool fault = false;      // inject this load's fault (its FaultKind) on this rank, for tests
+  std::uint64_t seed = 0;          // the same on every rank
+  std::optional<FaultKind> fault;  // on this rank, for tests: injected where it is this load's
   std::function<bool()> stopped = [] {
     return false;
   };  // a signal has come: end after this operation
@@ -49,7 +50,7 @@ struct LoadCount {
 /// load concludes of it: a judgement on the reporting rank's GPU, or on the job. A load reports the
 /// first few of a call; LoadCount::wrong has them all.
 struct Mismatch : Judgement {
-  std::string load;                    // Load::name()
+  std::string load;                    // "product bf16", "probe", "memory", "copy", "collective"
   std::uint64_t operation = 0;         // of the load's operations, from its construction
   std::string where;                   // "element 17 of 4096", "tile 3,5", "offset 0x1f00"
   std::optional<std::uint64_t> index;  // the same as a number: element, tile or byte offset
@@ -68,9 +69,6 @@ class Load {
   Load(const Load&) = delete;
   Load& operator=(const Load&) = delete;
   virtual ~Load() = default;
-
-  virtual const std::string& name()
-      const = 0;  // "product bf16", "probe", "memory", "copy", "collective"
 
   /// Works for about `seconds`, at least one operation, and checks all of it. Memory that cannot be
   /// allocated and every other failure throws: nothing that did not run counts as checked. Not

@@ -180,7 +180,7 @@ std::uint64_t MemoryTest::collect(std::vector<Mismatch>& found) {
 Mismatch MemoryTest::describe(const MemoryError& error, const MarchElement& element,
                               const std::string& findings) {
   Mismatch mismatch;
-  mismatch.load = name_;
+  mismatch.load = "memory";
   mismatch.operation = sweeps_;
   mismatch.where = fmt::format("offset {:#x} of {}", error.index * 8,
                                readable_bytes(static_cast<double>(memory_.bytes)));
@@ -202,7 +202,7 @@ Mismatch MemoryTest::describe(const MemoryError& error, const MarchElement& elem
 /// What others hold is not tested: a clean pass would not be one of this memory.
 Mismatch MemoryTest::too_little() const {
   Mismatch mismatch;
-  mismatch.load = name_;
+  mismatch.load = "memory";
   mismatch.where = "that is not tested";
   mismatch.conclude(undecided(
       Class::environment,
@@ -285,7 +285,7 @@ std::unique_ptr<SweepKernels> inject(const MemoryFault& fault, Device& device,
 std::unique_ptr<MemoryTest> make_memory_test(Device& device, const LoadSettings& load,
                                              const MemoryTestSettings& settings) {
   std::unique_ptr<SweepKernels> kernels = make_sweep_kernels(device);
-  if (load.fault) kernels = inject(MemoryFault{}, device, std::move(kernels));
+  if (load.fault == FaultKind::memory) kernels = inject(MemoryFault{}, device, std::move(kernels));
   return std::make_unique<MemoryTest>(device, load, settings, std::move(kernels));
 }
 

@@ -195,7 +195,6 @@ class MemoryTest : public Load {
   MemoryTest(Device& device, const LoadSettings& load, const MemoryTestSettings& settings,
              std::unique_ptr<SweepKernels> kernels);
 
-  const std::string& name() const override { return name_; }
   LoadCount run(double seconds, std::vector<Mismatch>& found) override;
   /// The first wrong word of the call, on two other GPUs.
   LoadCount confer(const MpiSession& jurors, std::vector<Mismatch>& found) override;
@@ -231,7 +230,6 @@ class MemoryTest : public Load {
                     const std::string& findings);
   Mismatch too_little() const;
 
-  std::string name_ = "memory";
   Device& device_;
   LoadSettings load_;
   MemoryTestSettings settings_;

@@ -47,6 +47,10 @@ bool Phase::has(LoadKind kind) const {
   return std::find(loads.begin(), loads.end(), kind) != loads.end();
 }
 
+bool any_has(const std::vector<Phase>& phases, LoadKind kind) {
+  return std::ranges::any_of(phases, [&](const Phase& phase) { return phase.has(kind); });
+}
+
 std::vector<Phase> phases_of_cycle(const std::vector<std::string>& shapes,
                                    const std::vector<std::string>& loads,
                                    const std::vector<ProductType>& types, bool alone, int cycle) {

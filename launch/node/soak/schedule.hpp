@@ -47,6 +47,8 @@ struct Phase {
   bool has(LoadKind kind) const;
 };
 
+bool any_has(const std::vector<Phase>& phases, LoadKind kind);
+
 /// The phases of one cycle: each type's products, each other load, memory once more, whose patterns
 /// need the time, then one square wave and one mixture of all but the probes, which need each SM
 /// for themselves; types and frequencies change from cycle to cycle. `alone`: a single rank, which

@@ -218,7 +218,7 @@ Retrial ProbeLoad::again(const ProbeTask& task, const std::vector<std::uint64_t>
 void ProbeLoad::describe(const ProbeTask& task, const WrongProcessor& wrong,
                          const ProbeRuling& ruling, std::vector<Mismatch>& found) {
   Mismatch mismatch;
-  mismatch.load = name_;
+  mismatch.load = "probe";
   mismatch.operation = operations_ - 1;
   mismatch.where =
       fmt::format("{} {}, warp {}, lane {}", unit_, wrong.processor, wrong.warp, wrong.lane);
@@ -257,7 +257,7 @@ LoadCount ProbeLoad::confer(const MpiSession& jurors, std::vector<Mismatch>& fou
 
 Mismatch ProbeLoad::inconclusive(const std::string& cause) const {
   Mismatch mismatch;
-  mismatch.load = name_;
+  mismatch.load = "probe";
   mismatch.operation = operations_;
   mismatch.conclude(
       {Outcome::inconclusive, cause, std::nullopt, "run again with nothing else on it"});
@@ -282,7 +282,7 @@ std::unique_ptr<ProbeLoad> make_probe_load(Device& device, const LoadSettings& l
                                            const ProbeSettings& settings) {
   std::unique_ptr<Probe> probe = make_probe(device);
   std::unique_ptr<Probe> elsewhere = make_probe(device);
-  if (load.fault) {
+  if (load.fault == FaultKind::product) {
     probe = std::make_unique<FaultyProbe>(std::move(probe));
     elsewhere = std::make_unique<FaultyProbe>(std::move(elsewhere));
   }

@@ -193,7 +193,6 @@ class ProbeLoad : public Load {
   ProbeLoad(Device& device, const LoadSettings& load, const ProbeSettings& settings,
             std::unique_ptr<Probe> probe, std::unique_ptr<Probe> elsewhere);
 
-  const std::string& name() const override { return name_; }
   /// An operation is one probe on one processor. A processor that no probe of a call got to is
   /// reported as inconclusive.
   LoadCount run(double seconds, std::vector<Mismatch>& found) override;
@@ -216,7 +215,6 @@ class ProbeLoad : public Load {
                 std::vector<Mismatch>& found);
   Mismatch inconclusive(const std::string& cause) const;
 
-  std::string name_ = "probe";
   Device& device_;
   LoadSettings load_;
   ProbeSettings settings_;

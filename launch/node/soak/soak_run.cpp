@@ -22,9 +22,7 @@ namespace {
 
 /// Those that are found: of the loads that run; without GPUs no call of their driver can stall.
 std::vector<FaultKind> faults_of(BackendKind kind, const std::vector<Phase>& cycle) {
-  const auto runs = [&](LoadKind load) {
-    return std::any_of(cycle.begin(), cycle.end(), [&](const Phase& p) { return p.has(load); });
-  };
+  const auto runs = [&](LoadKind load) { return any_has(cycle, load); };
   std::vector<FaultKind> faults;
   if (runs(LoadKind::products) || runs(LoadKind::probes)) faults.push_back(FaultKind::product);
   if (runs(LoadKind::memory)) faults.push_back(FaultKind::memory);
@@ -123,10 +121,10 @@ class SoakRun {
     for (int cycle = 1; cycle < static_cast<int>(types_.size()); ++cycle)
       for (const Phase& phase : phases(cycle)) settings.phases.push_back(phase);
     settings.size = size_;
-    settings.seed = static_cast<std::uint64_t>(options_.seed);
-    settings.fault = fault_;
+    settings.load.seed = static_cast<std::uint64_t>(options_.seed);
+    settings.load.fault = fault_;
     settings.retention_s = window_s_;
-    settings.stopped = [this] { return !signals_.received().empty(); };
+    settings.load.stopped = [this] { return !signals_.received().empty(); };
     say(session_, fmt::format("soak: {}, {:g} minutes, products of {} in {}, windows of {:.3g} s",
                               ranks_in(session_), options_.minutes, settings.size,
                               fmt::join(names_of(types_), " "), window_s_));
@@ -163,9 +161,7 @@ class SoakRun {
     for (const LoadKind kind : kLoads) {
       const bool named =
           std::count(options_.loads.begin(), options_.loads.end(), name_of(kind)) > 0;
-      const bool runs = std::any_of(cycle.begin(), cycle.end(),
-                                    [&](const Phase& phase) { return phase.has(kind); });
-      if (named && !runs)
+      if (named && !any_has(cycle, kind))
         throw UsageError(fmt::format("--loads {}: never runs with --shape {} on {}", name_of(kind),
                                      fmt::join(options_.shapes, ","), ranks_in(session_)));
     }

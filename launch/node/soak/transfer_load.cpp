@@ -89,7 +89,7 @@ void CopyLoad::copy(CopyWay, View to, ConstView from, Stream& stream) {
 
 Mismatch CopyLoad::describe(const Leg& leg, const Ramp& words, const WordErrors& wrong) {
   Mismatch mismatch;
-  mismatch.load = name_;
+  mismatch.load = "copy";
   mismatch.operation = operations_ - 1;
   mismatch.index = wrong.first * 8;
   mismatch.where = fmt::format("{}, offset {:#x} of {}", name_of(leg.way), wrong.first * 8,
@@ -141,7 +141,7 @@ std::unique_ptr<CopyLoad> inject(const CopyFault& fault, Device& device, const L
 
 std::unique_ptr<CopyLoad> make_copy_load(Device& device, const LoadSettings& load,
                                          const CopySettings& settings) {
-  if (load.fault) return inject(CopyFault{}, device, load, settings);
+  if (load.fault == FaultKind::copy) return inject(CopyFault{}, device, load, settings);
   return std::make_unique<CopyLoad>(device, load, settings);
 }
 
@@ -221,7 +221,8 @@ WordErrors CollectiveLoad::perform(const Operation& operation, std::uint64_t see
   operation.start(send, recv, *stream_);
   done_->record(*stream_);
   backend_.world->wait(*done_, HostWait::polite);
-  if (settings_.fault) flip_bit(*backend_.device, *stream_, recv, share_ / 2, 17);
+  if (settings_.fault == FaultKind::collective)
+    flip_bit(*backend_.device, *stream_, recv, share_ / 2, 17);
   return checker_.check(recv.slice(0, operation.pieces * share_), operation.pieces,
                         operation.expected, *stream_);
 }
@@ -229,7 +230,7 @@ WordErrors CollectiveLoad::perform(const Operation& operation, std::uint64_t see
 Mismatch CollectiveLoad::mismatch_of(const Operation& operation, const WordErrors& wrong) {
   const std::uint64_t piece = wrong.first / share_;
   Mismatch mismatch;
-  mismatch.load = name_;
+  mismatch.load = "collective";
   mismatch.operation = performed_;
   mismatch.index = wrong.first;
   mismatch.where = fmt::format("{} word {} and {} more of {}", operation.name, wrong.first,

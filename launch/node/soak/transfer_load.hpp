@@ -32,7 +32,6 @@ class CopyLoad : public Load {
  public:
   CopyLoad(Device& device, const LoadSettings& load, const CopySettings& settings);
 
-  const std::string& name() const override { return name_; }
   LoadCount run(double seconds, std::vector<Mismatch>& found) override;
   /// Copied and verified, by CopyWay.
   const std::array<double, 3>& bytes() const { return bytes_; }
@@ -50,7 +49,6 @@ class CopyLoad : public Load {
   WordErrors copy_and_check(const Leg& leg, const Ramp& words);
   Mismatch describe(const Leg& leg, const Ramp& words, const WordErrors& wrong);
 
-  std::string name_ = "copy";
   Device& device_;
   LoadSettings load_;
   CopySettings settings_;
@@ -85,7 +83,6 @@ class CollectiveLoad final : public Load {
  public:
   CollectiveLoad(const LoadSettings& settings, Backend& backend);
 
-  const std::string& name() const override { return name_; }
   LoadCount run(double seconds, std::vector<Mismatch>& found) override;
 
  private:
@@ -103,7 +100,6 @@ class CollectiveLoad final : public Load {
   Mismatch mismatch_of(const Operation& operation, const WordErrors& wrong);
 
   LoadSettings settings_;
-  std::string name_ = "collective";
   Backend& backend_;
   std::uint64_t ranks_;
   std::uint64_t rank_;

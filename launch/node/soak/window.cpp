@@ -98,11 +98,6 @@ Json record_of(const Window& window) {
 
 namespace {
 
-bool any_has(const std::vector<Phase>& phases, LoadKind kind) {
-  return std::any_of(phases.begin(), phases.end(),
-                     [&](const Phase& phase) { return phase.has(kind); });
-}
-
 /// Of an element of C, and so of a product's matrices in all: each has as many bytes.
 std::size_t bytes_of(const Phase& phase) {
   return phase.type ? size_of(result_type(*phase.type)) : 0;
@@ -118,14 +113,14 @@ SoakWork::SoakWork(const WorkSettings& settings, Backend& backend, const MpiSess
   }
   Device& device = *backend.device;
   if (any_has(settings.phases, LoadKind::probes))
-    probes_ = make_probe_load(device, settings_of(FaultKind::product), {});
+    probes_ = make_probe_load(device, settings_.load, {});
   if (any_has(settings.phases, LoadKind::copies)) {
     CopySettings copies;
     if (device.kind() == BackendKind::cpu) copies.bytes = std::size_t{1} << 20;
-    copies_ = make_copy_load(device, settings_of(FaultKind::copy), copies);
+    copies_ = make_copy_load(device, settings_.load, copies);
   }
   if (any_has(settings.phases, LoadKind::collectives)) {
-    collectives_ = std::make_unique<CollectiveLoad>(settings_of(FaultKind::collective), backend);
+    collectives_ = std::make_unique<CollectiveLoad>(settings_.load, backend);
     // A transport allocates memory for its first operations; they count in the first window.
     first_collectives_ = collectives_->run(0, first_found_);
   }
@@ -149,20 +144,15 @@ std::unique_ptr<MemoryTest> SoakWork::make_memory() {
     memory.least_share = 0.95;
   memory.retention_s = settings_.retention_s;
   memory.free_share = free_share_;
-  return make_memory_test(*backend_.device, settings_of(FaultKind::memory), memory);
-}
-
-LoadSettings SoakWork::settings_of(FaultKind kind) const {
-  return {settings_.seed, settings_.fault == kind, settings_.stopped};
+  return make_memory_test(*backend_.device, settings_.load, memory);
 }
 
 std::unique_ptr<ProductLoad> SoakWork::make_products(const Phase& phase) {
   ProductSettings settings;
   settings.spec = product_spec(*phase.type, settings_.size);
   settings.algorithm = algorithms_[*phase.type];
-  settings.seed = derive_seed(settings_.seed, windows_);
-  settings.fault = settings_.fault;
-  settings.stopped = settings_.stopped;
+  settings.load = settings_.load;
+  settings.load.seed = derive_seed(settings_.load.seed, windows_);
   auto products = std::make_unique<ProductLoad>(settings, *backend_.device, jurors_);
   algorithms_[*phase.type] = products->algorithm();
   products->set_pulse(phase.pulse_hertz);

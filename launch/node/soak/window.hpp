@@ -24,14 +24,11 @@ namespace shakedown::node {
 
 // The loads of one rank, and a phase's work with them.
 
-/// What all loads are made with.
 struct WorkSettings {
   std::vector<Phase> phases;  // of all cycles: which loads there are
   std::int64_t size = 0;      // m and n of the products
-  std::uint64_t seed = 0;
-  std::optional<FaultKind> fault;  // of this rank
-  double retention_s = 10;         // that memory is left alone before it is verified
-  std::function<bool()> stopped;
+  LoadSettings load;          // of all loads
+  double retention_s = 10;    // that memory is left alone before it is verified
 };
 
 /// How much of a rank's memory the soak tested; exchanged between ranks. All 0 without that load.
@@ -101,7 +98,6 @@ class SoakWork {
   /// Nearly all memory that is left, but for the products.
   std::unique_ptr<MemoryTest> make_memory();
   Load& load_of(LoadKind kind) const;
-  LoadSettings settings_of(FaultKind kind) const;
 
   WorkSettings settings_;
   Backend& backend_;
