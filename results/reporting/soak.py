@@ -44,7 +44,7 @@ def sentences(summary):
     for run, record in ((run, record) for run in summary.runs for record in run.of("soak_summary")):
         for text in (proved(run, record), memory(record), probes(record), copies(record), rates(record), energy(record)):
             if text:
-                yield None, f"{text}."
+                yield f"{text}."
 
 
 def known(record, key):
