@@ -25,33 +25,11 @@ namespace {
 
 using Tests = std::vector<std::unique_ptr<RateTest>>;
 
-/// Those requested, else those that every rank's device has. Throws UsageError where a requested
-/// one is missing. Collective.
-std::vector<ProductType> agreed_types(const ComputeOptions& options, const Bench& bench) {
-  Json own = Json::array();
-  for (const ProductType type : product_types(bench.device())) own.push_back(name_of(type));
-  std::vector<std::vector<std::string>> all;
-  for (const std::string& names : bench.session.all_gather(json_text(own)))
-    all.push_back(Json::parse(names));
-  std::vector<ProductType> types;
-  for (const ProductType type : all_product_types()) {
-    const std::string name = name_of(type);
-    const auto lacks = std::ranges::find_if(
-        all, [&](const auto& names) { return std::ranges::count(names, name) == 0; });
-    const bool requested = std::ranges::count(options.types, name) != 0;
-    if (requested && lacks != all.end())
-      throw UsageError(fmt::format("--types {}: the device of rank {} has only {}", name,
-                                   lacks - all.begin(), fmt::join(*lacks, ", ")));
-    if (requested || (options.types.empty() && lacks == all.end())) types.push_back(type);
-  }
-  return types;
-}
-
 Tests make_tests(const ComputeOptions& options, const Bench& bench) {
   Tests tests;
   const BackendKind kind = bench.device().kind();
   if (options.has("products"))
-    for (const ProductType type : agreed_types(options, bench))
+    for (const ProductType type : choose_types(options.types, bench.device(), bench.session).types)
       tests.push_back(make_product_test(bench, product_spec(options, type, bench.unit)));
   const std::size_t bytes = buffer_bytes(options, kind);
   try {

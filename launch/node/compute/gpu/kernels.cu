@@ -1,5 +1,5 @@
 // Grid-stride loops over elements.
-#include "launch/node/compute/gpu/kernels.hpp"
+#include "launch/node/compute/gpu/product.hpp"
 
 #include <algorithm>
 #include <cstddef>
