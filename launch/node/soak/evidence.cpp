@@ -286,7 +286,7 @@ Mismatch mismatch_of(const Conclusion& conclusion, const Case& known) {
   mismatch.class_ = conclusion.class_;
   mismatch.cause = conclusion.cause;
   mismatch.action = conclusion.action;
-  mismatch.replay = to_json(capsule);
+  mismatch.replay = json_text(to_json(capsule));
   return mismatch;
 }
 

@@ -3,7 +3,6 @@
 
 #include <cstdint>
 #include <functional>
-#include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
 #include <vector>
@@ -61,7 +60,7 @@ struct Mismatch {
   std::optional<Class> class_ = Class::hardware;
   std::string cause;  // "sticks to SM 17", "sticks to the address", ...
   std::string action;
-  Json replay = Json::object();  // what --replay needs to repeat it; empty: it cannot
+  std::string replay;  // JSON, which --replay needs to repeat it; empty: it cannot
 
   /// Concludes what `placing` does; the cause begins with `before`.
   void place(const Placing& placing, const std::string& before) {
