@@ -5,7 +5,9 @@ traced to none of them, are INCONCLUSIVE."""
 import dataclasses
 import os
 
-from ... import places, records
+from reporting.soak import statement
+
+from ... import records
 from .. import stages
 from ..evidence import findings, inventory
 from ..ladder import isolation
@@ -147,7 +149,6 @@ class Judge:
 
     def statement(self, runs):
         """What the soak proves, in the report's words."""
-        statement = places.from_report("soak").statement
         found = {}
         for run in runs:
             if run.stage == "soak":
