@@ -284,7 +284,7 @@ Mismatch mismatch_of(const Conclusion& conclusion, const Case& known) {
   }
   mismatch.of_all = !one;
   mismatch.conclude(conclusion);
-  mismatch.replay = to_json(capsule);
+  mismatch.replay = json_text(to_json(capsule));
   return mismatch;
 }
 

@@ -264,7 +264,7 @@ class SoakRun {
     std::erase_if(time,
                   [](char c) { return c == '-' || c == ':'; });  // scp reads a colon as a host
     const std::string name = fmt::format("{}-rank{}-{}", time, incident.rank, incidents_.size());
-    Capsule capsule = capsule_of(mismatch.replay, "a mismatch");
+    Capsule capsule = capsule_of(Json::parse(mismatch.replay), "a mismatch");
     const RankIdentity& rank = ranks_[static_cast<std::size_t>(incident.rank)];
     capsule.circumstances = record_of(incident, rank);
     capsule.circumstances["model"] = rank.model;

@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <cstddef>
 
-#include "common/error.hpp"
+#include "common/ensure.hpp"
 #include "common/gpu/native.hpp"
 #include "launch/node/compute/product.hpp"
 #include "launch/node/compute/stream_kernels.hpp"
