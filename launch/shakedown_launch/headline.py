@@ -1,16 +1,14 @@
-"""The headline of results/report, which launch/mpi prints after bin/train and bin/compare, from their record."""
+"""The headline of results/report, which launch/mpi prints after bin/train, bin/compare and bin/soak, from their record."""
 
 import contextlib
 import os
 import re
-import sys
 import tempfile
 
-from . import places
 from .command import say
 
 RECORD = "SHAKEDOWN_RECORD"  # the programs' --record, where that is not given; set, the job's launcher reports
-PROGRAMS = ("train", "compare")
+PROGRAMS = ("train", "compare", "soak")
 USAGE = 2  # exit code
 
 
@@ -54,10 +52,8 @@ class Headline:
             self._temporary.close()
 
     def _print(self):
-        sys.path.insert(0, os.path.join(places.TREE, "results"))
         try:
-            from reporting.headline import text_of
-            text = text_of(self.path, self._start)
+            text = places.from_report("headline").text_of(self.path, self._start)
         except Exception as error:  # the job's own end counts
             say(f"no headline: {error}")
             return

@@ -8,7 +8,7 @@
 
 #include "common/error.hpp"
 #include "common/gpu/native.hpp"
-#include "launch/node/compute/gpu/kernels.hpp"
+#include "launch/node/compute/gpu/product.hpp"
 
 namespace shakedown::node::gpu {
 namespace {
