@@ -236,12 +236,8 @@ void add_step(Throughput& measured, const Engine& engine, const std::vector<doub
   const NetworkSettings& s = engine.settings().network;
   const FlopCount flop = flop_per_image(engine.model.network().layers(), s.image_size, s.classes);
   measured.tflops_per_rank = measured.images_per_s_per_rank * flop.training / 1e12;
-  if (const Fused fused = engine.model.network().fused(); fused.norms > 0) {
-    measured.fused = fused;
-    measured.fused->statistics = session.all_gather(fused.statistics)[first];
-    measured.fused->gradients = session.all_gather(fused.gradients)[first];
-    measured.fused->gram = session.all_gather(fused.gram)[first];
-  }
+  if (const Fused fused = engine.model.network().fused(); fused.norms > 0)
+    measured.fused = session.all_gather(fused)[first];
 }
 
 void add_memory(Throughput& measured, const Engine& engine, const Nvml* nvml,
@@ -289,7 +285,6 @@ Throughput measure_throughput(Engine& engine, BatchSource& batches, const Timing
   measured.step_ms = timed.step_ms;
   add_step(measured, engine, timed.step_ms, session);
   measured.input = over_ranks(timed.input, session);
-  measured.timed_s = highest(session.all_gather(sum(timed.step_ms) / 1e3));
   add_memory(measured, engine, nvml.get(), uuid, session);
   measured.graph = timed.graph_steps == settings.iterations;
   measured.grad_dtype = engine.step.exchanged_type();
