@@ -1,16 +1,14 @@
-"""The headline of results/report, which launch/mpi prints after bin/train and bin/compare, from their record."""
+"""The headline of results/report, which launch/mpi prints after bin/train, bin/compare and bin/soak, from their record."""
 
 import contextlib
 import os
 import re
-import sys
 import tempfile
 
-from . import places
 from .command import say
 
 RECORD = "SHAKEDOWN_RECORD"  # the programs' --record, where that is not given; set, the job's launcher reports
-PROGRAMS = ("train", "compare")
+PROGRAMS = ("train", "compare", "soak")
 USAGE = 2  # exit code
 
 
@@ -53,11 +51,17 @@ class Headline:
         if self._temporary:
             self._temporary.close()
 
+<<<<<<< HEAD
     def _print(self, code):
         sys.path.insert(0, os.path.join(places.TREE, "results"))
         try:
             from reporting.headline import text_of
             text = text_of(self.path, self._start, code)
+=======
+    def _print(self):
+        try:
+            text = places.from_report("headline").text_of(self.path, self._start)
+>>>>>>> main
         except Exception as error:  # the job's own end counts
             say(f"no headline: {error}")
             return

@@ -3,7 +3,7 @@ would help most, what is noise."""
 
 import pathlib
 
-from . import machine_tables, text, verdict, what_if, words
+from . import machine_tables, soak, text, verdict, what_if, words
 from .communication_tables import hidden_share
 from .intervals import distinct
 from .options import distinguish
@@ -16,12 +16,20 @@ SMALL = 0.01  # of a step: what is not worth a word on page one
 UNACCOUNTED = 0.5  # of a step: more says that something else ran
 
 
+<<<<<<< HEAD
 def text_of(path, start=0, code=0):
     """The headline of the runs that a file has from this byte on, of a job with this exit code, as launch/mpi
     prints it; empty where nothing was trained as nothing was to be."""
     runs = read_file(pathlib.Path(path), start)
     measured = any(run.of("step") or run.of("epoch") for run in runs)
     if not measured and code == 0:
+=======
+def text_of(path, start=0):
+    """The headline of the runs that a file has from this byte on, as launch/mpi prints it; empty where nothing
+    was trained or soaked."""
+    runs = read_file(pathlib.Path(path), start)
+    if not any(run.of("step") or run.of("epoch") or run.of("soak_summary") for run in runs):
+>>>>>>> main
         return ""
     distinguish(runs)
     outcome, reason, sentences = headline(Summary(runs))
@@ -38,7 +46,7 @@ def headline(summary):
     outcome = verdict.worst({one.outcome for one in found})
     reason = some(verdict.merged(found, without=outcome)) if found else verdict.passed(summary)
     sentences = [("Fastest", fastest(summary)), ("Where the time goes", time_goes(summary)),
-                 ("What would help most", helps(summary)), ("Noise", noise(summary))]
+                 ("What would help most", helps(summary)), ("Noise", noise(summary)), ("Soak", sentence(soak.statements(summary)))]
     return outcome, f"{reason}.", [
         (what, text) for what, text in sentences if text]
 

@@ -8,6 +8,7 @@ from typing import NamedTuple, Optional
 from .records import number
 
 RANGE, OF_MEDIAN, OF_MEAN = "range", "95 % interval of the median", "95 % interval of the mean"
+SCATTER, AS_OTHER = "two standard deviations of a sample", "as the measurements that it is compared with"
 
 NO_INTERVAL = ("the only run or epoch was recorded without an interval of images/s (0.1 recorded that of "
                "the median step)")
@@ -19,7 +20,7 @@ class Rate(NamedTuple):
     median: float
     low: Optional[float]
     high: Optional[float]
-    kind: str  # what low and high are: RANGE, OF_MEDIAN, OF_MEAN, or empty
+    kind: str  # what low and high are: one of the above, or empty
     samples: int
     values: tuple = ()  # of repetitions
 
@@ -38,6 +39,28 @@ def without_outliers(rate):
     spread = statistics.median(abs(value - rate.median) for value in rate.values)
     agreeing = [value for value in rate.values if not far(value)]
     return rate_of(agreeing), [value for value in rate.values if far(value)]
+
+
+# 99.5 % quantiles of Student's t, of one degree of freedom and more.
+STUDENT = (63.7, 9.92, 5.84, 4.60, 4.03, 3.71, 3.50, 3.36, 3.25, 3.17)
+
+
+def with_interval(rate, other):
+    """A rate; that of a single run may be as far off as one more repetition of what it is compared with (prediction
+    interval), whatever its own interval; without one, as a single one that it is compared with."""
+    if len(rate.values) > 1 or other.low is None or rate.low is not None and len(other.values) < 2:
+        return rate
+    share, n = max(other.high / other.median, other.median / other.low) - 1, len(other.values)
+    if n > 1:
+        t = STUDENT[min(n - 1, len(STUDENT)) - 1]
+        share = t * statistics.stdev(other.values) * math.sqrt(1 + 1 / n) / other.median
+    wide = scattered(rate.median, share, AS_OTHER)
+    return wide if rate.low is None or wide.high - wide.low > rate.high - rate.low else rate
+
+
+def scattered(value, share, kind=SCATTER):
+    """A single measurement that may be off by a share of it."""
+    return Rate(value, value, value / (1 + share), value * (1 + share), kind, 1)
 
 
 def median_interval(samples):

@@ -10,6 +10,8 @@ using namespace shakedown::judge;
 
 namespace {
 
+using judge::Random;  // not shakedown::Random
+
 /// A metric as a fleet is drawn from it: a good unit's samples, and how units differ.
 struct Model {
   Observation unit;  // whose samples amount to the figure's value
@@ -150,7 +152,7 @@ TEST_CASE("of 1,000 healthy fleets nobody is accused", "[judge]") {
   REQUIRE(!boards.empty());
   const References none(std::vector<Reference>{});
   constexpr std::size_t kSizes[] = {8, 8, 8, 8, 8, 128, 128, 128, 4096, 4096};
-  Random random(13);
+  judge::Random random(13);
   std::string accused;
   for (std::size_t i = 0; i < 1000; ++i) {
     const auto& [models, good] = boards[i / 10 % boards.size()];

@@ -11,6 +11,8 @@ using namespace shakedown::judge;
 
 namespace {
 
+using judge::Random;  // not shakedown::Random
+
 /// What a further look would have: its samples drawn anew, `r` slower.
 Observation look_at(const Observation& o, int look, double r, Random& random) {
   Observation drawn = o;

@@ -2,17 +2,15 @@
 
 import json
 import pathlib
-import sys
 import tempfile
 import unittest
 import unittest.mock
 
-TREE = pathlib.Path(__file__).resolve().parents[2]
-sys.path.insert(0, str(TREE / "launch"))
-from shakedown_launch.acceptance import stages  # noqa: E402
-from shakedown_launch.acceptance.campaign import campaign, progress  # noqa: E402
-from shakedown_launch.acceptance.judge import judge, program  # noqa: E402
-from shakedown_launch.acceptance.model import FAIL, INCONCLUSIVE, PASS, Facts, Node, Run, worst  # noqa: E402
+import tree  # noqa: F401 - what is imported below is in its folders
+from shakedown_launch.acceptance import stages
+from shakedown_launch.acceptance.campaign import campaign, progress
+from shakedown_launch.acceptance.judge import judge, program
+from shakedown_launch.acceptance.model import FAIL, INCONCLUSIVE, PASS, Facts, Node, Run, worst
 
 
 def run_of(stage, nodes, code=0, record="", **more):
@@ -22,7 +20,7 @@ def run_of(stage, nodes, code=0, record="", **more):
 
 
 class FakeFleet:
-    """`codes(task)`: how a job ends; `lost(task)`: the hosts lost in it."""
+    """`codes(task)`: how a job ends; `lost(task)`: the hosts lost in it, where there are some."""
 
     def __init__(self, nodes, codes=lambda task: 0, lost=lambda task: ()):
         self.nodes, self.tasks, self._codes, self._lost = list(nodes), [], codes, lost
@@ -35,7 +33,7 @@ class FakeFleet:
 
     def run(self, tasks, tick):
         self.tasks += tasks
-        return [run_of(task.stage, task.nodes, self._codes(task), round=task.round,
+        return [run_of(task.stage, task.nodes, 3 if self._lost(task) else self._codes(task), round=task.round,
                        lost=tuple((name, f"host {name} was lost") for name in self._lost(task)))
                 for task in tasks]
 

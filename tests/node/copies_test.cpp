@@ -1,7 +1,6 @@
 // Verified copies of every backend: sound ones pass, a flipped bit is found on its way.
 #include "launch/node/soak/transfer_load.hpp"
 
-#include "launch/node/soak/injected_faults.hpp"
 #include "tests/catch.hpp"
 #include "tests/support.hpp"
 
@@ -20,6 +19,7 @@ TEST_CASE("copies arrive as they were sent", "[copies][kernels]") {
   CHECK(count.checked == 9);
   CHECK(count.wrong == 0);
   CHECK(count.bytes == 9. * kSmall.bytes);
+  CHECK(copies->bytes() == std::array{3. * kSmall.bytes, 3. * kSmall.bytes, 3. * kSmall.bytes});
 }
 
 TEST_CASE("a bit flipped by a copy is found, and on which way", "[copies]") {

@@ -13,17 +13,6 @@ Placing placed(Attempts same, Attempts processors, Attempts addresses, Attempts 
   return place_error({same, processors, addresses, gpus}, "SM", 17);
 }
 
-/// Wrong by one processor, at every address.
-class BadProcessor final : public Retrial {
- public:
-  std::optional<bool> wrong(int processor, int address) override {
-    addresses.push_back(address);
-    if (processor == 9) return std::nullopt;
-    return processor == 3;
-  }
-  std::vector<int> addresses;
-};
-
 }  // namespace
 
 TEST_CASE("an error is placed by where it is seen again", "[placing]") {
@@ -67,13 +56,17 @@ TEST_CASE("no error passes, wherever it was placed", "[placing]") {
 }
 
 TEST_CASE("evidence counts what got to its processor", "[placing]") {
-  BadProcessor retrial;
+  std::vector<int> tried;
+  const Retrial retrial = [&](int processor, int address) {
+    tried.push_back(address);
+    return processor == 9 ? std::nullopt : std::optional(processor == 3);
+  };
   const std::vector<int> processors{3, 4, 9};
   const Evidence evidence = collect_evidence(retrial, 3, processors, 2, 10);
   CHECK(evidence.same == Attempts{10, 10});
   CHECK(evidence.other_processors == Attempts{5, 0});  // 9 is never reached
   CHECK(evidence.other_addresses == Attempts{10, 10});
-  CHECK(std::count(retrial.addresses.begin(), retrial.addresses.end(), 2) == 5);
+  CHECK(std::count(tried.begin(), tried.end(), 2) == 5);
 }
 
 }  // namespace shakedown::node

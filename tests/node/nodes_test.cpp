@@ -1,5 +1,5 @@
 // Findings about the nodes of a job: how many GPUs each has, its driver, and how they are printed.
-#include "launch/node/health/check/findings_table.hpp"
+#include "launch/node/health/rules/finding.hpp"
 
 #include <nlohmann/json.hpp>
 

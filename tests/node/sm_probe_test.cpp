@@ -4,7 +4,6 @@
 
 #include <algorithm>
 
-#include "launch/node/soak/injected_faults.hpp"
 #include "tests/catch.hpp"
 #include "tests/support.hpp"
 
@@ -77,7 +76,7 @@ TEST_CASE("a load of probes names and places a wrong processor", "[probe]") {
   const auto device = test::open_device(GENERATE(from_range(test::backends())));
   const bool faulty = GENERATE(false, true);
   LoadSettings load;
-  load.fault = faulty;
+  if (faulty) load.fault = FaultKind::product;
   ProbeSettings settings;
   settings.probe_ms = 0.1;
   settings.retrials = 2;
@@ -87,6 +86,8 @@ TEST_CASE("a load of probes names and places a wrong processor", "[probe]") {
   const LoadCount count = probes->run(0, found);
   CHECK(count.checked == processors.size());
   CHECK(count.wrong == (faulty ? 1 : 0));
+  CHECK(probes->times().reached == static_cast<double>(processors.size()));
+  CHECK(probes->times().slowest_ratio >= 1);
   REQUIRE(found.size() == (faulty ? 1 : 0));
   if (!faulty) return;
   CHECK(found[0].sm == processors.back());

@@ -146,19 +146,4 @@ TEST_CASE("a replay that differs on all of several devices blames none", "[soak]
   CHECK(outcomes({hash}) == Outcomes{{Scope::gpu, Outcome::fail}});
 }
 
-TEST_CASE("what a clean soak proves", "[soak]") {
-  CHECK(rate_bound(0.25) == Approx(12));
-  CHECK(std::isinf(rate_bound(0)));
-  const Work work{2.1e6, 0, 9.8e15, 0, 1.2e15, 0.25};
-  CHECK(statement_of(work, 0) ==
-        "0 wrong in 2.1e6 products, 9.8 PB of memory, 1.2 PB over links: rate below 12 per "
-        "GPU-hour at 95 %");
-  CHECK(statement_of(work, 3) == "3 wrong in 2.1e6 products, 9.8 PB of memory, 1.2 PB over links");
-  CHECK(statement_of({}, 0) == "nothing was checked");
-  CHECK(statement_of(work, 0, "rank").find("12 per rank-hour") != std::string::npos);
-  CHECK(statement_of({2.1e6, 0, 0, 0, 0, 0.25, 1.6e6}, 0) ==
-        "0 wrong in 2.1e6 products, of which 1.6e6 were compared only with themselves: rate below "
-        "12 per GPU-hour at 95 %");
-}
-
 }  // namespace shakedown::node

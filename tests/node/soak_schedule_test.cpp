@@ -6,7 +6,6 @@
 #include "common/nvml.hpp"
 #include "launch/node/compute/product.hpp"
 #include "launch/node/soak/evidence.hpp"
-#include "launch/node/soak/options.hpp"
 #include "launch/node/soak/product_load.hpp"
 #include "launch/node/soak/schedule.hpp"
 #include "launch/node/soak/tile_hash.hpp"
@@ -50,7 +49,7 @@ TEST_CASE("one GPU alone compares each batch of integers with the known answer",
   ProductSettings settings;
   settings.spec = {ProductType::fp32, 128, 128, 32};
   const auto wrong_from = [&](int batch, LoadCount& count) {
-    settings.fault = FaultKind::product;
+    settings.load.fault = FaultKind::product;
     settings.first_faulty = batch;
     ProductLoad load(settings, *device, test::session());
     std::vector<Mismatch> found;

@@ -5,7 +5,6 @@
 #include <cstddef>
 #include <functional>
 
-#include "common/error.hpp"
 #include "training/step/model_state.hpp"
 #include "training/step/step.hpp"
 
@@ -38,11 +37,6 @@ struct Engine {
 };
 
 // The device memory that a batch needs, by the plan, compared with what is free.
-
-/// Thrown on every rank.
-struct BatchTooLarge : OutOfMemory {
-  using OutOfMemory::OutOfMemory;
-};
 
 /// How many ranks share a device's memory: on the cpu backend those of a host, else one.
 int ranks_on_device(const Backend& backend, const MpiSession& ranks);

@@ -54,9 +54,9 @@ TEST_CASE("the end of a block is the same whichever centred tensors its sums are
     const int parts =
         fused ? gpu::conv_add_relu_backward({dz.memory.data(), w.memory.data(), kDepth},
                                             {dy.memory.data(), stride}, of, dsum.memory.data(),
-                                            centred, shape, type, floats_of(partials), rig.native())
+                                            centred, floats_of(partials), rig.on(shape, type))
               : gpu::add_relu_backward(dsum.memory.data(), {dy.memory.data(), stride}, of, centred,
-                                       shape, type, floats_of(partials), rig.native());
+                                       floats_of(partials), rig.on(shape, type));
     const Buffer total = rig.floats(3 * channels);
     gpu::sum_partials(floats_of(partials), parts, (1 + count) * shape.c, floats_of(total),
                       rig.native());
@@ -106,9 +106,9 @@ TEST_CASE("the gradient at the end of a block on wgmma is what it is on mma.sync
     const Buffer partials = rig.floats(gpu::reduction_scratch(shape, type, 1));
     const int parts =
         wide ? gpu::wide_conv_add_relu_backward(product, dy.memory.data(), of, dsum.memory.data(),
-                                                shape, type, floats_of(partials), rig.native())
+                                                floats_of(partials), rig.on(shape, type))
              : gpu::conv_add_relu_backward(product, {dy.memory.data(), 1}, of, dsum.memory.data(),
-                                           {}, shape, type, floats_of(partials), rig.native());
+                                           {}, floats_of(partials), rig.on(shape, type));
     const Buffer total = rig.floats(channels);
     gpu::sum_partials(floats_of(partials), parts, shape.c, floats_of(total), rig.native());
     return std::pair(rig.get(dsum.memory.view(type)),

@@ -40,6 +40,9 @@ class KernelRig {
     return made;
   }
   cudaStream_t native() const { return gpu::native(*stream); }
+  gpu::Launch on(const ActivationShape& shape, DataType type) const {
+    return {shape, type, native()};
+  }
 
   std::unique_ptr<Device> device;
   std::unique_ptr<Stream> stream;
