@@ -5,6 +5,7 @@ import os
 import re
 import tempfile
 
+from . import places
 from .command import say
 
 RECORD = "SHAKEDOWN_RECORD"  # the programs' --record, where that is not given; set, the job's launcher reports
@@ -51,17 +52,9 @@ class Headline:
         if self._temporary:
             self._temporary.close()
 
-<<<<<<< HEAD
     def _print(self, code):
-        sys.path.insert(0, os.path.join(places.TREE, "results"))
         try:
-            from reporting.headline import text_of
-            text = text_of(self.path, self._start, code)
-=======
-    def _print(self):
-        try:
-            text = places.from_report("headline").text_of(self.path, self._start)
->>>>>>> main
+            text = places.from_report("headline").text_of(self.path, self._start, code)
         except Exception as error:  # the job's own end counts
             say(f"no headline: {error}")
             return

@@ -16,26 +16,19 @@ SMALL = 0.01  # of a step: what is not worth a word on page one
 UNACCOUNTED = 0.5  # of a step: more says that something else ran
 
 
-<<<<<<< HEAD
 def text_of(path, start=0, code=0):
     """The headline of the runs that a file has from this byte on, of a job with this exit code, as launch/mpi
-    prints it; empty where nothing was trained as nothing was to be."""
+    prints it; empty where nothing was trained or soaked, as nothing was to be."""
     runs = read_file(pathlib.Path(path), start)
-    measured = any(run.of("step") or run.of("epoch") for run in runs)
+    measured = any(run.of("step") or run.of("epoch") or run.of("soak_summary") for run in runs)
     if not measured and code == 0:
-=======
-def text_of(path, start=0):
-    """The headline of the runs that a file has from this byte on, as launch/mpi prints it; empty where nothing
-    was trained or soaked."""
-    runs = read_file(pathlib.Path(path), start)
-    if not any(run.of("step") or run.of("epoch") or run.of("soak_summary") for run in runs):
->>>>>>> main
         return ""
     distinguish(runs)
     outcome, reason, sentences = headline(Summary(runs))
     if not measured and not any(run.of("verdict") for run in runs):
         outcome = verdict.worst({outcome, verdict.INCONCLUSIVE})
-        reason = f"no step was measured: the job ended with exit code {code}; " \
+        what = "load" if any(run.header.get("program") == "soak" for run in runs) else "step"
+        reason = f"no {what} was measured: the job ended with exit code {code}; " \
                  f"{reason if runs else 'nothing was recorded.'}"
     return text.verdict_text(outcome, reason, sentences, text.terminal_width())
 

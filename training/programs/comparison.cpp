@@ -191,17 +191,14 @@ void complete(Result& result, const std::vector<Result>& all, std::size_t index,
   round.breakdown = break_down(round.profile, alike ? &none->rounds[index].profile.steps : nullptr);
 }
 
-/// The strategy's transfers, where the model of results/report knows what they cost: ranks have a
-/// common step, and no kernels of their own exchange.
-std::vector<std::string> transfers_of(const StrategyOptions& options) {
-  std::vector<std::string> names;
-  for (const Transfer& transfer : find_strategy(options.strategy).transfers)
-    names.push_back(text_of(transfer));
-  return names;
-}
-bool is_modelled(const StrategyOptions& options) {
+/// The strategy's transfers; null but where the model of results/report knows what they cost: ranks
+/// have a common step, and no kernels of their own exchange.
+Json transfers_of(const StrategyOptions& options) {
   const StrategyEntry& entry = find_strategy(options.strategy);
-  return entry.synchronous() && !entry.peers && options.norm_stats != "broadcast";
+  if (!entry.synchronous() || entry.peers || options.norm_stats == "broadcast") return {};
+  Json names = Json::array();
+  for (const Transfer& transfer : entry.transfers) names.push_back(text_of(transfer));
+  return names;
 }
 
 /// Of a finished round's traces, which every rank has of all ranks, only the steps are looked at
@@ -230,8 +227,9 @@ void finish_round(std::vector<Result>& results, std::size_t index, const Job& jo
                                      {"efficiency_vs_single", round.efficiency_vs_single},
                                      {"speedup_vs_plain", round.speedup_vs_plain}})
       if (ratio) step[key] = *ratio;
-    const StrategyOptions& options = result.configuration.options.strategy;
-    if (is_modelled(options)) step["transfers"] = transfers_of(options);
+    if (const Json transfers = transfers_of(result.configuration.options.strategy);
+        !transfers.is_null())
+      step["transfers"] = transfers;
     write("step", step);
     if (index == 0 && result.inputs && !result.inputs->links.ring.empty()) {
       write("ready", record_of(*result.inputs));

@@ -23,10 +23,6 @@ double elapsed_s(Clock::time_point start) {
   return std::chrono::duration<double>(Clock::now() - start).count();
 }
 
-double highest(const std::vector<double>& values) {
-  return *std::max_element(values.begin(), values.end());
-}
-
 /// In a column of nine characters.
 std::string text_of_loss(double loss) {
   if (std::isnan(loss)) return "nan";  // of either sign
@@ -181,7 +177,8 @@ class Training {
     trained.input = over_ranks(at_.input, run_.session);
     const StepScalars scalars = model.read_scalars();
     if (run_.engine.settings().optimizer.needs_norms()) trained.grad_norm = scalars.grad_norm;
-    trained.skipped_steps = static_cast<int>(highest(run_.session.all_gather(scalars.skipped)));
+    trained.skipped_steps =
+        static_cast<int>(std::ranges::max(run_.session.all_gather(scalars.skipped)));
     if (run_.data != nullptr) trained.bad_images = run_.data->bad_count();
     trained.peak_memory_bytes =
         run_.session.all_gather(static_cast<double>(model.device().peak_allocated_bytes()));
