@@ -41,21 +41,21 @@ class Headline:
         return {RECORD: self.path if self._shown else ""}
 
     def show(self, code):
-        """After the job, whatever its exit code but that of a usage error. A program that recorded nothing, as
-        with --help or --describe, has nothing to report."""
+        """After the job, whatever its exit code but that of a usage error. A program that recorded nothing and
+        passed, as with --help or --describe, has nothing to report; one that failed measured nothing."""
         if self._shown and code != USAGE:
             if os.path.isfile(self.path):
-                if os.path.getsize(self.path) > self._start:
-                    self._print()
+                if code or os.path.getsize(self.path) > self._start:
+                    self._print(code)
             elif self._kept and self._host:
                 say(f"record: {self._host}:{self._kept}", print)
         if self._temporary:
             self._temporary.close()
 
-    def _print(self):
+    def _print(self, code):
         try:
             from reporting.headline import text_of
-            text = text_of(self.path, self._start)
+            text = text_of(self.path, self._start, code)
         except Exception as error:  # the job's own end counts
             say(f"no headline: {error}")
             return

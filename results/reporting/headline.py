@@ -16,14 +16,21 @@ SMALL = 0.01  # of a step: what is not worth a word on page one
 UNACCOUNTED = 0.5  # of a step: more says that something else ran
 
 
-def text_of(path, start=0):
-    """The headline of the runs that a file has from this byte on, as launch/mpi prints it; empty where nothing
-    was trained or soaked."""
+def text_of(path, start=0, code=0):
+    """The headline of the runs that a file has from this byte on, of a job with this exit code, as launch/mpi
+    prints it; empty where nothing was trained or soaked, as nothing was to be."""
     runs = read_file(pathlib.Path(path), start)
-    if not any(run.of("step") or run.of("epoch") or run.of("soak_summary") for run in runs):
+    measured = any(run.of("step") or run.of("epoch") or run.of("soak_summary") for run in runs)
+    if not measured and code == 0:
         return ""
     distinguish(runs)
-    return text.verdict_text(*headline(Summary(runs)), text.terminal_width())
+    outcome, reason, sentences = headline(Summary(runs))
+    if not measured and not any(run.of("verdict") for run in runs):
+        outcome = verdict.worst({outcome, verdict.INCONCLUSIVE})
+        what = "load" if any(run.header.get("program") == "soak" for run in runs) else "step"
+        reason = f"no {what} was measured: the job ended with exit code {code}; " \
+                 f"{reason if runs else 'nothing was recorded.'}"
+    return text.verdict_text(outcome, reason, sentences, text.terminal_width())
 
 
 def headline(summary):

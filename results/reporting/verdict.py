@@ -5,7 +5,7 @@ from typing import NamedTuple, Optional
 
 from . import words
 from .intervals import distinct
-from .records import Run, number, text
+from .records import Run, number, text, texts
 from .summary import ranked
 from .trainings import STOPPED, exit_code, restarts_of
 
@@ -88,6 +88,9 @@ def of_runs(summary):
                     f"{words.count(len(wrong), f'{kind} record')}", run=run))
         if run.end is None:
             cut = f"; its last line, {run.cut_at}, is cut off" if run.cut_at else ""
+            cut += "".join(f"; no answer from rank {rank} on {host}" for record in run.of("failure")
+                           if isinstance(record.get("ranks"), list)
+                           for rank, host in zip(record["ranks"], texts(record, "hosts")))
             found.append(Verdict(
                 INCONCLUSIVE, "job", "", f"crashed: no end record{cut}; what it recorded before "
                 f"({words.count(len(run.records), 'record')}) is used", run=run))

@@ -57,8 +57,24 @@ class AfterAJob(unittest.TestCase):
             self.assertNotIn(path, text)
             self.assertFalse(os.path.exists(path))  # without --record it was a temporary file
 
+    def test_a_job_that_ends_before_its_first_step_is_inconclusive_and_says_why(self):
+        silent = {"kind": "failure", "check": "no-answer", "ranks": [1], "hosts": ["n2"]}
+        for code, written, why in (
+                (137, "", "exit code 137; nothing was recorded."),
+                (137, lines(HEAD), "exit code 137; job train: crashed: no end record"),
+                (4, lines(HEAD, silent), "no answer from rank 1 on n2"),
+                (5, lines(HEAD, {"kind": "end", "exit_code": 5, "elapsed_s": 7}), "stopped by a signal after 7 s")):
+            said = " ".join(self.shown(Headline(["train"]), code, written).split())
+            self.assertIn("Verdict: INCONCLUSIVE - Reason: no step was measured: the job ended with", said)
+            self.assertIn(why, said)
+        said = " ".join(self.shown(Headline(["train"]), 1, lines(HEAD, {"kind": "end", "exit_code": 1})).split())
+        self.assertIn("Verdict: FAIL - Reason: no step was measured: ", said)
+        wrong = {"kind": "verdict", "verdict": "FAIL", "scope": "operation", "name": "broadcast", "cause": "wrong"}
+        said = self.shown(Headline(["train"]), 1, lines(HEAD, wrong, {"kind": "end", "exit_code": 1}))  # --self-test
+        self.assertIn("Verdict: FAIL\n- Reason: operation broadcast: wrong", said)
+
     def test_where_nothing_was_trained_only_how_to_report_is_printed(self):
-        self.assertEqual(self.shown(Headline(["train"]), written=lines(HEAD)),
+        self.assertEqual(self.shown(Headline(["train"]), written=lines(HEAD, {"kind": "end", "exit_code": 0})),
                          "report: --record FILE keeps what results/report reads\n")
         broken = self.shown(Headline(["train"]), written="oops\n")
         self.assertIn("no headline: ", broken)

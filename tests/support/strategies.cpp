@@ -32,6 +32,17 @@ EngineSettings settings_of(Precision precision, const std::string& strategy) {
   return settings;
 }
 
+EngineSettings small_settings(const std::string& strategy) {
+  EngineSettings settings;
+  settings.network.architecture = {"resnet6", false, {1, 1, 0, 0}};
+  settings.network.batch_size = 4;
+  settings.network.image_size = 32;
+  settings.network.classes = kClasses;
+  settings.network.tuning.autotune = false;
+  settings.strategy.strategy = strategy;
+  return settings;
+}
+
 void load(Network& network, int shard, int step) {
   const auto seed = static_cast<std::uint64_t>(1000 * (step + 1) + shard);
   std::vector<std::int32_t> labels;

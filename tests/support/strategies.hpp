@@ -27,6 +27,9 @@ std::vector<Case> cases();
 
 training::EngineSettings settings_of(Precision precision, const std::string& strategy);
 
+/// Of a network smaller than any known.
+training::EngineSettings small_settings(const std::string& strategy);
+
 /// Batch of a shard in a step: the same wherever it is computed.
 void load(Network& network, int shard, int step);
 

@@ -16,14 +16,8 @@ namespace shakedown::training {
 namespace {
 
 EngineSettings small_settings(const std::string& strategy, const std::string& optimizer) {
-  EngineSettings settings;
-  settings.network.architecture = {"resnet6", false, {1, 1, 0, 0}};
-  settings.network.batch_size = 4;
-  settings.network.image_size = 32;
-  settings.network.classes = 10;
-  settings.network.tuning.autotune = false;
+  EngineSettings settings = test::small_settings(strategy);
   settings.network.tuning.deterministic = true;
-  settings.strategy.strategy = strategy;
   settings.optimizer.optimizer = optimizer;
   settings.optimizer.learning_rate = 0.01;
   return settings;

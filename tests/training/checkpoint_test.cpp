@@ -14,7 +14,6 @@
 #include "tests/support/file_limit.hpp"
 #include "training/checkpoint/checkpoint_file.hpp"
 #include "training/checkpoint/checkpoints.hpp"
-#include "training/programs/records.hpp"
 #include "training/programs/run.hpp"
 
 namespace {
@@ -72,7 +71,7 @@ Checkpoint checkpoint_at(long update) {
   checkpoint.state.ranks[1].scalars = {0.1F, 512, 1, 41, 2, 30};
   checkpoint.state.ranks[1].scalars.grad_norm = 1.5F;
   checkpoint.state.ranks[1].metrics = {NAN, 5, 9, 10};
-  checkpoint.state.ranks[1].input = {1, {2, 3, 4, 5}, 6, 7, 8, 9};
+  checkpoint.state.ranks[1].input = {{2, 3, 4, 5}, 1, 6, 7, 8, 9};
   checkpoint.state.bad_images = {3, 1234567};
   checkpoint.tensors = {{"conv1.weight", {2, 2}, {1, 2, 3, 1.0F / 3}},
                         {"bn1.num_batches_tracked", {}, {}, {43}},
@@ -109,7 +108,7 @@ TEST_CASE("a checkpoint is read as it was written", "[checkpoint]") {
   CHECK(state.ranks[1].scalars.finite == 1);
   CHECK(state.ranks[1].scalars.grad_norm == 1.5F);
   CHECK(std::isnan(state.ranks[1].metrics.loss_sum));
-  CHECK(state.ranks[1].input.stages.augment_s == 5);
+  CHECK(state.ranks[1].input.augment_s == 5);
   CHECK(state.ranks[1].input.device_images == 9);
   CHECK(state.bad_images == std::vector<std::size_t>{3, 1234567});
   REQUIRE(found->checkpoint.tensors.size() == 3);
@@ -269,13 +268,27 @@ TEST_CASE("another training does not continue", "[checkpoint]") {
                        {{"--epochs", "4"}, {"--workers", "2"}}};
   CHECK(check_continues(saved, saved, "f").empty());
   RunFacts now = saved;
-  now.options[0].second = "8";
+  now.options["--epochs"] = "8";
   CHECK(check_continues(saved, now, "f") == std::vector<std::string>{"--epochs 8 (was 4)"});
-  now.fixed[0].second = "1";
-  now.fixed[1].second = "32";
+  now.fixed["--seed"] = "1";
+  now.fixed["global batch"] = "32";
   CHECK_THROWS_WITH(check_continues(saved, now, "f"),
                     ContainsSubstring("--resume f: ") && ContainsSubstring("--seed 1 (was 0)") &&
                         ContainsSubstring("global batch 32 (was 16)"));
+}
+
+TEST_CASE("options of a checkpoint of version 0.2 are compared by the names that they have now",
+          "[checkpoint]") {
+  const RunFacts now{{}, {{"--lr-warmup", "5.0"}, {"--norm-stats", "first"}}};
+  RunFacts saved{
+      {},
+      {{"--lr-warmup-epochs", "5.0"}, {"--norm-stats", "first"}, {"--broadcast-buffers", "false"}}};
+  CHECK(check_continues(saved, now, "f").empty());
+  saved.options["--lr-warmup-epochs"] = "0.0";
+  saved.options["--broadcast-buffers"] = "true";
+  CHECK(
+      check_continues(saved, now, "f") ==
+      std::vector<std::string>{"--lr-warmup 5.0 (was 0.0)", "--norm-stats first (was broadcast)"});
 }
 
 TEST_CASE("--decoder auto is the checkpoint's where a training continues", "[checkpoint]") {
@@ -292,7 +305,7 @@ TEST_CASE("--decoder auto is the checkpoint's where a training continues", "[che
   };
   CHECK(decoder_with(folder.path(), "auto") == "auto");
   Checkpoint checkpoint = checkpoint_at(1);
-  checkpoint.state.facts.fixed.emplace_back("--decoder", "nvjpeg");
+  checkpoint.state.facts.fixed["--decoder"] = "nvjpeg";
   for (int i = 0; i < 2; ++i) write_checkpoint(folder.path(), kLatest, checkpoint);
   CHECK(decoder_with(folder.path(), "auto") == "nvjpeg");
   const std::string latest = checkpoint_path(folder.path(), kLatest);

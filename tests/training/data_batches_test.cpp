@@ -37,8 +37,8 @@ TEST_CASE("batches come to the device as the loader made them", "[loader]") {
   CHECK(rig.epoch(1) == expected);
   const InputTimes times = rig.batches->times() - before;
   CHECK(times.images >= 30);
-  CHECK(times.stages.decode_s > 0);
-  CHECK(times.stages.open_s > 0);
+  CHECK(times.decode_s > 0);
+  CHECK(times.open_s > 0);
   CHECK(times.copy_s >= 0.001 * static_cast<double>(expected.size() - 2));
   CHECK(times.device_images == 0);
   rig.batches->start_epoch(2);  // and the source goes with the epoch just begun

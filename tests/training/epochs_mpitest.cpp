@@ -9,21 +9,11 @@
 #include "resnet/tensor_file.hpp"
 #include "tests/catch.hpp"
 #include "tests/support.hpp"
+#include "tests/support/strategies.hpp"
 #include "training/measure/throughput.hpp"
 
 namespace shakedown::training {
 namespace {
-
-EngineSettings small_settings(const std::string& strategy) {
-  EngineSettings settings;
-  settings.network.architecture = {"resnet6", false, {1, 1, 0, 0}};  // smaller than any known
-  settings.network.batch_size = 4;
-  settings.network.image_size = 32;
-  settings.network.classes = 10;
-  settings.network.tuning.autotune = false;
-  settings.strategy.strategy = strategy;
-  return settings;
-}
 
 /// Epochs of one batch.
 class OneBatch final : public BatchSource {
@@ -41,22 +31,31 @@ class OneBatch final : public BatchSource {
   int given_ = 0;
 };
 
+/// Trains on these for some epochs.
+void train(Engine& engine, BatchSource& batches, BatchSource* validation, int epochs) {
+  Record record("");
+  Identity identity;
+  identity.strategy = engine.settings().strategy.strategy;
+  TrainOptions options;
+  options.epochs = epochs;
+  options.optimizer.learning_rate = 0.01;
+  train_epochs({options, engine, batches, identity, test::session(), record}, 1, validation);
+}
+
 }  // namespace
 
 TEST_CASE("validation uses no device memory in addition to the plan's", "[epochs]") {
   const MpiSession& session = test::session();
   Backend backend = test::open_backend_of(test::backends().front());
-  Engine engine(small_settings("none"), backend);  // each rank has weights of its own to put aside
+  Engine engine(test::small_settings("none"),
+                backend);  // each rank has weights of its own to put aside
   engine.allocate(session.local_size());
   OneBatch training(engine);
   OneBatch validation(engine);
-  Record record("");
   const std::vector<float> start = engine.model.master_weights();
   engine.device().restart_peak();
   const std::size_t planned = engine.device().allocated_bytes();
-  Identity identity;
-  identity.strategy = "none";
-  train_epochs({engine, training, identity, session, record}, 1, &validation, {1, 0.01, {}});
+  train(engine, training, &validation, 1);
   CHECK(engine.device().peak_allocated_bytes() == planned);
   CHECK(engine.model.master_weights() != start);
 }
@@ -64,7 +63,7 @@ TEST_CASE("validation uses no device memory in addition to the plan's", "[epochs
 TEST_CASE("rank 0 alone reads the weights to start from, once", "[epochs]") {
   const MpiSession& session = test::session();
   Backend backend = test::open_backend_of(test::backends().front());
-  EngineSettings settings = small_settings("ddp");
+  EngineSettings settings = test::small_settings("ddp");
   settings.seed = 1;
   const std::string name = "epochs_test." + std::to_string(getpid()) + ".safetensors";
   const std::string file = (std::filesystem::temp_directory_path() / name).string();
@@ -73,15 +72,12 @@ TEST_CASE("rank 0 alone reads the weights to start from, once", "[epochs]") {
     Engine engine(settings, backend);
     engine.allocate(session.local_size());
     OneBatch training(engine);
-    Record record("");
-    Identity identity;
-    identity.strategy = "ddp";
-    train_epochs({engine, training, identity, session, record}, 1, nullptr, {3, 0.01, {}});
+    train(engine, training, nullptr, 3);
     saved = engine.model.state();
   }
   if (session.is_root()) write_safetensors({"--save", file}, saved);
   settings.seed = 2;
-  settings.weights_file = session.is_root() ? file : "/nowhere";
+  settings.model.weights = session.is_root() ? file : "/nowhere";
   Engine engine(settings, backend);
   engine.allocate(session.local_size());
   std::filesystem::remove(file);
@@ -99,7 +95,7 @@ TEST_CASE("rank 0 alone reads the weights to start from, once", "[epochs]") {
 
 TEST_CASE("statistics of other weights have no average", "[epochs]") {
   Backend backend = test::open_backend_of(test::backends().front());
-  EngineSettings settings = small_settings("none");
+  EngineSettings settings = test::small_settings("none");
   settings.strategy.norm_stats = "average";
   if (test::session().world_size() == 1) {
     CHECK_NOTHROW(Engine(settings, backend));
@@ -116,7 +112,7 @@ TEST_CASE("a weight that is not a number is named, with its rank", "[epochs]") {
   Backend backend = test::open_backend_of(test::backends().front());
   for (const char* strategy : {"none", "zero1"}) {
     CAPTURE(strategy);
-    Engine engine(small_settings(strategy), backend);
+    Engine engine(test::small_settings(strategy), backend);
     engine.allocate(session.local_size());
     CHECK_NOTHROW(check_weights(engine, session, "here"));
     std::vector<float> weights = engine.model.master_weights();

@@ -14,6 +14,7 @@
 #include "tests/catch.hpp"
 #include "tests/support.hpp"
 #include "tests/support/file_limit.hpp"
+#include "tests/support/strategies.hpp"
 #include "training/checkpoint/checkpoint_file.hpp"
 #include "training/programs/epochs.hpp"
 
@@ -26,14 +27,8 @@ constexpr long kUpdates = 3;            // per epoch
 constexpr long kValidationBatches = 8;  // more than the steps from a signal to its effect
 
 EngineSettings small_settings(const std::string& strategy) {
-  EngineSettings settings;
-  settings.network.architecture = {"resnet6", false, {1, 1, 0, 0}};
-  settings.network.batch_size = 4;
-  settings.network.image_size = 32;
-  settings.network.classes = 10;
-  settings.network.tuning.autotune = false;
+  EngineSettings settings = test::small_settings(strategy);
   settings.network.tuning.deterministic = true;
-  settings.strategy.strategy = strategy;
   settings.optimizer.clip_grad_norm = 1;  // needs the norm
   return settings;
 }
@@ -135,12 +130,13 @@ class Trainings {
     Identity identity;
     identity.strategy = settings_.strategy.strategy;
     Outcome outcome;
-    EpochSettings epochs{epoch_count, 0.01, {}};
-    epochs.checkpoints.options.dir = dir(name);
-    epochs.checkpoints.options.minutes = minutes;
-    epochs.checkpoints.bad_images = bad;
-    outcome.end =
-        train_epochs({engine, *training, identity, session, record}, kUpdates, &validation, epochs);
+    TrainOptions options;
+    options.epochs = epoch_count;
+    options.optimizer.learning_rate = 0.01;
+    options.checkpoints.dir = dir(name);
+    options.checkpoints.minutes = minutes;
+    outcome.end = train_epochs({options, engine, *training, identity, session, record}, kUpdates,
+                               &validation, {options.checkpoints, {}, {}, bad});
     std::ifstream lines(recorded);
     for (std::string line; std::getline(lines, line);)
       if (const Json written = Json::parse(line); written["kind"] == "epoch")

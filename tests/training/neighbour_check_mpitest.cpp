@@ -91,31 +91,6 @@ void check_equal(const Trained& a, const Trained& b) {
   }
 }
 
-/// On one rank, what backward computes or what is hashed has a wrong bit.
-class WrongOn final : public NeighbourCheck {
- public:
-  WrongOn(Engine& engine, int rank, FaultKind kind)
-      : NeighbourCheck(engine),
-        engine_(engine),
-        is_wrong_(engine.world().rank() == rank),
-        kind_(kind) {}
-
- protected:
-  void computed(View gradients) override {
-    if (!is_wrong_ || kind_ != FaultKind::product) return;
-    engine_.finish();
-    flip_bit(engine_.device(), gradients, 0, 0);
-  }
-  void hashed(Hashes& hashes) override {
-    if (is_wrong_ && kind_ == FaultKind::hash) hashes[2] ^= 1;
-  }
-
- private:
-  Engine& engine_;
-  bool is_wrong_;
-  FaultKind kind_;
-};
-
 std::string refusal(const EngineSettings& settings) {
   Rig rig(settings);
   try {
@@ -152,7 +127,7 @@ TEST_CASE("a wrong bit or hash is found, and the rank named", "[neighbour]") {
                                         rig.engine.settings().network,
                                         static_cast<std::uint64_t>(test::session().rank()));
   REQUIRE(batches->load_next(rig.engine.model.network()));
-  WrongOn check(rig.engine, 1, fault);
+  NeighbourCheck check(rig.engine, Fault{.kind = fault, .rank = 1});
   const auto disputes = check.disputes();
   REQUIRE(disputes.size() == static_cast<std::size_t>(std::min(ranks, 3)));
   for (const Dispute& dispute : disputes) {

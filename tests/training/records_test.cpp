@@ -1,4 +1,4 @@
-#include "training/programs/records.hpp"
+#include "training/measure/records.hpp"
 
 #include <unistd.h>
 
@@ -8,6 +8,7 @@
 #include "common/text_table.hpp"
 #include "tests/catch.hpp"
 #include "training/measure/throughput.hpp"
+#include "training/programs/epochs.hpp"
 
 namespace shakedown::training {
 namespace {

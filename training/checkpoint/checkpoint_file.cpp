@@ -207,85 +207,32 @@ std::string set_aside(const std::string& dir) {
   return path;
 }
 
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(TrainingPosition, epoch, update, images, seconds, skipped_before,
+                                   best_top1)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(InputTimes, stall_s, open_s, read_s, decode_s, augment_s, copy_s,
+                                   device_decode_s, images, device_images)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(StepScalars, learning_rate, loss_scale, updates, skipped,
+                                   since_rescale, grad_norm)
+
 namespace {
 
-/// JSON has no numbers that are not finite: they are null.
-double number_of(const Json& json) { return json.is_null() ? NAN : json.get<double>(); }
-
-Json json_of(const TrainingPosition& p) {
-  return {{"epoch", p.epoch},
-          {"update", p.update},
-          {"images", p.images},
-          {"seconds", p.seconds},
-          {"skipped_before", p.skipped_before},
-          {"best_top1", p.best_top1}};
-}
-
-TrainingPosition position_of(const Json& json) {
-  return {json.at("epoch"),   json.at("update"),         json.at("images"),
-          json.at("seconds"), json.at("skipped_before"), json.at("best_top1")};
-}
-
-Json json_of(const InputTimes& input) {
-  return {{"stall_s", input.stall_s},
-          {"open_s", input.stages.open_s},
-          {"read_s", input.stages.read_s},
-          {"decode_s", input.stages.decode_s},
-          {"augment_s", input.stages.augment_s},
-          {"copy_s", input.copy_s},
-          {"device_decode_s", input.device_decode_s},
-          {"images", input.images},
-          {"device_images", input.device_images}};
-}
-
-InputTimes input_of(const Json& json) {
-  return {json.at("stall_s"),
-          {json.at("open_s"), json.at("read_s"), json.at("decode_s"), json.at("augment_s")},
-          json.at("copy_s"),
-          json.at("device_decode_s"),
-          json.at("images"),
-          json.at("device_images")};
-}
-
-Json json_of(const RankNumbers& rank) {
-  const auto& [scalars, metrics, input] = rank;
-  return {{"learning_rate", scalars.learning_rate},
-          {"loss_scale", scalars.loss_scale},
-          {"updates", scalars.updates},
-          {"skipped", scalars.skipped},
-          {"since_rescale", scalars.since_rescale},
-          {"grad_norm", scalars.grad_norm},
-          {"loss_sum", metrics.loss_sum},
-          {"top1", metrics.top1},
-          {"top5", metrics.top5},
-          {"samples", metrics.samples},
-          {"input", json_of(input)}};
-}
-
-RankNumbers rank_of(const Json& json) {
-  RankNumbers rank;
-  rank.scalars.learning_rate = json.at("learning_rate");
-  rank.scalars.loss_scale = json.at("loss_scale");
-  rank.scalars.updates = json.at("updates");
-  rank.scalars.skipped = json.at("skipped");
-  rank.scalars.since_rescale = json.at("since_rescale");
-  rank.scalars.grad_norm = static_cast<float>(number_of(json.at("grad_norm")));
-  rank.metrics = {number_of(json.at("loss_sum")), json.at("top1"), json.at("top5"),
-                  json.at("samples")};
-  rank.input = input_of(json.at("input"));
-  return rank;
-}
-
-Json json_of(const std::vector<std::pair<std::string, std::string>>& texts) {
-  Json json = Json::object();
-  for (const auto& [name, text] : texts) json[name] = text;
+nlohmann::json json_of(const RankNumbers& rank) {
+  const Metrics& metrics = rank.metrics;
+  nlohmann::json json = rank.scalars;
+  json.update({{"loss_sum", metrics.loss_sum},
+               {"top1", metrics.top1},
+               {"top5", metrics.top5},
+               {"samples", metrics.samples},
+               {"input", rank.input}});
   return json;
 }
 
-std::vector<std::pair<std::string, std::string>> texts_of(const Json& json) {
-  std::vector<std::pair<std::string, std::string>> texts;
-  for (const auto& [name, text] : json.items()) texts.emplace_back(name, text);
-  return texts;
+RankNumbers rank_of(nlohmann::json json) {
+  for (const char* key : {"grad_norm", "loss_sum"})  // JSON has only finite numbers
+    if (json.at(key).is_null()) json[key] = NAN;
+  return {json,
+          {json.at("loss_sum"), json.at("top1"), json.at("top5"), json.at("samples")},
+          json.at("input")};
 }
 
 class Hash {
@@ -308,29 +255,23 @@ class Hash {
 }  // namespace
 
 std::string text_of(const CheckpointState& state) {
-  Json json{{"position", json_of(state.position)},
-            {"fixed", json_of(state.facts.fixed)},
-            {"options", json_of(state.facts.options)},
-            {"first_computing", state.first_computing},
-            {"bad_images", state.bad_images},
-            {"run_id", state.run_id},
-            {"ranks", Json::array()}};
+  nlohmann::json json{{"position", state.position},      {"fixed", state.facts.fixed},
+                      {"options", state.facts.options},  {"first_computing", state.first_computing},
+                      {"bad_images", state.bad_images},  {"run_id", state.run_id},
+                      {"ranks", nlohmann::json::array()}};
   for (const RankNumbers& rank : state.ranks) json["ranks"].push_back(json_of(rank));
   return json_text(json);
 }
 
 CheckpointState state_of(const std::string& text) {
   try {
-    const Json json = Json::parse(text);
-    CheckpointState state{position_of(json.at("position")),
-                          {texts_of(json.at("fixed")), texts_of(json.at("options"))},
-                          json.at("first_computing"),
-                          {},
-                          json.at("bad_images"),
-                          json.value("run_id", "")};
-    for (const Json& rank : json.at("ranks")) state.ranks.push_back(rank_of(rank));
+    const nlohmann::json json = nlohmann::json::parse(text);
+    CheckpointState state{json.at("position"),        {json.at("fixed"), json.at("options")},
+                          json.at("first_computing"), {},
+                          json.at("bad_images"),      json.value("run_id", "")};
+    for (const nlohmann::json& rank : json.at("ranks")) state.ranks.push_back(rank_of(rank));
     return state;
-  } catch (const Json::exception& error) {
+  } catch (const nlohmann::json::exception& error) {
     throw UsageError(fmt::format("its training state is not understood: {}", error.what()));
   }
 }

@@ -3,9 +3,9 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <optional>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "common/record.hpp"
@@ -35,9 +35,9 @@ struct TrainingPosition {
 /// The settings that decide what a run computes, as text by name.
 struct RunFacts {
   /// Those that must be the same where the training continues, such as "--seed".
-  std::vector<std::pair<std::string, std::string>> fixed;
+  std::map<std::string, std::string> fixed;
   /// Other options, whose changes are reported.
-  std::vector<std::pair<std::string, std::string>> options;
+  std::map<std::string, std::string> options;
 };
 
 /// The numbers that each rank has of its own.

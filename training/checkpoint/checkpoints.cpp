@@ -8,6 +8,7 @@
 #include <cstdio>
 #include <filesystem>
 #include <map>
+#include <nlohmann/json.hpp>
 #include <numeric>
 #include <system_error>
 #include <utility>
@@ -100,6 +101,15 @@ CheckpointReport write(const Snapshot& snapshot, const CheckpointOptions& option
 
 }  // namespace
 
+Json record_of(const CheckpointReport& written) {
+  Json fields{{"epoch", written.position.epoch},   {"update", written.position.update},
+              {"images", written.position.images}, {"best", written.best},
+              {"stall_ms", written.stall_ms},      {"write_s", written.write_s}};
+  if (!written.files.empty()) fields["file_bytes"] = written.bytes;
+  if (!written.error.empty()) fields["error"] = written.error;
+  return fields;
+}
+
 void write_files(CheckpointReport& report, const CheckpointOptions& options,
                  const std::vector<std::string>& names, const Checkpoint& checkpoint) {
   for (const std::string& name : names) {
@@ -144,8 +154,9 @@ std::string saved_fact(const CheckpointOptions& options, const std::string& name
     files = {checkpoint_path(options.dir, kLatest), previous_path(options.dir, kLatest)};
   for (const std::string& file : files) {
     try {
-      for (const auto& [saved, text] : read_state(file).facts.fixed)
-        if (saved == name) return text;
+      const RunFacts facts = read_state(file).facts;
+      if (const auto found = facts.fixed.find(name); found != facts.fixed.end())
+        return found->second;
     } catch (const Error&) {  // resume() reports it
     }
   }
@@ -429,15 +440,24 @@ double Requests::seconds_since_notice() const {
 
 namespace {
 
-using Texts = std::vector<std::pair<std::string, std::string>>;
+using Texts = std::map<std::string, std::string>;
+
+/// Options of a checkpoint of version 0.2, by the names that they have now.
+Texts by_names_of_now(Texts options) {
+  if (const auto warmup = options.find("--lr-warmup-epochs"); warmup != options.end())
+    options["--lr-warmup"] = warmup->second;
+  if (const auto buffers = options.find("--broadcast-buffers");
+      buffers != options.end() && buffers->second == "true")
+    options["--norm-stats"] = "broadcast";
+  return options;
+}
 
 /// "NAME VALUE (was OTHER)" of each that both have with another value.
 std::vector<std::string> differences(const Texts& saved, const Texts& now) {
-  const std::map<std::string, std::string> before(saved.begin(), saved.end());
   std::vector<std::string> different;
   for (const auto& [name, text] : now) {
-    const auto found = before.find(name);
-    if (found != before.end() && found->second != text)
+    const auto found = saved.find(name);
+    if (found != saved.end() && found->second != text)
       different.push_back(fmt::format("{} {} (was {})", name, text, found->second));
   }
   return different;
@@ -453,7 +473,7 @@ std::vector<std::string> check_continues(const RunFacts& saved, const RunFacts& 
         fmt::format("--resume {}: another training cannot continue it: {}; --resume none starts "
                     "from the beginning",
                     file, fmt::join(refused, ", ")));
-  return differences(saved.options, now.options);
+  return differences(by_names_of_now(saved.options), now.options);
 }
 
 }  // namespace shakedown::training

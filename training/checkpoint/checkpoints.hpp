@@ -16,6 +16,10 @@
 #include "training/checkpoint/snapshot.hpp"
 #include "training/data/source.hpp"
 
+namespace shakedown {
+class OptionSet;
+}  // namespace shakedown
+
 namespace shakedown::training {
 
 // When to write a checkpoint, and when to stop: signals to any rank, files in the folder, time. All
@@ -70,16 +74,6 @@ class Requests {
   std::string stop_;  // why
 };
 
-}  // namespace shakedown::training
-
-namespace shakedown {
-
-class OptionSet;
-
-}  // namespace shakedown
-
-namespace shakedown::training {
-
 struct CheckpointOptions {
   std::string dir;  // empty: none are written
   int every_epochs = 1;
@@ -116,6 +110,7 @@ struct CheckpointReport {
   std::vector<std::string> files = {};  // that were written, by name
   std::string error = {};               // why the next one was not; empty: all were
 };
+Json record_of(const CheckpointReport& written);
 /// Writes files of these names, up to one that cannot be written.
 void write_files(CheckpointReport& report, const CheckpointOptions& options,
                  const std::vector<std::string>& names, const Checkpoint& checkpoint);

@@ -25,6 +25,10 @@
 #include "common/record.hpp"
 
 namespace shakedown::training {
+
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(LockOwner, run_id, host, pid, machine, started, job, restart,
+                                   heartbeat_s)
+
 namespace {
 
 using Seconds = std::chrono::duration<double>;
@@ -106,12 +110,9 @@ bool runs(const LockOwner& owner) {
 }
 
 std::optional<LockOwner> owner_in(const std::string& text) {
-  const Json json = Json::parse(text, nullptr, false);
   try {
-    return LockOwner{json.at("run_id"),  json.at("host"),       json.at("pid"),
-                     json.at("machine"), json.at("started"),    json.at("job"),
-                     json.at("restart"), json.at("heartbeat_s")};
-  } catch (const Json::exception&) {
+    return nlohmann::json::parse(text).get<LockOwner>();
+  } catch (const nlohmann::json::exception&) {
     return std::nullopt;
   }
 }
@@ -177,15 +178,8 @@ LockOwner lock_owner(const std::string& run_id, double heartbeat_s) {
 }
 
 std::string text_of(const LockOwner& owner, long beat) {
-  const Json json{{"run_id", owner.run_id},
-                  {"host", owner.host},
-                  {"pid", owner.pid},
-                  {"machine", owner.machine},
-                  {"started", owner.started},
-                  {"job", owner.job},
-                  {"restart", owner.restart},
-                  {"heartbeat_s", owner.heartbeat_s},
-                  {"beat", fmt::format("{:010}", beat)}};  // as long as the one before
+  nlohmann::json json = owner;
+  json["beat"] = fmt::format("{:010}", beat);  // as long as the one before
   return json_text(json) + "\n";
 }
 

@@ -165,7 +165,7 @@ std::span<const std::uint8_t> Loader::decode_on_host(const Batch* batch, const U
                     source_.name(sample.index)));
   static_cast<std::int32_t*>(slot.labels.data())[left.row] = sample.label;
   lock.lock();
-  times_.stages += callers_reader_.take_times();
+  times_ += callers_reader_.take_times();
   return out;
 }
 
@@ -205,7 +205,7 @@ void Loader::work(int worker, std::unique_lock<std::mutex>& lock) {
     error = std::current_exception();  // next() rethrows it
   }
   lock.lock();
-  times_.stages += reader.take_times();
+  times_ += reader.take_times();
   if (!item.padding) {
     ++times_.images;
     const Row& row = item.slot->rows[static_cast<std::size_t>(item.row)];
@@ -292,23 +292,6 @@ void Loader::finish(const Item& item, std::exception_ptr error) {
   if (slot.unfinished == 0 || busy_ == 0) done_.notify_all();
 }
 
-namespace {
-
-/// Every member of InputTimes but the stall.
-template <class Times, class Visit>
-void for_each_sum(Times& times, Visit&& visit) {
-  visit(times.stages.open_s);
-  visit(times.stages.read_s);
-  visit(times.stages.decode_s);
-  visit(times.stages.augment_s);
-  visit(times.copy_s);
-  visit(times.device_decode_s);
-  visit(times.images);
-  visit(times.device_images);
-}
-
-}  // namespace
-
 StageTimes& operator+=(StageTimes& a, const StageTimes& b) {
   a.open_s += b.open_s;
   a.read_s += b.read_s;
@@ -317,32 +300,33 @@ StageTimes& operator+=(StageTimes& a, const StageTimes& b) {
   return a;
 }
 
-InputTimes operator+(InputTimes a, const InputTimes& b) {
-  a.stall_s += b.stall_s;
-  a.stages += b.stages;
-  a.copy_s += b.copy_s;
-  a.device_decode_s += b.device_decode_s;
-  a.images += b.images;
-  a.device_images += b.device_images;
+namespace {
+
+constexpr double InputTimes::*kSums[] = {&InputTimes::open_s,   &InputTimes::read_s,
+                                         &InputTimes::decode_s, &InputTimes::augment_s,
+                                         &InputTimes::copy_s,   &InputTimes::device_decode_s,
+                                         &InputTimes::images,   &InputTimes::device_images};
+
+/// a + sign b.
+InputTimes combined(InputTimes a, double sign, const InputTimes& b) {
+  a.stall_s += sign * b.stall_s;
+  for (double InputTimes::*const sum : kSums) a.*sum += sign * (b.*sum);
   return a;
 }
 
-InputTimes operator-(const InputTimes& a, const InputTimes& b) {
-  InputTimes negative = b;
-  negative.stall_s = -b.stall_s;
-  for_each_sum(negative, [](double& value) { value = -value; });
-  return a + negative;
-}
+}  // namespace
+
+InputTimes operator+(const InputTimes& a, const InputTimes& b) { return combined(a, 1, b); }
+
+InputTimes operator-(const InputTimes& a, const InputTimes& b) { return combined(a, -1, b); }
 
 InputTimes over_ranks(const InputTimes& mine, const MpiSession& session) {
-  InputTimes all = mine;
-  const auto stalls = session.all_gather(mine.stall_s);
-  all.stall_s = *std::max_element(stalls.begin(), stalls.end());
-  for_each_sum(all, [&](double& value) {
-    const auto values = session.all_gather(value);
-    value = 0;
-    for (double one : values) value += one;
-  });
+  InputTimes all;
+  for (const InputTimes& of_rank : session.all_gather(mine)) {
+    const double stall_s = std::max(all.stall_s, of_rank.stall_s);
+    all = all + of_rank;
+    all.stall_s = stall_s;
+  }
   return all;
 }
 

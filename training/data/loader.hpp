@@ -21,10 +21,10 @@ namespace shakedown::training {
 
 // The cost of a rank's input, stage by stage, and the stage that limits it.
 
-/// Sums since the start of the run; the difference of two is a window's.
-struct InputTimes {
+/// Sums since the start of the run, the stages of all workers among them; the difference of two is
+/// a window's.
+struct InputTimes : StageTimes {
   double stall_s = 0;          // the compute stream waited for a batch
-  StageTimes stages;           // of all workers
   double copy_s = 0;           // host memory to device memory; with DeviceCrops, also their scaling
   double device_decode_s = 0;  // DeviceDecoder::decode
   double images = 0;           // that the workers made or, encoded, passed to the device
@@ -32,7 +32,7 @@ struct InputTimes {
 };
 
 StageTimes& operator+=(StageTimes& a, const StageTimes& b);
-InputTimes operator+(InputTimes a, const InputTimes& b);
+InputTimes operator+(const InputTimes& a, const InputTimes& b);
 InputTimes operator-(const InputTimes& a, const InputTimes& b);
 
 /// The sum over the ranks, with the longest stall. Collective.

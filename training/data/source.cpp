@@ -328,10 +328,6 @@ std::string part_of(const std::string& folder, const std::string& name) {
   return fs::is_directory(path, ignored) ? path.string() : "";
 }
 
-}  // namespace
-
-namespace {
-
 constexpr int kMostWorkers = 1024;
 
 /// Throws UsageError where it is neither auto nor such a number; 0 of auto.

@@ -16,6 +16,10 @@
 #include "training/data/input_file.hpp"
 #include "training/data/transform.hpp"
 
+namespace shakedown {
+class OptionSet;
+}  // namespace shakedown
+
 namespace shakedown::training {
 
 // A folder of images with one sub-folder a class, as torchvision's ImageFolder reads it.
@@ -153,17 +157,7 @@ std::set<std::size_t> over_ranks(const BadImages& mine, const MpiSession& sessio
 /// "a.jpg, b.jpg and 3 more": the first few of these images by name.
 std::string names_of(const ImageSource& source, const std::set<std::size_t>& indices);
 
-}  // namespace shakedown::training
-
-namespace shakedown {
-
 // Options about which images there are, and where they lie.
-
-class OptionSet;
-
-}  // namespace shakedown
-
-namespace shakedown::training {
 
 struct DataOptions {
   std::string data_dir;   // or train_dir, or neither: synthetic

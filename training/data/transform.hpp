@@ -10,6 +10,10 @@
 #include "training/data/image.hpp"
 #include "training/data/resize.hpp"
 
+namespace shakedown {
+class OptionSet;
+}  // namespace shakedown
+
 namespace shakedown::training {
 
 enum class Augmentation {
@@ -60,17 +64,7 @@ class Transform {
   std::vector<std::uint8_t> unshifted_;
 };
 
-}  // namespace shakedown::training
-
-namespace shakedown {
-
 // Options about what is made of each image.
-
-class OptionSet;
-
-}  // namespace shakedown
-
-namespace shakedown::training {
 
 struct TransformOptions {
   std::string augment = "auto";

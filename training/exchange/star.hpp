@@ -44,8 +44,7 @@ class Star {
   void push(Range piece);
   void pull(Range piece);
 
-  /// At the centre, after push(piece): its gradients there become the average over the ranks that
-  /// pushed, and `with_own`, the centre's.
+  /// At the centre, after push(piece): see ReceivedGradients.
   Share average(Range piece, bool with_own) { return received_->average(piece, with_own); }
 
  private:

@@ -20,6 +20,10 @@
 #include "resnet/weights.hpp"
 #include "training/exchange/buckets.hpp"
 
+namespace shakedown {
+class OptionSet;
+}  // namespace shakedown
+
 namespace shakedown::training {
 
 // The scalars of a training step that live on the device, so that a step needs no host.
@@ -79,7 +83,6 @@ struct Transfer {
   bool each_micro_batch = false;  // else once per update
 
   bool overlaps() const { return pieces > Pieces::whole; }
-  bool by_collective() const { return pattern <= Pattern::pass; }
 };
 
 /// "gradients all_reduce buckets", as `step` records have it.
@@ -87,16 +90,6 @@ std::string text_of(const Transfer& transfer);
 
 /// Bytes that `rank` of `ranks` sends. Inputs are not counted.
 double sent_in(const std::vector<Transfer>& transfers, const StepVolume& step, int ranks, int rank);
-
-}  // namespace shakedown::training
-
-namespace shakedown {
-
-class OptionSet;
-
-}  // namespace shakedown
-
-namespace shakedown::training {
 
 struct StrategyOptions {
   std::string strategy = "ddp";

@@ -10,6 +10,10 @@
 #include "training/data/batches.hpp"
 #include "training/step/engine.hpp"
 
+namespace shakedown {
+class MpiSession;
+}  // namespace shakedown
+
 namespace shakedown::training {
 
 // Steps traced on every rank, on a common clock.
@@ -99,17 +103,7 @@ struct BackwardTimes {
 };
 BackwardTimes backward_times(const Trace& trace);
 
-}  // namespace shakedown::training
-
-namespace shakedown {
-
 // The ranks' clocks against one another.
-
-class MpiSession;
-
-}  // namespace shakedown
-
-namespace shakedown::training {
 
 /// Seconds that this rank's std::chrono::steady_clock is ahead of rank 0's. A value that another
 /// rank read out before it sent it lies before the moment it arrives, which bounds the difference

@@ -39,8 +39,9 @@ void check_devices(const Engine& engine, const MpiSession& session) {
 
 }  // namespace
 
-NeighbourCheck::NeighbourCheck(Engine& engine)
+NeighbourCheck::NeighbourCheck(Engine& engine, const std::optional<Fault>& fault)
     : engine_(engine),
+      fault_(fault && fault->rank == engine.world().rank() ? fault : std::nullopt),
       statistics_(engine.device(), engine.model.network().weights().statistics().bytes()),
       metrics_(engine.device(), engine.model.network().metrics().bytes()),
       hashes_(engine.device(), parameters() * sizeof(std::uint64_t)) {
@@ -157,13 +158,16 @@ NeighbourCheck::Computed NeighbourCheck::compute(int shift, Look look) {
   device.zero(hashes_.data(), hashes_.bytes(), stream);
   engine_.step.compute_gradients([&](int block) {
     const Network& network = engine_.model.network();
-    computed(network.weights().gradients(network.block_range(block)));
+    if (errs(FaultKind::product)) {
+      engine_.finish();
+      flip_bit(device, network.weights().gradients(network.block_range(block)), 0, 3);
+    }
     hash(block);
     if (look == Look::second) hash_on_host(block, result.host);
   });
   engine_.finish();
   result.device = download<std::uint64_t>(device, stream, hashes_.data(), result.device.size());
-  hashed(result.device);
+  if (errs(FaultKind::hash)) result.device.front() ^= 8;
   return result;
 }
 
@@ -252,15 +256,14 @@ std::optional<std::size_t> wrong_hash(const Poll& again, const Poll& by_host) {
   return std::nullopt;
 }
 
-const char* text_of(Second second) {
-  switch (second) {
-    case Second::same_bits: return "a second computation gave the same wrong bits";
-    case Second::other_bits: return "a second computation gave other wrong bits";
-    case Second::right: return "a second computation was right: the error is transient";
-    case Second::hash: return "the device's hash of the gradients is not that of the host's copy";
-  }
-  throw InternalError("unknown second computation");
-}
+/// By Second.
+constexpr struct {
+  const char* name;
+  const char* text;
+} kSeconds[] = {{"right", "a second computation was right: the error is transient"},
+                {"other_bits", "a second computation gave other wrong bits"},
+                {"same_bits", "a second computation gave the same wrong bits"},
+                {"hash", "the device's hash of the gradients is not that of the host's copy"}};
 
 /// The disputes in which the same rank is wrong, or of which none is decided.
 struct Accusation {
@@ -293,14 +296,14 @@ Verdict against(std::size_t wrong, const Accusation& accusation, const Names& na
   const std::string& gpu = names.gpus[wrong];
   std::set<int> others = accusation.voters;
   others.erase(rank);
-  return {
-      gpu.empty() ? Scope::rank : Scope::gpu,
-      gpu.empty() ? fmt::format("{}", rank) : gpu,
-      Outcome::fail,
-      fmt::format("rank {} computed other gradients than {} {}; {}", rank,
-                  Accusation::text_of(others), accusation.where(names), text_of(accusation.second)),
-      Class::hardware,
-      "take the GPU out of service; bin/soak on it shows whether it errs again: then RMA"};
+  return {gpu.empty() ? Scope::rank : Scope::gpu,
+          gpu.empty() ? fmt::format("{}", rank) : gpu,
+          Outcome::fail,
+          fmt::format("rank {} computed other gradients than {} {}; {}", rank,
+                      Accusation::text_of(others), accusation.where(names),
+                      kSeconds[static_cast<int>(accusation.second)].text),
+          Class::hardware,
+          "take the GPU out of service; bin/soak on it shows whether it errs again: then RMA"};
 }
 
 Verdict undecided(const Accusation& accusation, const Names& names) {
@@ -324,15 +327,7 @@ Verdict undecided(const Accusation& accusation, const Names& names) {
 
 }  // namespace
 
-const char* name_of(Second second) {
-  switch (second) {
-    case Second::same_bits: return "same_bits";
-    case Second::other_bits: return "other_bits";
-    case Second::right: return "right";
-    case Second::hash: return "hash";
-  }
-  throw InternalError("unknown second computation");
-}
+const char* name_of(Second second) { return kSeconds[static_cast<int>(second)].name; }
 
 std::size_t Dispute::accused() const {
   if (!wrong) return 1;

@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "common/program.hpp"
 #include "common/record.hpp"
 #include "training/step/engine.hpp"
 
@@ -64,10 +65,8 @@ class NeighbourCheck {
  public:
   /// Collective. Throws UsageError where ranks cannot be compared: the step is not deterministic,
   /// fewer than two compute, they have different weights or devices, or none has all weights.
-  explicit NeighbourCheck(Engine& engine);
-  NeighbourCheck(const NeighbourCheck&) = delete;
-  NeighbourCheck& operator=(const NeighbourCheck&) = delete;
-  virtual ~NeighbourCheck() = default;
+  /// `fault`: a wrong bit of what its rank computes (product) or hashes (hash), for tests.
+  explicit NeighbourCheck(Engine& engine, const std::optional<Fault>& fault = std::nullopt);
 
   /// The batches of which ranks compute different gradients, from the weights as they are: this
   /// rank's is the one that the network holds. Two extra passes, forward and backward; more where
@@ -76,14 +75,6 @@ class NeighbourCheck {
   std::vector<Dispute> disputes();
 
   Names names() const;
-
- protected:
-  // Where tests inject faults.
-
-  /// Backward has enqueued what computes these gradients, of one block.
-  virtual void computed(View /*gradients*/) {}
-  /// What the device hashed.
-  virtual void hashed(Hashes& /*hashes*/) {}
 
  private:
   struct Computed {
@@ -104,9 +95,11 @@ class NeighbourCheck {
   template <class Body>
   void for_gradients(int block, Body&& body) const;
   std::vector<Hashes> of_all(const Hashes& mine) const;
+  bool errs(FaultKind kind) const { return fault_ && fault_->kind == kind; }
   std::size_t parameters() const { return engine_.model.network().table().parameters().size(); }
 
   Engine& engine_;
+  std::optional<Fault> fault_;   // of this rank
   std::array<Buffer, 2> batch_;  // this rank's, while the network has another's
   Buffer statistics_;
   Buffer metrics_;

@@ -20,160 +20,148 @@
 namespace shakedown::training {
 namespace {
 
-Json record_of(const GpuHealth& health) {
-  Json reasons = Json::array();
-  for (const std::string& text : health.throttle_reasons)
-    reasons.push_back(text == kUnknownText ? Json() : Json(text));
-  return {{"sm_clock_mhz", health.sm_clock_mhz},
-          {"power_w", health.power_w},
-          {"temperature_c", health.temperature_c},
-          {"memory_used_bytes", health.memory_used_bytes},
-          {"joules_per_image", health.joules_per_image},
-          {"throttle_reasons", reasons}};
+template <class Value>
+void put(Json& fields, const char* key, const Value& value) {
+  fields[key] = value;
+}
+/// Nothing where there is none.
+template <class Value>
+void put(Json& fields, const char* key, const std::optional<Value>& value) {
+  if (value) fields[key] = *value;
 }
 
-Json record_of(const SentBytes& sent) {
-  return {{"bytes_per_step_predicted", sent.predicted},
-          {"bytes_per_step_measured", sent.measured},
-          {"bytes_per_step_counted", sent.counted},
-          {"bytes_source", sent.over_nvlink ? "nvlink" : "communicator"}};
+/// `fields` get these members of `of`, under their names.
+#define MEMBER(name) put(fields, #name, of.name);
+#define MEMBERS(...) NLOHMANN_JSON_EXPAND(NLOHMANN_JSON_PASTE(MEMBER, __VA_ARGS__))
+
+void put_members(Json& fields, const GpuHealth& of) {
+  MEMBERS(sm_clock_mhz, power_w, temperature_c, memory_used_bytes, joules_per_image)
+  for (const std::string& text : of.throttle_reasons)
+    fields["throttle_reasons"].push_back(text == kUnknownText ? Json() : Json(text));
+}
+
+void put_members(Json& fields, const Roofs& of) {
+  MEMBERS(copy_gbs, copy_bytes, matrix_tflops, matrix_size)
+}
+
+void put_members(Json& fields, const StepCalls& of) {
+  MEMBERS(rest, logged_steps, step_ms, logged_step_ms, calls_ms)
+  put_members(fields, of.roofs);
 }
 
 /// Keys of "layer" and "kernel" records of the step and of some of its calls.
-Json record_of(const WorkSum& sum, const StepCalls& step) {
-  return {{"calls", sum.calls},
-          {"time_ms", sum.ms},
-          {"step_share", sum.ms / step.step_ms},
-          {"flop", sum.flop},
-          {"bytes", sum.bytes},
-          {"tflops", sum.tflops()},
-          {"gbs", sum.gbs()},
-          {"roof", sum.roof()},
-          {"roof_ms", sum.roof_ms()},
-          {"roof_share", sum.roof_share()},
-          {"copy_gbs", step.roofs.copy_gbs},
-          {"copy_bytes", step.roofs.copy_bytes},
-          {"matrix_tflops", step.roofs.matrix_tflops},
-          {"matrix_size", step.roofs.matrix_size},
-          {"rest", step.rest},
-          {"logged_steps", step.logged_steps},
-          {"step_ms", step.step_ms},
-          {"logged_step_ms", step.logged_step_ms},
-          {"calls_ms", step.calls_ms}};
+Json record_of(const WorkSum& of, const StepCalls& step) {
+  Json fields{{"time_ms", of.ms},
+              {"step_share", of.ms / step.step_ms},
+              {"tflops", of.tflops()},
+              {"gbs", of.gbs()},
+              {"roof", of.roof()},
+              {"roof_ms", of.roof_ms()},
+              {"roof_share", of.roof_share()}};
+  MEMBERS(calls, flop, bytes)
+  put_members(fields, step);
+  return fields;
 }
 
 }  // namespace
 
-Identity identity_of(const EngineSettings& s, const Backend& backend, const std::string& data) {
+Identity identity_of(const StepOptions& options, std::optional<int> batch_size, int classes,
+                     int ranks, const Backend& backend, const std::string& data) {
   return {name_of(backend.kind),
-          s.network.architecture.name,
-          s.network.image_size,
-          s.network.classes,
-          name_of(s.network.precision),
-          s.network.batch_size,
-          s.accumulate,
-          backend.world->size(),
-          s.strategy.strategy,
-          s.optimizer.optimizer,
+          options.model.model,
+          options.model.image_size,
+          classes,
+          name_of(parse_precision(options.model.precision, backend.kind)),
+          batch_size,
+          options.accumulate,
+          ranks,
+          options.strategy.strategy,
+          options.optimizer.optimizer,
           data,
-          s.strategy.bucket_cap_mb,
+          options.strategy.bucket_cap_mb,
           backend.throttle_gbs,
           "",
-          s.strategy.invariant};
+          options.strategy.invariant};
 }
 
-Json record_of(const Identity& identity) {
-  Json fields{{"backend", identity.backend},
-              {"model", identity.model},
-              {"image_size", identity.image_size},
-              {"classes", identity.classes},
-              {"precision", identity.precision}};
-  if (identity.batch_size) fields["batch_size"] = *identity.batch_size;
-  fields.update({{"accumulate", identity.accumulate},
-                 {"world_size", identity.world_size},
-                 {"strategy", identity.strategy},
-                 {"optimizer", identity.optimizer},
-                 {"data", identity.data}});
-  if (find_strategy(identity.strategy).bucketed()) fields["bucket_cap_mb"] = identity.bucket_cap_mb;
-  if (identity.throttle_gbs > 0) fields["throttle_gbs"] = identity.throttle_gbs;
-  if (!identity.setting.empty()) fields["setting"] = identity.setting;
-  if (identity.invariant > 0) fields["invariant"] = identity.invariant;
+Json record_of(const Identity& of) {
+  Json fields;
+  MEMBERS(backend, model, image_size, classes, precision, batch_size, accumulate, world_size,
+          strategy, optimizer, data)
+  if (find_strategy(of.strategy).bucketed()) fields["bucket_cap_mb"] = of.bucket_cap_mb;
+  if (of.throttle_gbs > 0) fields["throttle_gbs"] = of.throttle_gbs;
+  if (!of.setting.empty()) fields["setting"] = of.setting;
+  if (of.invariant > 0) fields["invariant"] = of.invariant;
   return fields;
 }
 
 Json stages_of(const InputTimes& input) {
   if (input.images == 0) return Json::object();
   const auto per_image = [&](double seconds) { return 1e3 * seconds / input.images; };
-  return {{"stage_open_ms", per_image(input.stages.open_s)},
-          {"stage_read_ms", per_image(input.stages.read_s)},
-          {"stage_decode_ms", per_image(input.stages.decode_s)},
-          {"stage_augment_ms", per_image(input.stages.augment_s)},
+  return {{"stage_open_ms", per_image(input.open_s)},
+          {"stage_read_ms", per_image(input.read_s)},
+          {"stage_decode_ms", per_image(input.decode_s)},
+          {"stage_augment_ms", per_image(input.augment_s)},
           {"stage_copy_ms", per_image(input.copy_s)},
           {"stage_device_decode_ms", per_image(input.device_decode_s)},
           {"device_decoded", input.device_images / input.images}};
 }
 
-Json record_of(const Throughput& measured) {
-  const auto bound = [&](double Interval::*end) {
-    return measured.interval ? Json((*measured.interval).*end) : Json();
-  };
-  Json fields{{"ranks_computing", measured.ranks_computing},
-              {"images_per_s", measured.images_per_s},
-              {"images_per_s_per_rank", measured.images_per_s_per_rank},
-              {"images_per_s_interval", "block_bootstrap_mean"},
-              {"images_per_s_high", bound(&Interval::high)},
-              {"images_per_s_low", bound(&Interval::low)},
-              {"iterations", measured.iterations},
-              {"warmup_steps", measured.warmup_steps},
-              {"warmup_s", measured.warmup_s},
-              {"step_ms_p50", measured.step_ms_p50},
-              {"step_ms_p95", measured.step_ms_p95},
-              {"step_ms_cv", measured.step_ms_cv},
-              {"tflops_per_rank", measured.tflops_per_rank},
-              {"input_stall_ms", 1e3 * measured.input.stall_s},
-              {"peak_memory_bytes", measured.peak_memory_bytes},
-              {"process_memory_bytes", measured.process_memory_bytes}};
-  if (measured.fused)
-    fields.update({{"fused_norms", measured.fused->statistics},
-                   {"fused_gradients", measured.fused->gradients},
-                   {"fused_gram", measured.fused->gram}});
-  fields.update({{"graph", measured.graph},
-                 {"grad_dtype", name_of(measured.grad_dtype)},
-                 {"loss_first", measured.loss_first},
-                 {"loss_last", measured.loss_last},
-                 {"skipped_steps", measured.skipped_steps},
-                 {"skipped_timed_steps", measured.skipped_timed_steps}});
-  fields.update(stages_of(measured.input));
-  if (measured.grad_norm) fields["grad_norm"] = *measured.grad_norm;
-  fields.update(record_of(measured.sent));
-  if (!measured.staleness_updates.empty()) fields["staleness_updates"] = measured.staleness_updates;
-  if (measured.health) fields.update(record_of(*measured.health));
+Json record_of(const InputSetup& of) {
+  Json fields = Json::object();
+  if (of.workers == 0) return fields;
+  MEMBERS(workers, decoder, cores, cached)
+  fields["decoder_share"] = of.decoder == "cpu" ? 0 : 100;
+  fields["loading_ranks"] = of.ranks;
+  fields["source"] = of.packed ? "pack" : "folder";
   return fields;
 }
 
-Json record_of(const ExchangeSums& sums) {
+Json record_of(const Throughput& of) {
+  Json fields = stages_of(of.input);
+  MEMBERS(ranks_computing, images_per_s, images_per_s_per_rank, iterations, warmup_steps, warmup_s,
+          step_ms_p50, step_ms_p95, step_ms_cv, tflops_per_rank, peak_memory_bytes,
+          process_memory_bytes, graph, loss_first, loss_last, skipped_steps, skipped_timed_steps,
+          grad_norm)
+  fields["images_per_s_interval"] = "block_bootstrap_mean";
+  fields["images_per_s_high"] = of.interval ? Json(of.interval->high) : Json();
+  fields["images_per_s_low"] = of.interval ? Json(of.interval->low) : Json();
+  fields["input_stall_ms"] = 1e3 * of.input.stall_s;
+  fields["grad_dtype"] = name_of(of.grad_dtype);
+  if (of.fused)
+    fields.update({{"fused_norms", of.fused->statistics},
+                   {"fused_gradients", of.fused->gradients},
+                   {"fused_gram", of.fused->gram}});
+  fields.update({{"bytes_per_step_predicted", of.sent.predicted},
+                 {"bytes_per_step_measured", of.sent.measured},
+                 {"bytes_per_step_counted", of.sent.counted},
+                 {"bytes_source", of.sent.over_nvlink ? "nvlink" : "communicator"}});
+  if (!of.staleness_updates.empty()) fields["staleness_updates"] = of.staleness_updates;
+  if (of.health) put_members(fields, *of.health);
+  return fields;
+}
+
+Json record_of(const ExchangeSums& of) {
   Json fields = Json::object();
-  if (sums.all_ms > 0) fields["comm_ms"] = sums.all_ms;
-  if (sums.push_ms) fields["push_ms"] = *sums.push_ms;
-  if (sums.pull_ms) fields["pull_ms"] = *sums.pull_ms;
+  if (of.all_ms > 0) fields["comm_ms"] = of.all_ms;
+  MEMBERS(push_ms, pull_ms)
   return fields;
 }
 
 Json record_of(const Certificate& certificate) {
-  const WeightDifference& found = certificate.difference;
+  const WeightDifference& of = certificate.difference;
   Json fields{{"reference", certificate.reference}};
   if (certificate.applies())
     fields.update(
         {{"detects_one_rank_in", certificate.census.pass ? Json(certificate.census.ranks) : Json()},
          {"inputs_compared", certificate.inputs_compared}});
-  if (!found.tensor.empty()) fields["tensor"] = found.tensor;
-  const bool compared = certificate.compares_weights();
-  fields["max_abs_diff"] = compared ? Json(found.max_abs_diff) : Json();
-  fields["tolerance"] = compared ? Json(found.tolerance) : Json();
-  if (compared)
-    fields.update({{"relative_diff", found.relative_diff},
-                   {"relative_tolerance", found.relative_tolerance},
-                   {"learning_rate", certificate.learning_rate}});
+  if (!of.tensor.empty()) fields["tensor"] = of.tensor;
+  fields["max_abs_diff"] = Json();
+  fields["tolerance"] = Json();
+  if (certificate.compares_weights()) {
+    MEMBERS(max_abs_diff, tolerance, relative_diff, relative_tolerance)
+    fields["learning_rate"] = certificate.learning_rate;
+  }
   const bool concluded = certificate.applies() && certificate.outcome != Outcome::inconclusive;
   fields["pass"] = concluded ? Json(certificate.passes()) : Json();
   if (!certificate.waived.empty()) fields["waived"] = certificate.waived;
@@ -181,51 +169,44 @@ Json record_of(const Certificate& certificate) {
   return fields;
 }
 
-Json record_of(const Breakdown& b) {
-  Json fields{{"traced_steps", b.traced_steps},
-              {"step_ms", b.step_ms},
-              {"compute_ms", b.compute_ms},
-              {"exposed_comm_ms", b.exposed_comm_ms}};
-  if (b.interference_ms)
-    fields.update({{"interference_ms", *b.interference_ms}, {"interference_slowdown", b.slowdown}});
-  fields.update({{"input_stall_ms", b.input_stall_ms},
-                 {"optimizer_ms", b.optimizer_ms},
-                 {"residual_ms", b.residual_ms()},
-                 {"residual", b.residual_ms() / b.step_ms},
-                 {"hidden_comm_ms", b.hidden_comm_ms},
-                 {"comm_ms", b.comm_ms}});
-  if (b.none_step_ms) fields["none_step_ms"] = *b.none_step_ms;
-  if (b.comm_alone_ms) fields["comm_alone_ms"] = *b.comm_alone_ms;
-  if (b.serial_step_ms) fields["serial_step_ms"] = *b.serial_step_ms;
+Json record_of(const Breakdown& of) {
+  Json fields;
+  MEMBERS(traced_steps, step_ms, compute_ms, exposed_comm_ms, interference_ms, input_stall_ms,
+          optimizer_ms, hidden_comm_ms, comm_ms, none_step_ms, comm_alone_ms, serial_step_ms)
+  if (of.interference_ms) fields["interference_slowdown"] = of.slowdown;
+  fields["residual_ms"] = of.residual_ms();
+  fields["residual"] = of.residual_ms() / of.step_ms;
   return fields;
 }
 
-Json record_of(const ExchangeTimes& e) {
-  Json fields{{"index", e.index},       {"exchange", e.what},       {"bytes", e.bytes},
-              {"ready_ms", e.ready_ms}, {"launch_ms", e.launch_ms}, {"start_ms", e.start_ms},
-              {"end_ms", e.end_ms},     {"hidden_ms", e.hidden_ms}, {"exposed_ms", e.exposed_ms}};
-  if (e.waiting)
-    fields.update({{"wait_ms", e.waiting->ms},
-                   {"straggler_rank", e.waiting->straggler},
-                   {"straggler_share", e.waiting->share}});
+Json record_of(const ExchangeTimes& of) {
+  Json fields{{"exchange", of.what}};
+  MEMBERS(index, bytes, ready_ms, launch_ms, start_ms, end_ms, hidden_ms, exposed_ms)
+  if (of.waiting)
+    fields.update({{"wait_ms", of.waiting->ms},
+                   {"straggler_rank", of.waiting->straggler},
+                   {"straggler_share", of.waiting->share}});
   return fields;
 }
 
-Json record_of(const LayerTime& layer, const StepCalls& step) {
-  Json fields{{"layer", layer.layer}};
-  if (layer.is_of_network())
-    fields.update({{"forward_ms", layer.forward_ms}, {"backward_ms", layer.backward_ms}});
-  fields.update(record_of(layer.sum, step));
+Json record_of(const LayerTime& of, const StepCalls& step) {
+  Json fields = record_of(of.sum, step);
+  MEMBERS(layer)
+  if (of.is_of_network()) {
+    MEMBERS(forward_ms, backward_ms)
+  }
   return fields;
 }
 
-Json record_of(const KernelTime& kernel, const StepCalls& step) {
-  return merged({{"kernel", kernel.kernel},
-                 {"bytes_per_call", kernel.bytes_per_call},
-                 {"flop_per_call", kernel.flop_per_call},
-                 {"copy_share", kernel.sum.gbs() / step.roofs.copy_gbs}},
-                record_of(kernel.sum, step));
+Json record_of(const KernelTime& of, const StepCalls& step) {
+  Json fields = record_of(of.sum, step);
+  MEMBERS(kernel, bytes_per_call, flop_per_call)
+  fields["copy_share"] = of.sum.gbs() / step.roofs.copy_gbs;
+  return fields;
 }
+
+#undef MEMBERS
+#undef MEMBER
 
 namespace {
 

@@ -33,13 +33,16 @@ struct Identity {
   std::string setting;  // of bin/compare --settings, or empty
   int invariant = 0;    // shards; 0: --invariant is off
 };
-Identity identity_of(const EngineSettings& settings, const Backend& backend,
-                     const std::string& data);
+/// Its batch is unknown where the options cannot divide it.
+Identity identity_of(const StepOptions& options, std::optional<int> batch_size, int classes,
+                     int ranks, const Backend& backend, const std::string& data);
 
 Json record_of(const Identity& identity);
 Json record_of(const Throughput& measured);
 /// The stages of the input per image; nothing where no image was loaded.
 Json stages_of(const InputTimes& input);
+/// Nothing of synthetic data.
+Json record_of(const InputSetup& setup);
 Json record_of(const ExchangeSums& sums);
 Json record_of(const Certificate& certificate);
 Json record_of(const Breakdown& breakdown);

@@ -62,9 +62,6 @@ namespace {
 double sum(const std::vector<double>& values) {
   return std::accumulate(values.begin(), values.end(), 0.0);
 }
-double highest(const std::vector<double>& values) {
-  return *std::max_element(values.begin(), values.end());
-}
 
 GpuHealth health_of(const GpuWindow& mine, double images, const MpiSession& session) {
   return {session.all_gather(mine.sm_clock_mhz),
@@ -150,7 +147,8 @@ class Steps {
       engine_.finish();
       warm_up.seconds =
           std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
-      more = highest(session_.all_gather(steps_to_fill(warmup_s_, warm_up.seconds, done_ - 1)));
+      more = std::ranges::max(
+          session_.all_gather(steps_to_fill(warmup_s_, warm_up.seconds, done_ - 1)));
     } while (more > 0);
     warm_up.steps = done_ + lead();
     return warm_up;
@@ -230,18 +228,14 @@ void add_step(Throughput& measured, const Engine& engine, const std::vector<doub
               const MpiSession& session) {
   const auto first = static_cast<std::size_t>(engine.step.first_computing());
   const Summary spread = summarize(step_ms);
-  measured.step_ms_p50 = highest(session.all_gather(spread.median));
-  measured.step_ms_p95 = highest(session.all_gather(spread.p95));
+  measured.step_ms_p50 = std::ranges::max(session.all_gather(spread.median));
+  measured.step_ms_p95 = std::ranges::max(session.all_gather(spread.p95));
   measured.step_ms_cv = session.all_gather(spread.cv)[first];
   const NetworkSettings& s = engine.settings().network;
   const FlopCount flop = flop_per_image(engine.model.network().layers(), s.image_size, s.classes);
   measured.tflops_per_rank = measured.images_per_s_per_rank * flop.training / 1e12;
-  if (const Fused fused = engine.model.network().fused(); fused.norms > 0) {
-    measured.fused = fused;
-    measured.fused->statistics = session.all_gather(fused.statistics)[first];
-    measured.fused->gradients = session.all_gather(fused.gradients)[first];
-    measured.fused->gram = session.all_gather(fused.gram)[first];
-  }
+  if (const Fused fused = engine.model.network().fused(); fused.norms > 0)
+    measured.fused = session.all_gather(fused)[first];
 }
 
 void add_memory(Throughput& measured, const Engine& engine, const Nvml* nvml,
@@ -284,12 +278,11 @@ Throughput measure_throughput(Engine& engine, BatchSource& batches, const Timing
   measured.ranks_computing = engine.step.ranks_computing();
   measured.iterations = settings.iterations;
   measured.warmup_steps = warm_up.steps;
-  measured.warmup_s = highest(session.all_gather(warm_up.seconds));
+  measured.warmup_s = std::ranges::max(session.all_gather(warm_up.seconds));
   add_rate(measured, engine, timed.step_ms, images_per_rank, session);
   measured.step_ms = timed.step_ms;
   add_step(measured, engine, timed.step_ms, session);
   measured.input = over_ranks(timed.input, session);
-  measured.timed_s = highest(session.all_gather(sum(timed.step_ms) / 1e3));
   add_memory(measured, engine, nvml.get(), uuid, session);
   measured.graph = timed.graph_steps == settings.iterations;
   measured.grad_dtype = engine.step.exchanged_type();
@@ -297,9 +290,9 @@ Throughput measure_throughput(Engine& engine, BatchSource& batches, const Timing
   measured.loss_last = mean_loss(engine, session);
   const StepScalars now = engine.model.read_scalars();
   if (engine.settings().optimizer.needs_norms()) measured.grad_norm = now.grad_norm;
-  measured.skipped_steps = static_cast<int>(highest(session.all_gather(now.skipped)));
+  measured.skipped_steps = static_cast<int>(std::ranges::max(session.all_gather(now.skipped)));
   measured.skipped_timed_steps =
-      static_cast<int>(highest(session.all_gather(now.skipped - timed.before.skipped)));
+      static_cast<int>(std::ranges::max(session.all_gather(now.skipped - timed.before.skipped)));
   measured.sent =
       sent_bytes(engine, timed.sent_bytes / sampled, timed.window.nvlink.sent / sampled, session);
   measured.staleness_updates = engine.step.strategy().staleness();  // known on the server, rank 0

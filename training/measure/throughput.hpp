@@ -63,7 +63,6 @@ struct Throughput {
   double step_ms_cv = 0;
   double tflops_per_rank = 0;
   InputTimes input;                          // of the timed steps, over_ranks()
-  double timed_s = 0;                        // those steps, on the slowest rank
   std::vector<double> peak_memory_bytes;     // what was allocated, per rank
   std::vector<double> process_memory_bytes;  // by NVML or /proc, per rank; kUnknown is possible
   std::optional<Fused> fused;                // where the backend has the choice

@@ -24,15 +24,7 @@ ExitCode run(const CompareOptions& options, Backend& backend, MpiSession& sessio
   const TrainOptions& train = options.train;
   const Dataset data(train.data, train.model, false, session);
   if (!train.trace.empty() && session.is_root()) check_writable(Output{"--trace", train.trace});
-  const Job job{options.repeats,
-                train.timing,
-                train.certificate,
-                train.data,
-                epoch_images(options, data),
-                data,
-                backend,
-                session,
-                record};
+  const Job job{options, data, backend, session, record};
   say(session, headline(job));
   const JobRanks ranks = ranks_of(options, backend, session);
   const auto benches = benches_of(options, ranks);

@@ -103,12 +103,6 @@ const std::vector<Setting>& settings() {
   return table;
 }
 
-const Setting& find_setting(const std::string& name) {
-  for (const Setting& setting : settings())
-    if (name == setting.name) return setting;
-  throw InternalError("settings() has no line for " + name);
-}
-
 std::string Setting::apply(StepOptions& options, BackendKind backend) const {
   if (only_gpu && backend != BackendKind::gpu) return "only on the gpu backend";
   if (change(options)) return "";

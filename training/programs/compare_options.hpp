@@ -52,8 +52,6 @@ struct Setting {
 
 /// The one list of settings.
 const std::vector<Setting>& settings();
-/// Throws InternalError where there is none.
-const Setting& find_setting(const std::string& name);
 std::vector<std::string> setting_names();
 
 }  // namespace shakedown::training

@@ -19,7 +19,6 @@
 #include "training/measure/throughput.hpp"
 #include "training/measure/trace_file.hpp"
 #include "training/programs/compare_options.hpp"
-#include "training/programs/records.hpp"
 #include "training/step/engine.hpp"
 
 namespace shakedown::training {
@@ -27,10 +26,9 @@ namespace {
 
 /// One configuration, ready to run; all its memory is freed with it.
 struct Trial {
-  Trial(const EngineSettings& settings, Backend& backend, const Job& job)
-      : engine(settings, backend), data(job.input, job.data) {}
+  Trial(const EngineSettings& settings, Backend& backend) : engine(settings, backend) {}
   Engine engine;
-  TrainingData data;
+  std::optional<TrainingData> data;
 };
 
 /// The result of a configuration that may not be possible; its batch may be unknown.
@@ -38,20 +36,10 @@ Result unmeasured(const Configuration& configuration, const Job& job) {
   const StepOptions& o = configuration.options;
   Result result;
   result.configuration = configuration;
-  result.identity = {name_of(job.backend.kind),
-                     o.model.model,
-                     o.model.image_size,
-                     job.data.classes(),
-                     o.model.precision,
-                     o.global_batch == 0 ? std::optional(o.batch_size) : std::nullopt,
-                     o.accumulate,
-                     configuration.ranks,
-                     o.strategy.strategy,
-                     o.optimizer.optimizer,
-                     job.data.name(),
-                     o.strategy.bucket_cap_mb,
-                     job.backend.throttle_gbs,
-                     configuration.setting};
+  result.identity =
+      identity_of(o, o.global_batch == 0 ? std::optional(o.batch_size) : std::nullopt,
+                  job.data.classes(), configuration.ranks, job.backend, job.data.name());
+  result.identity.setting = configuration.setting;
   return result;
 }
 
@@ -70,18 +58,19 @@ std::unique_ptr<Trial> set_up(Result& result, Backend& backend, const MpiSession
       if (!text.empty() && result.skipped.empty()) result.skipped = text;
     return result.skipped.empty();
   };
-  const bool fits = possible([&] {
-                      EngineSettings settings = engine_settings(result.configuration.options,
-                                                                backend, job.data.classes());
-                      settings.input_bytes = input_bytes(job.input, settings, backend);
-                      result.identity = identity_of(settings, backend, job.data.name());
-                      result.identity.setting = result.configuration.setting;
-                      trial = std::make_unique<Trial>(settings, backend, job);
-                    }) &&
-                    possible([&] {  // together: ranks ask one another
-                      trial->engine.allocate(ranks_on_device(backend, ranks));
-                      trial->data.open(trial->engine.settings(), backend, trial->engine.stream());
-                    });
+  const bool fits =
+      possible([&] {
+        EngineSettings settings =
+            engine_settings(result.configuration.options, backend, job.data.classes());
+        settings.input_bytes = input_bytes(job.options.train.data, settings, backend);
+        result.identity.batch_size = settings.network.batch_size;
+        trial = std::make_unique<Trial>(settings, backend);
+      }) &&
+      possible([&] {  // together: ranks ask one another
+        trial->engine.allocate(ranks_on_device(backend, ranks));
+        trial->data.emplace(job.options.train.data, job.data, trial->engine.settings(), backend,
+                            trial->engine.stream());
+      });
   return fits ? std::move(trial) : nullptr;
 }
 
@@ -90,10 +79,11 @@ void measure(Result& result, Backend& backend, const MpiSession& ranks, const Jo
   auto trial = set_up(result, backend, ranks, job);
   if (!trial) return;
   Engine& engine = trial->engine;
+  const TimingOptions& timing = job.options.train.timing;
   const double learning_rate = engine.learning_rate();
-  BatchSource& batches = trial->data.training();
+  BatchSource& batches = trial->data->training();
   Round round;
-  round.throughput = measure_throughput(engine, batches, job.timing, ranks);
+  round.throughput = measure_throughput(engine, batches, timing, ranks);
   try {
     check_trained(round.throughput);
     check_weights(engine, ranks, "after the timed steps");
@@ -103,13 +93,13 @@ void measure(Result& result, Backend& backend, const MpiSession& ranks, const Jo
     result.failure = error.what();
   }
   round.profile =
-      profile_steps(engine, batches, steps_to_trace(job.timing.iterations), learning_rate, ranks);
+      profile_steps(engine, batches, steps_to_trace(timing.iterations), learning_rate, ranks);
   round.exchange = exchange_sums(round.profile.steps);
   if (result.configuration.strategy() == "none" && !result.inputs)
     result.inputs = model_inputs(engine, round.profile.steps);
   result.rounds.push_back(std::move(round));
   // After the timing, whose memory it would change.
-  if (job.certifies && !result.certificate) {
+  if (job.options.train.certificate && !result.certificate) {
     result.certificate = certify(engine, batches, learning_rate, ranks);
     job.record.write("certificate",
                      merged(record_of(result.identity), record_of(*result.certificate)));
@@ -188,7 +178,7 @@ void complete(Result& result, const std::vector<Result>& all, std::size_t index,
   const Configuration& c = result.configuration;
   const double rate = rate_of(result, index);
   Round& round = result.rounds[index];
-  round.epoch_s = static_cast<double>(job.epoch_images) / rate;
+  round.epoch_s = static_cast<double>(epoch_images(job.options, job.data)) / rate;
   const Result* none = baseline(all, c, c.ranks, index);
   if (none != nullptr) round.efficiency_vs_none = rate / rate_of(*none, index);
   if (const Result* single = baseline(all, c, 1, index))
@@ -201,17 +191,14 @@ void complete(Result& result, const std::vector<Result>& all, std::size_t index,
   round.breakdown = break_down(round.profile, alike ? &none->rounds[index].profile.steps : nullptr);
 }
 
-/// The strategy's transfers, where the model of results/report knows what they cost: ranks have a
-/// common step, and no kernels of their own exchange.
-std::vector<std::string> transfers_of(const StrategyOptions& options) {
-  std::vector<std::string> names;
-  for (const Transfer& transfer : find_strategy(options.strategy).transfers)
-    names.push_back(text_of(transfer));
-  return names;
-}
-bool is_modelled(const StrategyOptions& options) {
+/// The strategy's transfers; null but where the model of results/report knows what they cost: ranks
+/// have a common step, and no kernels of their own exchange.
+Json transfers_of(const StrategyOptions& options) {
   const StrategyEntry& entry = find_strategy(options.strategy);
-  return entry.synchronous() && !entry.peers && options.norm_stats != "broadcast";
+  if (!entry.synchronous() || entry.peers || options.norm_stats == "broadcast") return {};
+  Json names = Json::array();
+  for (const Transfer& transfer : entry.transfers) names.push_back(text_of(transfer));
+  return names;
 }
 
 /// Of a finished round's traces, which every rank has of all ranks, only the steps are looked at
@@ -234,9 +221,15 @@ void finish_round(std::vector<Result>& results, std::size_t index, const Job& jo
       job.record.write(kind, merged(identity, fields));
     };
     const Json repeat{{"repeat", index + 1}};
-    Json step = merged(record_of(round), merged(repeat, ratios_of(round)));
-    const StrategyOptions& options = result.configuration.options.strategy;
-    if (is_modelled(options)) step["transfers"] = transfers_of(options);
+    Json step = merged(record_of(round.throughput), record_of(round.exchange));
+    step.update({{"repeat", index + 1}, {"epoch_s", round.epoch_s}});
+    for (const auto& [key, ratio] : {std::pair("efficiency_vs_none", round.efficiency_vs_none),
+                                     {"efficiency_vs_single", round.efficiency_vs_single},
+                                     {"speedup_vs_plain", round.speedup_vs_plain}})
+      if (ratio) step[key] = *ratio;
+    if (const Json transfers = transfers_of(result.configuration.options.strategy);
+        !transfers.is_null())
+      step["transfers"] = transfers;
     write("step", step);
     if (index == 0 && result.inputs && !result.inputs->links.ring.empty()) {
       write("ready", record_of(*result.inputs));
@@ -254,7 +247,7 @@ void finish_round(std::vector<Result>& results, std::size_t index, const Job& jo
 void print_turn(const Result& result, int round, const Job& job) {
   if (!result.skipped.empty()) return;  // named below the table
   say(job.session,
-      fmt::format("repeat {} of {}: {:<42} {:10.1f} images/s", round + 1, job.repeats,
+      fmt::format("repeat {} of {}: {:<42} {:10.1f} images/s", round + 1, job.options.repeats,
                   label_of(result.configuration), result.rounds.back().throughput.images_per_s));
 }
 
@@ -269,8 +262,8 @@ void build_discarded_network(const Bench& bench, const Job& job) {
 std::vector<Result> compare(const Bench& bench, const Job& job) {
   std::vector<Result> results;
   for (const Configuration& c : bench) results.push_back(unmeasured(c, job));
-  for (int round = 0; round < job.repeats; ++round) {
-    for (std::size_t i : turns(results.size(), round, job.repeats)) {
+  for (int round = 0; round < job.options.repeats; ++round) {
+    for (std::size_t i : turns(results.size(), round, job.options.repeats)) {
       if (!results[i].skipped.empty()) continue;
       take_turn(results[i], job);
       if (job.session.is_root()) print_turn(results[i], round, job);
@@ -418,19 +411,23 @@ std::string peer_access_off() {
   return "";
 }
 
+bool requests(const CompareOptions& options, const Setting& setting) {
+  return std::find(options.settings.begin(), options.settings.end(), setting.name) !=
+         options.settings.end();
+}
+
 /// Plain ddp, and what differs from it in one switch.
 void add_settings(Bench& bench, const CompareOptions& options, const StepOptions& base, int ranks,
                   BackendKind backend) {
-  const auto& requested = options.settings;
-  if (requested.empty()) return;
+  if (options.settings.empty()) return;
   StepOptions plain = base;
   plain.strategy.strategy = "ddp";
   plain.strategy.bucket_cap_mb = options.bucket_caps_mb.front();
   add(bench, plain, "ddp", plain.strategy.bucket_cap_mb, ranks);
   for (const Setting& setting : settings()) {
-    if (std::find(requested.begin(), requested.end(), setting.name) == requested.end()) continue;
     Configuration changed{plain, ranks, setting.name};
-    if (setting.apply(changed.options, backend).empty()) bench.push_back(std::move(changed));
+    if (requests(options, setting) && setting.apply(changed.options, backend).empty())
+      bench.push_back(std::move(changed));
   }
 }
 
@@ -455,15 +452,15 @@ Bench bench_of(const CompareOptions& options, const StepOptions& base, const Job
 std::vector<std::string> idle_settings(const CompareOptions& options, BackendKind backend,
                                        const std::vector<Bench>& benches) {
   std::vector<std::string> idle;
-  for (const std::string& name : options.settings) {
+  for (const Setting& setting : settings()) {
     const auto measured = [&](const Bench& bench) {
       return std::any_of(bench.begin(), bench.end(),
-                         [&](const Configuration& c) { return c.setting == name; });
+                         [&](const Configuration& c) { return c.setting == setting.name; });
     };
-    if (std::any_of(benches.begin(), benches.end(), measured)) continue;
+    if (!requests(options, setting) || std::any_of(benches.begin(), benches.end(), measured))
+      continue;
     StepOptions plain = benches.front().front().options;
-    idle.push_back(
-        fmt::format("--settings {}: {}", name, find_setting(name).apply(plain, backend)));
+    idle.push_back(fmt::format("--settings {}: {}", setting.name, setting.apply(plain, backend)));
   }
   return idle;
 }

@@ -58,13 +58,9 @@ std::vector<Bench> benches_of(const CompareOptions& options, const JobRanks& job
 /// of the machine meets all of them alike.
 std::vector<std::size_t> turns(std::size_t count, int round, int rounds);
 
-/// Settings that all configurations of a job share.
+/// What all configurations of a job share.
 struct Job {
-  int repeats;
-  TimingOptions timing;
-  bool certifies;
-  DataOptions input;
-  long epoch_images;  // of the epoch whose time is reported
+  const CompareOptions& options;
   const Dataset& data;
   Backend& backend;
   const MpiSession& session;

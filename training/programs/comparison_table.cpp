@@ -4,6 +4,8 @@
 
 #include <algorithm>
 #include <cmath>
+#include <functional>
+#include <map>
 #include <utility>
 
 #include "common/text_table.hpp"
@@ -14,33 +16,14 @@ namespace {
 
 constexpr const char* kUnmeasured = "-";  // not measured
 
-Spread rate_over_rounds(const std::vector<Round>& rounds) {
-  std::vector<double> rates;
-  for (const Round& round : rounds) rates.push_back(round.throughput.images_per_s);
-  const Summary s = summarize(rates);
-  const auto& interval = rounds.front().throughput.interval;
-  if (rounds.size() == 1 && interval) return {interval->low, s.median, interval->high};
-  return {s.min, s.median, s.max};
+template <class Value>
+double median_over(const std::vector<Round>& rounds, Value&& value_of) {
+  std::vector<double> values;
+  for (const Round& round : rounds) values.push_back(value_of(round));
+  return median_of(values);
 }
 
-TableRow row_of(const Result& result) {
-  TableRow row;
-  row.result = &result;
-  row.images_per_s = rate_over_rounds(result.rounds);
-  std::vector<double> steps;
-  std::vector<double> efficiencies;
-  for (const Round& round : result.rounds) {
-    steps.push_back(round.throughput.step_ms_p50);
-    if (round.efficiency_vs_none) efficiencies.push_back(*round.efficiency_vs_none);
-  }
-  row.step_ms = median_of(steps);
-  if (!efficiencies.empty()) row.efficiency_vs_none = median_of(efficiencies);
-  row.exposed_ms = account_of(result).exposed_comm_ms;
-  row.hidden_ms = account_of(result).hidden_comm_ms;
-  const auto& memory = result.rounds.back().throughput.peak_memory_bytes;
-  row.memory_bytes = *std::max_element(memory.begin(), memory.end());
-  return row;
-}
+double images_per_s(const Round& round) { return round.throughput.images_per_s; }
 
 /// Four significant digits at least: "3067", "123.4", "92.51".
 std::string text_of_rate(double images_per_s) {
@@ -48,10 +31,23 @@ std::string text_of_rate(double images_per_s) {
   return fmt::format("{:.{}f}", images_per_s, decimals);
 }
 
-std::string text_of(const Spread& rate) {
-  const std::string middle = text_of_rate(rate.median);
-  if (rate.low == rate.high) return middle;
-  return fmt::format("{} ({}-{})", middle, text_of_rate(rate.low), text_of_rate(rate.high));
+/// The middle of the rounds and the lowest and highest; of one round its 95 % interval, if any.
+std::string text_of_rates(const std::vector<Round>& rounds) {
+  std::vector<double> rates;
+  for (const Round& round : rounds) rates.push_back(images_per_s(round));
+  const Summary s = summarize(rates);
+  Interval around{s.min, s.max};
+  if (const auto& own = rounds.front().throughput.interval; rounds.size() == 1 && own)
+    around = *own;
+  const std::string middle = text_of_rate(s.median);
+  if (around.low == around.high) return middle;
+  return fmt::format("{} ({}-{})", middle, text_of_rate(around.low), text_of_rate(around.high));
+}
+
+/// The outcome's name, "waived", or "-" without one.
+std::string certificate_of(const Result& result) {
+  if (!result.certificate) return kUnmeasured;
+  return result.certificate->applies() ? name_of(result.certificate->outcome) : "waived";
 }
 
 /// Conditions that the bench's configurations share, and the units of the figures.
@@ -74,18 +70,9 @@ std::string title_of(const std::vector<Result>& results) {
 
 /// "INCONCLUSIVE, skipped: CAUSE (none on 3 ranks; ddp on 3 ranks)", one per cause.
 std::vector<std::string> lines_of_skipped(const std::vector<Result>& results) {
-  std::vector<std::pair<std::string, std::vector<std::string>>> causes;
-  for (const Result& result : results) {
-    if (result.skipped.empty()) continue;
-    const auto same = std::find_if(causes.begin(), causes.end(), [&](const auto& cause) {
-      return cause.first == result.skipped;
-    });
-    auto& labels =
-        (same == causes.end() ? causes.emplace_back(result.skipped, std::vector<std::string>())
-                              : *same)
-            .second;
-    labels.push_back(label_of(result.configuration));
-  }
+  std::map<std::string, std::vector<std::string>> causes;
+  for (const Result& result : results)
+    if (!result.skipped.empty()) causes[result.skipped].push_back(label_of(result.configuration));
   std::vector<std::string> lines;
   for (const auto& [cause, labels] : causes)
     lines.push_back(fmt::format("{}, skipped: {} ({})", name_of(Outcome::inconclusive), cause,
@@ -95,26 +82,11 @@ std::vector<std::string> lines_of_skipped(const std::vector<Result>& results) {
 
 }  // namespace
 
-std::vector<TableRow> rows_of(const std::vector<Result>& results) {
-  std::vector<TableRow> rows;
-  for (const Result& result : results)
-    if (result.measured()) rows.push_back(row_of(result));
-  std::stable_sort(rows.begin(), rows.end(), [](const TableRow& a, const TableRow& b) {
-    return a.images_per_s.median > b.images_per_s.median;
-  });
-  return rows;
-}
-
 const Breakdown& account_of(const Result& result) {
-  const auto median = [&](const auto& time_ms) {
-    std::vector<double> times;
-    for (const Round& round : result.rounds) times.push_back(time_ms(round.breakdown));
-    return median_of(times);
-  };
   const auto step_ms = [](const Breakdown& b) { return b.step_ms; };
   const auto none_ms = [](const Breakdown& b) { return b.none_step_ms.value_or(0); };
-  const double step = median(step_ms);
-  const double none = median(none_ms);
+  const double step = median_over(result.rounds, [&](auto& r) { return step_ms(r.breakdown); });
+  const double none = median_over(result.rounds, [&](auto& r) { return none_ms(r.breakdown); });
   const auto far_ms = [&](const Round& round) {
     const Breakdown& b = round.breakdown;
     return std::abs(step_ms(b) - step) + std::abs(none_ms(b) - none);
@@ -129,18 +101,13 @@ const Breakdown& account_of(const Result& result) {
       ->breakdown;
 }
 
-std::string certificate_of(const Result& result) {
-  if (!result.certificate) return kUnmeasured;
-  return result.certificate->applies() ? name_of(result.certificate->outcome) : "waived";
-}
-
 std::string headline(const Job& job) {
-  const TimingOptions& timing = job.timing;
+  const TimingOptions& timing = job.options.train.timing;
   const double warmup_s = warmup_seconds_of(timing, job.backend.kind);
   const std::string seconds = warmup_s > 0 ? fmt::format(" and at least {:g} s", warmup_s) : "";
   return wrapped(fmt::format("compare: {}; {} timed steps after {}{}, {} repeat{}",
                              job.data.summary(), timing.iterations, timing.warmup, seconds,
-                             job.repeats, job.repeats == 1 ? "" : "s interleaved"),
+                             job.options.repeats, job.options.repeats == 1 ? "" : "s interleaved"),
                  2) +
          "\n" + wrapped(text_of_machine(job.backend, job.session.hosts()), 2);
 }
@@ -158,16 +125,27 @@ std::string table_of(const std::vector<Result>& results) {
                                     {"hidden", "ms", 7},
                                     {"memory", "per rank", 9},
                                     {"certi-", "ficate", 6}};
+  std::vector<const Result*> fastest_first;
+  for (const Result& result : results)
+    if (result.measured()) fastest_first.push_back(&result);
+  std::ranges::stable_sort(fastest_first, std::greater<>(),
+                           [](const Result* r) { return median_over(r->rounds, images_per_s); });
+  const auto ms = [](double value) { return fmt::format("{:.{}f}", value, value < 100 ? 2 : 1); };
   std::string text = title_of(results) + heading(columns);
-  for (const TableRow& r : rows_of(results)) {
-    const auto ms = [](double value) { return fmt::format("{:.{}f}", value, value < 100 ? 2 : 1); };
+  for (const Result* r : fastest_first) {
+    const Throughput& last = r->rounds.back().throughput;
+    const Breakdown& account = account_of(*r);
+    std::vector<double> efficiencies;
+    for (const Round& round : r->rounds)
+      if (round.efficiency_vs_none) efficiencies.push_back(*round.efficiency_vs_none);
     text += row(
         columns,
-        {strategy_label(r.result->configuration), fmt::format("{}", r.result->configuration.ranks),
-         text_of(r.images_per_s), ms(r.step_ms),
-         r.efficiency_vs_none ? fmt::format("{:.1f}", 100 * *r.efficiency_vs_none) : kUnmeasured,
-         ms(r.exposed_ms), ms(r.hidden_ms), readable_bytes(r.memory_bytes),
-         certificate_of(*r.result)});
+        {strategy_label(r->configuration), fmt::format("{}", r->configuration.ranks),
+         text_of_rates(r->rounds),
+         ms(median_over(r->rounds, [](auto& of) { return of.throughput.step_ms_p50; })),
+         efficiencies.empty() ? kUnmeasured : fmt::format("{:.1f}", 100 * median_of(efficiencies)),
+         ms(account.exposed_comm_ms), ms(account.hidden_comm_ms),
+         readable_bytes(*std::ranges::max_element(last.peak_memory_bytes)), certificate_of(*r)});
   }
   return text;
 }

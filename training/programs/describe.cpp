@@ -194,14 +194,6 @@ int find_largest(int limit, const std::function<EngineSettings(int batch)>& sett
   return largest;
 }
 
-/// The highest share of a device's memory among the ranks that are known; or kUnknown.
-double highest_share(const std::vector<double>& bytes, const LargestBatch& found) {
-  double highest = kUnknown;
-  for (std::size_t r = 0; r < bytes.size(); ++r)
-    highest = std::fmax(highest, bytes[r] / found.device_memory_bytes[r]);
-  return highest;
-}
-
 }  // namespace
 
 ExitCode stepping_down(int batch, bool alone, const std::function<ExitCode(int batch)>& attempt,
@@ -243,18 +235,19 @@ ExitCode at_requested_batch(const TrainOptions& options, int classes, Backend& b
                        [&](const std::string& text) { say(session, wrapped(text, 10)); });
 }
 
-LargestBatch largest_batch_of(const Engine& engine, const MpiSession& session) {
-  return {engine.settings().network.batch_size,
-          session.all_gather(static_cast<double>(engine.device().memory().total_bytes))};
-}
-
-std::string summary_of(const LargestBatch& found, const Throughput& measured) {
-  std::string text =
-      fmt::format("{} per rank: {:.1f} % of a device's {} of memory planned and allocated",
-                  found.batch_size, 100 * highest_share(measured.peak_memory_bytes, found),
-                  readable_bytes(found.device_memory_bytes.front()));
-  if (const double share = highest_share(measured.process_memory_bytes, found);
-      std::isfinite(share))
+std::string text_of_largest(int batch, const Throughput& measured,
+                            const std::vector<double>& device_memory_bytes) {
+  // of those that are known; else kUnknown
+  const auto highest_share = [&](const std::vector<double>& bytes) {
+    double highest = kUnknown;
+    for (std::size_t r = 0; r < bytes.size(); ++r)
+      highest = std::fmax(highest, bytes[r] / device_memory_bytes[r]);
+    return highest;
+  };
+  std::string text = fmt::format(
+      "{} per rank: {:.1f} % of a device's {} of memory planned and allocated", batch,
+      100 * highest_share(measured.peak_memory_bytes), readable_bytes(device_memory_bytes.front()));
+  if (const double share = highest_share(measured.process_memory_bytes); std::isfinite(share))
     text += fmt::format(", {:.1f} % in use by the process", 100 * share);
   return labelled("max batch", text);
 }
@@ -286,7 +279,8 @@ std::string rest_of(const Engine& engine) {
   return rest;
 }
 
-StepCalls measure(const Run& run, const TimingOptions& timing) {
+StepCalls measure(const Run& run) {
+  const TimingOptions& timing = run.options.timing;
   Engine& engine = run.engine;
   const MpiSession& session = run.session;
   EndlessBatches endless(run.batches);
@@ -343,13 +337,13 @@ std::string text_of(const StepCalls& step) {
 
 }  // namespace
 
-ExitCode run_layers(const Run& run, const TimingOptions& timing) {
+ExitCode run_layers(const Run& run) {
   if (run.engine.step.first_computing() != 0)
     throw UsageError(
         fmt::format("--layers: rank 0 reports, but computes nothing with --strategy {}: use "
                     "another, or none",
                     run.identity.strategy));
-  const StepCalls step = measure(run, timing);
+  const StepCalls step = measure(run);
   const ParameterTable& table = run.engine.model.network().table();
   for (const LayerTime& layer : layer_times(step.calls, table, step.roofs))
     run.write("layer", record_of(layer, step));

@@ -29,20 +29,7 @@ std::string headline(const Engine& engine, const Backend& backend,
 /// The fusions found fastest, and the remarks of starting from a file; after Engine::allocate().
 std::string text_of_start(const Engine& engine);
 
-}  // namespace shakedown::training
-
-namespace shakedown {
-
 // bin/train --max-batch: the run at the largest batch that fits into the device's memory.
-
-class MpiSession;
-
-}  // namespace shakedown
-
-namespace shakedown::training {
-
-/// --max-batch without a number: beyond any device.
-inline constexpr int kMostBatch = 1 << 20;
 
 /// Calls `run` with these options; with --max-batch at the largest batch that fits on every rank by
 /// the plan, which it prints. Where that lacks memory all the same, a smaller one follows. Throws
@@ -57,20 +44,15 @@ ExitCode at_requested_batch(const TrainOptions& options, int classes, Backend& b
 ExitCode stepping_down(int batch, bool alone, const std::function<ExitCode(int batch)>& attempt,
                        const std::function<void(const std::string&)>& remark);
 
-/// The batch found.
-struct LargestBatch {
-  int batch_size = 0;
-  std::vector<double> device_memory_bytes;  // per rank
-};
-LargestBatch largest_batch_of(const Engine& engine, const MpiSession& session);
-/// As a line for people.
-std::string summary_of(const LargestBatch& found, const Throughput& measured);
+/// The batch found, for people, of devices with this much memory each.
+std::string text_of_largest(int batch, const Throughput& measured,
+                            const std::vector<double>& device_memory_bytes);
 
 // bin/train --layers: trains some steps with an event after each call, and prints
 // where their time goes.
 
 /// Writes the records and prints what rank 0 measured. Throws UsageError where rank 0 computes
 /// nothing, FailError when the loss is not finite any more. Collective.
-ExitCode run_layers(const Run& run, const TimingOptions& timing);
+ExitCode run_layers(const Run& run);
 
 }  // namespace shakedown::training

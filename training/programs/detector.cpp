@@ -26,33 +26,6 @@ double seconds_since(std::chrono::steady_clock::time_point start) {
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
 }
 
-/// A check in which one rank's gradients, or their hashes, are wrong.
-class FaultyCheck final : public NeighbourCheck {
- public:
-  FaultyCheck(Engine& engine, FaultKind kind)
-      : NeighbourCheck(engine), engine_(engine), kind_(kind) {}
-
- protected:
-  void computed(View gradients) override {
-    if (kind_ != FaultKind::product) return;
-    engine_.finish();
-    flip_bit(engine_.device(), gradients, 0, 3);
-  }
-  void hashed(Hashes& hashes) override {
-    if (kind_ == FaultKind::hash) hashes.front() ^= 8;
-  }
-
- private:
-  Engine& engine_;
-  FaultKind kind_;
-};
-
-std::unique_ptr<NeighbourCheck> make_check(Engine& engine, const std::optional<Fault>& fault) {
-  if (fault && fault->rank == engine.world().rank())
-    return std::make_unique<FaultyCheck>(engine, fault->kind);
-  return std::make_unique<NeighbourCheck>(engine);
-}
-
 void check_fault(const DetectorOptions& options, const Fault& fault, const Engine& engine) {
   if (fault.kind == FaultKind::slow) return;
   if (options.check_neighbour == 0)
@@ -108,7 +81,7 @@ void declare_options(OptionSet& options, DetectorOptions& values) {
 
 Detector::Detector(const Run& run)
     : run_(run),
-      options_(run.detector.options),
+      options_(run.options.detector),
       engine_(run.engine),
       fault_(parse_fault(options_.fault, {FaultKind::product, FaultKind::hash, FaultKind::slow},
                          run.session.world_size())) {
@@ -118,7 +91,7 @@ Detector::Detector(const Run& run)
   }
   if (options_.check_neighbour == 0) return;
   if (run.session.is_root()) check_writable({"--output", options_.output + "/capsule-train.json"});
-  check_ = make_check(engine_, fault_);
+  check_.emplace(engine_, fault_);
 }
 
 Detector::~Detector() { engine_.step.before_update(nullptr); }
@@ -209,7 +182,7 @@ Json Detector::described_step(const Names& names) {
 std::string Detector::keep_step(const std::vector<Dispute>& disputes, const Names& names) {
   Json capsule{{"capsule", "train"}, {"found", utc_now()}, {"step", described_step(names)}};
   for (const Dispute& dispute : disputes) capsule["disputes"].push_back(json_of(dispute, names));
-  capsule["run"] = describe_run(*run_.detector.all_options, run_.session, engine_.backend);
+  capsule["run"] = describe_run(*run_.set, run_.session, engine_.backend);
   const std::vector<Tensor> weights = engine_.model.state();
   if (!run_.session.is_root()) return "";
 

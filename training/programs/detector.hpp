@@ -2,7 +2,6 @@
 #pragma once
 
 #include <chrono>
-#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
@@ -16,8 +15,8 @@ namespace shakedown::training {
 
 class Detector {
  public:
-  /// By run.detector; `run` must outlive it. Collective. Throws UsageError where ranks cannot be
-  /// compared, or --inject-fault names what nothing would find.
+  /// By run.options.detector; `run` must outlive it. Collective. Throws UsageError where ranks
+  /// cannot be compared, or --inject-fault names what nothing would find.
   explicit Detector(const Run& run);
   Detector(const Detector&) = delete;
   Detector& operator=(const Detector&) = delete;
@@ -46,8 +45,8 @@ class Detector {
   const DetectorOptions& options_;
   Engine& engine_;
   std::optional<Fault> fault_;
-  std::unique_ptr<NeighbourCheck> check_;  // null: none
-  long updates_per_epoch_ = 0;             // 0: there are no epochs
+  std::optional<NeighbourCheck> check_;
+  long updates_per_epoch_ = 0;  // 0: there are no epochs
   long updates_ = 0;
   long checked_ = 0;
   double check_s_ = 0;

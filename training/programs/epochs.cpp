@@ -13,7 +13,6 @@
 #include "common/text_table.hpp"
 #include "resnet/tensor_file.hpp"
 #include "training/measure/throughput.hpp"
-#include "training/programs/records.hpp"
 
 namespace shakedown::training {
 namespace {
@@ -22,10 +21,6 @@ using Clock = std::chrono::steady_clock;
 
 double elapsed_s(Clock::time_point start) {
   return std::chrono::duration<double>(Clock::now() - start).count();
-}
-
-double highest(const std::vector<double>& values) {
-  return *std::max_element(values.begin(), values.end());
 }
 
 /// In a column of nine characters.
@@ -85,6 +80,8 @@ void check_epoch(const EpochResult& result, int skipped_before, long updates) {
                     updates, result.epoch));
 }
 
+std::int64_t milliseconds(double seconds) { return std::llround(1e3 * seconds); }
+
 void print(const Run& run, const std::string& line) {
   if (run.session.is_root()) fmt::print("{}", line);
   std::fflush(stdout);
@@ -92,7 +89,7 @@ void print(const Run& run, const std::string& line) {
 
 void report(const Run& run, const EpochResult& result) {
   print(run, row_of(result));
-  run.write("epoch", merged(record_of(result), record_of(run.input)));
+  run.write("epoch", merged(record_of(result), run.input()));
 }
 
 void check_possible(const Run& run, long batches_per_epoch) {
@@ -106,20 +103,20 @@ void check_possible(const Run& run, long batches_per_epoch) {
 /// One training and how far it has come.
 class Training {
  public:
-  Training(const Run& run, long batches_per_epoch, const EpochSettings& settings)
+  Training(const Run& run, long batches_per_epoch, const CheckpointSettings& checkpoints)
       : run_(run),
-        settings_(settings),
+        epochs_(run.options.epochs),
         updates_(batches_per_epoch / run.engine.settings().accumulate),
-        schedule_(settings.schedule, settings.learning_rate, settings.epochs, updates_),
-        checkpoints_(settings.checkpoints, run.engine, run.session),
+        schedule_(run.options.schedule, run.options.optimizer.learning_rate, epochs_, updates_),
+        checkpoints_(checkpoints, run.engine, run.session),
         at_(checkpoints_.resume()) {}
 
   TrainingEnd run(BatchSource* validation) {
-    if (at_.epoch > settings_.epochs)
-      print(run_, fmt::format("--epochs {}: nothing is left to be trained\n", settings_.epochs));
+    if (at_.epoch > epochs_)
+      print(run_, fmt::format("--epochs {}: nothing is left to be trained\n", epochs_));
     else
       print(run_, text_of_dropped() + heading(kColumns));
-    while (at_.epoch <= settings_.epochs) {
+    while (at_.epoch <= epochs_) {
       if (train_epoch()) return end();
       EpochResult result = finished_training();
       if (validation != nullptr && !validate_epoch(*validation, result)) return end();
@@ -136,9 +133,8 @@ class Training {
   /// The rest of the epoch. Whether the training is to stop.
   bool train_epoch() {
     Engine& engine = run_.engine;
-    Progress progress(fmt::format("epoch {}/{}", at_.epoch, settings_.epochs), updates_, "steps",
-                      run_.session.is_root(), {settings_.epochs - at_.epoch, epoch_seconds_},
-                      at_.seconds);
+    Progress progress(fmt::format("epoch {}/{}", at_.epoch, epochs_), updates_, "steps",
+                      run_.session.is_root(), {epochs_ - at_.epoch, epoch_seconds_}, at_.seconds);
     if (at_.update == 0) engine.model.network().zero_total_metrics();
     const InputTimes input_before = run_.batches.times();
     const InputTimes input_so_far = at_.input;
@@ -181,8 +177,9 @@ class Training {
     trained.input = over_ranks(at_.input, run_.session);
     const StepScalars scalars = model.read_scalars();
     if (run_.engine.settings().optimizer.needs_norms()) trained.grad_norm = scalars.grad_norm;
-    trained.skipped_steps = static_cast<int>(highest(run_.session.all_gather(scalars.skipped)));
-    if (run_.bad_images) trained.bad_images = run_.bad_images();
+    trained.skipped_steps =
+        static_cast<int>(std::ranges::max(run_.session.all_gather(scalars.skipped)));
+    if (run_.data != nullptr) trained.bad_images = run_.data->bad_count();
     trained.peak_memory_bytes =
         run_.session.all_gather(static_cast<double>(model.device().peak_allocated_bytes()));
 
@@ -222,7 +219,7 @@ class Training {
     if (best) at_.best_top1 = result.validated->top1;
     epoch_seconds_ = result.seconds;
     at_ = {result.epoch + 1, 0, at_.images, 0, result.trained->skipped_steps, at_.best_top1};
-    const bool stops = checkpoints_.stop_after_epoch(at_, best, result.epoch == settings_.epochs);
+    const bool stops = checkpoints_.stop_after_epoch(at_, best, result.epoch == epochs_);
     record_checkpoints();
     return stops;
   }
@@ -235,7 +232,7 @@ class Training {
   TrainingEnd end() {
     const ExitCode code = checkpoints_.finish();
     record_checkpoints();
-    return {code, at_.epoch > settings_.epochs};
+    return {code, at_.epoch > epochs_};
   }
 
   /// Of an update of the epoch under way.
@@ -248,8 +245,12 @@ class Training {
     return std::int64_t{s.network.batch_size} * s.accumulate * run_.engine.step.ranks_computing();
   }
 
+  /// Of the training data.
+  std::int64_t images() const {
+    return static_cast<std::int64_t>(run_.data->dataset().training().size());
+  }
   std::int64_t images_dropped() const {
-    return settings_.images == 0 ? 0 : settings_.images - updates_ * images_per_update();
+    return run_.data == nullptr ? 0 : images() - updates_ * images_per_update();
   }
 
   /// A line, or nothing.
@@ -258,14 +259,13 @@ class Training {
     if (dropped == 0) return "";
     return wrapped(fmt::format("each epoch trains {} of {} images, in updates of {}: {} that fill "
                                "none are left out, others in each epoch",
-                               settings_.images - dropped, settings_.images, images_per_update(),
-                               dropped),
+                               images() - dropped, images(), images_per_update(), dropped),
                    2) +
            "\n";
   }
 
   const Run& run_;
-  const EpochSettings& settings_;
+  const int epochs_;
   const long updates_;  // per epoch
   const Schedule schedule_;
   Checkpoints checkpoints_;
@@ -278,10 +278,44 @@ class Training {
 
 }  // namespace
 
+Json record_of(const EpochResult& result) {
+  Json fields{{"epoch", result.epoch}};
+  if (const auto& trained = result.trained) {
+    fields.update({{"train_loss", trained->loss},
+                   {"train_top1", trained->top1},
+                   {"learning_rate", trained->learning_rate},
+                   {"images_per_s", trained->images_per_s},
+                   {"epoch_s", trained->seconds},
+                   {"total_s", result.seconds},
+                   {"start_ms", result.end_ms - milliseconds(result.seconds)},
+                   {"trained_ms", result.end_ms - milliseconds(result.seconds - trained->seconds)},
+                   {"end_ms", result.end_ms},
+                   {"input_stall_ms", 1e3 * trained->input.stall_s},
+                   {"skipped_steps", trained->skipped_steps},
+                   {"images_dropped", trained->images_dropped},
+                   {"bad_images", trained->bad_images},
+                   {"peak_memory_bytes", trained->peak_memory_bytes}});
+    fields.update(stages_of(trained->input));
+    if (trained->grad_norm) fields["grad_norm"] = *trained->grad_norm;
+  }
+  if (const auto& validated = result.validated) {
+    fields.update({{"val_loss", validated->loss},
+                   {"val_top1", validated->top1},
+                   {"val_top5", validated->top5},
+                   {"validated_images", validated->images}});
+    if (validated->rank) fields["validating_rank"] = *validated->rank;
+  }
+  if (const auto& average = result.validated_average)
+    fields.update({{"val_loss_ema", average->loss},
+                   {"val_top1_ema", average->top1},
+                   {"val_top5_ema", average->top5}});
+  return fields;
+}
+
 TrainingEnd train_epochs(const Run& run, long batches_per_epoch, BatchSource* validation,
-                         const EpochSettings& settings) {
+                         const CheckpointSettings& checkpoints) {
   check_possible(run, batches_per_epoch);
-  return Training(run, batches_per_epoch, settings).run(validation);
+  return Training(run, batches_per_epoch, checkpoints).run(validation);
 }
 
 namespace {
@@ -339,28 +373,6 @@ std::string text_of(const Validation& v) {
 
 }  // namespace
 
-void declare_options(OptionSet& options, EvaluationOptions& values) {
-  options
-      .add("--evaluate", values.evaluate,
-           "print loss, top-1 and top-5 of --weights on --val-dir, in place of the throughput run")
-      .not_with({"--epochs", "--save", "--trace"})
-      .uses_only(
-          {"--batch-size", "--global-batch",    "--accumulate", "--record",        "--backend",
-           "--timeout",    "--model",           "--weights",    "--image-size",    "--classes",
-           "--precision",  "--label-smoothing", "--autotune",   "--deterministic", "--fusion",
-           "--recompute",  "--plan-cache",      "--strategy",   "--no-overlap",    "--throttle-gbs",
-           "--comm-ctas",  "--data-dir",        "--train-dir",  "--val-dir",       "--cache",
-           "--exif",       "--augment",         "--val-resize", "--workers",       "--prefetch",
-           "--logits",     "--describe",        "--recipe"});
-  options
-      .add(
-          "--logits", values.logits,
-          "write the logits (images x classes, in the order of the sorted files) and the labels to "
-          "this .safetensors file")
-      .only_with({"--evaluate"})
-      .metavar("FILE");
-}
-
 Metrics total_metrics(Engine& engine, const MpiSession& session) {
   const Metrics mine = engine.model.network().read_metrics().total;
   Metrics all;
@@ -402,11 +414,10 @@ std::optional<Validation> validate(Engine& engine, BatchSource& batches, const M
   return validated;
 }
 
-ExitCode evaluate(const Run& run, BatchSource& batches, const ImageSource& source,
-                  const EvaluationOptions& options) {
+ExitCode evaluate(const Run& run, BatchSource& batches, const ImageSource& source) {
   if (const std::string& seeded = run.engine.model.load_remarks().seeded; !seeded.empty())
     throw UsageError("--evaluate: " + seeded);
-  const bool keeps = !options.logits.empty();
+  const bool keeps = !run.options.logits.empty();
   Logits logits(run.engine);
   EpochResult result;
   result.validated = validate(run.engine, batches, run.session, [&] {
@@ -417,13 +428,13 @@ ExitCode evaluate(const Run& run, BatchSource& batches, const ImageSource& sourc
   ENSURE(validated.images == static_cast<std::int64_t>(source.size()), "an image is missing");
   if (keeps) {
     const auto all = logits.gather(source.size());
-    if (run.session.is_root()) write_logits(options.logits, all, source);
+    if (run.session.is_root()) write_logits(run.options.logits, all, source);
   }
   say(run.session, text_of(validated));
-  run.write("epoch", merged(record_of(result), record_of(run.input)));
+  run.write("epoch", merged(record_of(result), run.input()));
   if (!std::isfinite(validated.loss))
-    throw FailError(fmt::format("--weights {}: the validation loss is not finite",
-                                run.engine.settings().weights_file));
+    throw FailError(
+        fmt::format("--weights {}: the validation loss is not finite", run.options.model.weights));
   return ExitCode::pass;
 }
 

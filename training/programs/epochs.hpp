@@ -38,8 +38,7 @@ std::optional<Validation> validate(Engine& engine, BatchSource& batches, const M
 /// Validates --weights on all images of `source`, which `batches` reads; prints the result, writes
 /// an "epoch" record of epoch 0 and the file of logits. Throws FailError where the loss is not
 /// finite, UsageError where the weights have no classifier for these classes. Collective.
-ExitCode evaluate(const Run& run, BatchSource& batches, const ImageSource& source,
-                  const EvaluationOptions& options);
+ExitCode evaluate(const Run& run, BatchSource& batches, const ImageSource& source);
 
 /// The rows of an N x `width` matrix in the order of the images, from the parts of `ranks` ranks:
 /// rank r has the rows r, r + ranks, ...; every part has as many rows as the longest.
@@ -68,14 +67,7 @@ struct EpochResult {
   double seconds = 0;                           // both
   std::int64_t end_ms = 0;                      // Unix time
 };
-
-struct EpochSettings {
-  int epochs = 1;
-  double learning_rate = 0.1;
-  ScheduleOptions schedule;
-  CheckpointSettings checkpoints = {};
-  std::int64_t images = 0;  // of the training data; 0: not known
-};
+Json record_of(const EpochResult& result);
 
 struct TrainingEnd {
   ExitCode code = ExitCode::pass;  // 5: a signal stopped it, its state is saved; 3: it is not, or a
@@ -87,6 +79,6 @@ struct TrainingEnd {
 /// prints one line and writes one "epoch" record per epoch. `validation` may be null. Throws
 /// FailError when the loss is not finite, or every step of an epoch was skipped. Collective.
 TrainingEnd train_epochs(const Run& run, long batches_per_epoch, BatchSource* validation,
-                         const EpochSettings& settings);
+                         const CheckpointSettings& checkpoints = {});
 
 }  // namespace shakedown::training

@@ -16,7 +16,6 @@
 #include "training/data/pack.hpp"
 #include "training/measure/records.hpp"
 #include "training/programs/describe.hpp"
-#include "training/programs/records.hpp"
 #include "training/programs/training_data.hpp"
 
 namespace shakedown::training {
@@ -80,8 +79,8 @@ std::string text_of_stages(const InputTimes& input) {
   std::string text = fmt::format(
       "{:.0f} us to open, {:.0f} to read, {:.0f} to decode, {:.0f} to augment (worker time per "
       "image); {:.1f} to copy",
-      us(input.stages.open_s), us(input.stages.read_s), us(input.stages.decode_s),
-      us(input.stages.augment_s), us(input.copy_s));
+      us(input.open_s), us(input.read_s), us(input.decode_s), us(input.augment_s),
+      us(input.copy_s));
   if (input.device_images > 0)
     text += fmt::format(", {:.1f} to decode on the device, which got {:.1f} % of the images",
                         us(input.device_decode_s), 100 * input.device_images / input.images);
@@ -113,12 +112,11 @@ ExitCode run_loader(const TrainOptions& options, const Dataset& dataset, const B
   const EngineSettings step = engine_settings(options, backend, dataset.classes());
   const NetworkSettings& shape = step.network;
   const auto stream = backend.device->make_stream();
-  TrainingData data(options.data, dataset);
   say(session, wrapped(fmt::format("loader: batch {} per rank, {}x{} pixels, {}", shape.batch_size,
                                    shape.image_size, shape.image_size, dataset.summary()),
                        2) +
                    "\n" + wrapped(text_of_machine(backend, session.hosts()), 2));
-  data.open(step, backend, *stream);
+  TrainingData data(options.data, dataset, step, backend, *stream);
   say(session, data.remark(static_cast<long>(options.timing.iterations) + warmup_of(options)));
   const LoaderRate rate = measure(data, options, shape.batch_size, backend, *stream, session);
   const Json what{{"backend", name_of(backend.kind)},   {"data", dataset.name()},

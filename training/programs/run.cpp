@@ -3,13 +3,20 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 #include <nlohmann/json.hpp>
 #include <set>
 
 #include "common/options.hpp"
+#include "common/program.hpp"
 #include "common/text_table.hpp"
 #include "training/measure/neighbour_check.hpp"
+#include "training/measure/throughput.hpp"
 #include "training/measure/trace_file.hpp"
+#include "training/programs/describe.hpp"
+#include "training/programs/detector.hpp"
+#include "training/programs/epochs.hpp"
+#include "training/programs/invariant.hpp"
 
 namespace shakedown::training {
 
@@ -17,40 +24,150 @@ void Run::write(const char* kind, const Json& fields) const {
   record.write(kind, merged(record_of(identity), fields));
 }
 
+Json Run::input() const { return record_of(data == nullptr ? InputSetup() : data->setup()); }
+
+namespace {
+
+/// The weights as they are, if they are to be saved; else none. Collective.
+std::vector<Tensor> state_to_save(const Run& run) {
+  if (run.options.save.empty()) return {};
+  ModelState& model = run.engine.model;
+  return model.averages_weights() ? model.average_state() : model.state();
+}
+
+/// Writes them, on rank 0.
+void save(const Run& run, const std::vector<Tensor>& state) {
+  if (!run.options.save.empty() && run.session.is_root())
+    write_safetensors({"--save", run.options.save}, state,
+                      run.data->dataset().metadata(run.options.model));
+}
+
+/// On rank 0, if it was requested.
+void write_trace(const Run& run, const Trace& trace) {
+  if (run.options.trace.empty() || !run.session.is_root()) return;
+  const std::string label =
+      fmt::format("{} on {} ranks", run.identity.strategy, run.session.world_size());
+  training::write_trace(run.options.trace, {{label, run.identity.model, trace}},
+                        run.session.hosts());
+}
+
+/// Options that the conditions of its `metric` lines have in addition to an Identity.
+std::map<std::string, std::string> conditions_of(const TrainOptions& options) {
+  const auto text = [](bool value) { return value ? "true" : "false"; };
+  return {{"fusion", options.model.fusion},
+          {"deterministic", text(options.model.deterministic)},
+          {"autotune", text(options.model.autotune)},
+          {"check_neighbour", std::to_string(options.detector.check_neighbour)}};
+}
+
+/// Whether the strategy computes what it must; pass where there is nothing to certify.
+Outcome certified(const Run& run) {
+  const Certificate certificate =
+      certify(run.engine, run.batches, run.engine.learning_rate(), run.session);
+  run.write("certificate", record_of(certificate));
+  say(run.session, summary_of(certificate));
+  return certificate.applies() ? certificate.outcome : Outcome::pass;
+}
+
+/// None where there is no record.
+std::vector<judge::Observation> observe(const Run& run, const Throughput& measured,
+                                        const Detector& detector) {
+  if (run.options.record.empty()) return {};
+  constexpr int kMost = 30;
+  const OwnCompute own = measure_own_compute(run.engine, std::min(measured.iterations, kMost),
+                                             [&] { detector.delay(); });
+  return observations_of(measured, own, run.identity, conditions_of(run.options),
+                         run.engine.backend, run.session);
+}
+
+}  // namespace
+
+ExitCode run_throughput(const Run& run) {
+  const TimingOptions& timing = run.options.timing;
+  Engine& engine = run.engine;
+  Detector detector(run);
+  const Outcome certificate = run.options.certificate ? certified(run) : Outcome::pass;
+  const std::optional<double> without_tree = rate_without_tree(run, timing);
+  detector.start();
+  const Throughput measured = measure_throughput(engine, run.batches, timing, run.session);
+  const ExitCode detected = detector.finish();
+  const bool sound =
+      std::isfinite(measured.loss_last) && unsound_weights(engine, run.session).empty();
+  const auto trained = sound ? state_to_save(run) : std::vector<Tensor>();
+  const auto observations = observe(run, measured, detector);
+  const Trace trace = trace_steps(engine, run.batches, steps_to_trace(timing.iterations),
+                                  engine.learning_rate(), run.session);  // trains on
+  Json step = merged(record_of(measured), record_of(exchange_sums(trace)));
+  std::string summary = summary_of(measured);
+  if (without_tree) {
+    step["images_per_s_without_tree"] = *without_tree;
+    summary += text_of_tree_cost(measured, *without_tree);
+  }
+  if (run.options.max_batch > 0) {
+    const auto memory =
+        run.session.all_gather(static_cast<double>(engine.device().memory().total_bytes));
+    step.update({{"max_batch", true}, {"device_memory_bytes", memory}});
+    summary += text_of_largest(engine.settings().network.batch_size, measured, memory);
+  }
+  run.write("step", merged(step, run.input()));
+  const Breakdown breakdown = break_down(trace, nullptr);
+  run.write("breakdown", record_of(breakdown));
+  if (engine.step.strategy_entry().ranks_agree)
+    for (const ExchangeTimes& bucket : bucket_times(trace)) run.write("bucket", record_of(bucket));
+  for (const judge::Observation& observation : observations)
+    run.record.write("metric", judge::record_of(observation));
+  say(run.session, summary + summary_of(breakdown));
+  if (sound) save(run, trained);
+  write_trace(run, trace);
+  check_trained(measured);
+  const ExitCode certified_as = exit_code_of(certificate);
+  return detected == ExitCode::pass || certificate == Outcome::fail ? certified_as : detected;
+}
+
 namespace {
 
 constexpr int kTracedSteps = 10;  // of a training
 
+/// The fields of a `training` record, but for when the training begins.
+Json training_fields(const Run& run) {
+  const TrainOptions& options = run.options;
+  const ScheduleOptions& schedule = options.schedule;
+  const Dataset& dataset = run.data->dataset();
+  const long updates = std::max(1L, run.data->batches_per_epoch() / options.accumulate);
+  const Schedule rate(schedule, options.optimizer.learning_rate, options.epochs, updates);
+  return {{"train_images", dataset.training().size()},
+          {"val_images", options.data.val_dir.empty() ? 0 : dataset.validation().size()},
+          {"updates_per_epoch", updates},
+          {"ranks_computing", run.engine.step.ranks_computing()},
+          {"warmup_epochs", schedule.lr_warmup_steps > 0
+                                ? schedule.lr_warmup_steps / static_cast<double>(updates)
+                                : schedule.lr_warmup_epochs},
+          {"end_learning_rate", rate.at(options.epochs * updates)},
+          {"init_start_ms", options.started_ms}};
+}
+
 }  // namespace
 
-void check_outputs(const OutputFiles& files) {
-  for (const Output& output :
-       {Output{"--save", files.save}, {"--trace", files.trace}, {"--logits", files.logits}})
-    if (!output.path.empty()) check_writable(output);
-}
-
-std::vector<Tensor> state_to_save(const OutputFiles& files, Engine& engine) {
-  if (files.save.empty()) return {};
-  return engine.model.averages_weights() ? engine.model.average_state() : engine.model.state();
-}
-
-void save(const OutputFiles& files, const std::vector<Tensor>& state, const MpiSession& session) {
-  if (!files.save.empty() && session.is_root())
-    write_safetensors({"--save", files.save}, state, files.metadata);
-}
-
-void write_trace(const OutputFiles& files, const Run& run, const Trace& trace) {
-  if (files.trace.empty() || !run.session.is_root()) return;
-  const std::string label =
-      fmt::format("{} on {} ranks", run.identity.strategy, run.session.world_size());
-  write_trace(files.trace, {{label, run.identity.model, trace}}, run.session.hosts());
-}
-
-void trace_beginning(const OutputFiles& files, const Run& run, double learning_rate) {
-  if (files.trace.empty()) return;
-  write_trace(files, run,
-              trace_steps(run.engine, run.batches, kTracedSteps, learning_rate, run.session));
-  run.engine.model.restart();
+ExitCode run_training(const Run& run) {
+  Engine& engine = run.engine;
+  TrainingData& data = *run.data;
+  const Json training = training_fields(run);
+  Detector detector(run);
+  if (!run.options.trace.empty()) {
+    write_trace(
+        run, trace_steps(engine, run.batches, kTracedSteps, engine.learning_rate(), run.session));
+    engine.model.restart();
+  }
+  run.write("training", merged(training, {{"init_stop_ms", unix_ms()}}));
+  detector.start(data.batches_per_epoch() / run.options.accumulate);
+  const TrainingEnd end =
+      train_epochs(run, data.batches_per_epoch(), data.validation(),
+                   {run.options.checkpoints, run_facts(run),
+                    data.dataset().metadata(run.options.model), &data.bad_images()});
+  const ExitCode detected = detector.finish();
+  if (!end.complete) return end.code;
+  save(run, state_to_save(run));
+  return end.code == ExitCode::pass ? detected : end.code;
 }
 
 void take_saved_decoder(TrainOptions& options, const MpiSession& session) {
@@ -84,15 +201,11 @@ std::vector<Output> outputs_of(const TrainOptions& options) {
   return {{"--record", options.record},
           {"--trace", options.trace},
           {"--save", options.save},
-          {"--logits", options.evaluation.logits}};
-}
-
-OutputFiles output_files(const TrainOptions& options, const Dataset& dataset) {
-  return {options.save, options.trace, options.evaluation.logits, dataset.metadata(options.model)};
+          {"--logits", options.logits}};
 }
 
 long batches_needed(const TrainOptions& options) {
-  if (options.epochs > 0 || options.evaluation.evaluate) return 0;
+  if (options.epochs > 0 || options.evaluate) return 0;
   return (static_cast<long>(options.timing.iterations) + options.timing.warmup) *
          options.accumulate;
 }
@@ -122,15 +235,16 @@ const std::set<std::string> kFree{"backend",
                                   "record",
                                   "trace",
                                   "save",
+                                  "max_batch",
                                   "describe",
                                   "timeout",
                                   "checkpoint_dir",
-                                  "checkpoint_every",
                                   "resume",
                                   "signal_lead",
-                                  "checkpoint_minutes",
+                                  "checkpoint_every",
                                   "decoder",
-                                  "loader_only"};
+                                  "loader_only",
+                                  "checkpoint_minutes"};
 
 /// As it is given.
 std::string flag_of(std::string name) {
@@ -149,9 +263,12 @@ std::string text_of(const OptionValue& option) {
 
 }  // namespace
 
-RunFacts run_facts(const OptionSet& options, const EngineSettings& settings, int ranks_computing,
-                   const ImageSource& images, const InputSetup& input) {
-  const int batch = settings.network.batch_size * settings.accumulate * ranks_computing;
+RunFacts run_facts(const Run& run) {
+  const EngineSettings& settings = run.engine.settings();
+  const ImageSource& images = run.data->dataset().training();
+  const std::string& decoder = run.data->setup().decoder;
+  const int batch =
+      settings.network.batch_size * settings.accumulate * run.engine.step.ranks_computing();
   RunFacts facts;
   facts.fixed = {
       {"global batch", std::to_string(batch)},
@@ -159,17 +276,18 @@ RunFacts run_facts(const OptionSet& options, const EngineSettings& settings, int
       {"images", fmt::format("{}, listing {:016x}", images.size(), images.listing_checksum())},
       {"--precision", name_of(settings.network.precision)},
       {"--ema", settings.ema.ema > 0 ? "on" : "off"},
-      {"--decoder", input.decoder},
+      {"--decoder", decoder},
       // of checkpoints that were written when these were options
-      {"--decoder-share", input.decoder == "cpu" ? "0" : "100"},
+      {"--decoder-share", decoder == "cpu" ? "0" : "100"},
       {"--scaled-decode", "off"}};
-  for (const OptionValue& option : options.values()) {
+  facts.options = {{"--staleness", std::to_string(settings.strategy.staleness)}};
+  for (const OptionValue& option : run.set->values()) {
     if (kFixed.contains(option.name))
-      facts.fixed.emplace_back(flag_of(option.name), text_of(option));
+      facts.fixed[flag_of(option.name)] = text_of(option);
     else if (option.name == "batch_size")  // or what --global-batch makes of it
-      facts.options.emplace_back(flag_of(option.name), std::to_string(settings.network.batch_size));
+      facts.options[flag_of(option.name)] = std::to_string(settings.network.batch_size);
     else if (!kFree.contains(option.name))
-      facts.options.emplace_back(flag_of(option.name), text_of(option));
+      facts.options[flag_of(option.name)] = text_of(option);
   }
   return facts;
 }

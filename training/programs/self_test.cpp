@@ -96,24 +96,22 @@ std::string fault_of(const Collective& collective, std::size_t count, int repeti
 
 Verdict test_collective(const Collective& collective, Backend& backend, const MpiSession& session) {
   const auto stream = backend.device->make_stream();
-  Verdict verdict{Scope::operation, fmt::format("{} float32", collective.name), Outcome::pass,
-                  fmt::format("exact, {} times with up to {} per rank", kRepetitions,
-                              readable_bytes(kCounts[2] * sizeof(float)))};
-  if (session.world_size() == 1) {
-    verdict.outcome = Outcome::inconclusive;
-    verdict.cause = "one rank exchanges nothing";
-  }
+  const auto verdict = [&](Outcome outcome, const std::string& cause) {
+    return Verdict{Scope::operation, fmt::format("{} float32", collective.name), outcome, cause};
+  };
   for (const std::size_t count : kCounts)
     for (int k = 0; k < kRepetitions; ++k) {
       const auto faults = session.all_gather(
           fault_of(collective, count, k, *backend.world, *backend.device, *stream));
       for (std::size_t r = 0; r < faults.size(); ++r)
-        if (!faults[r].empty() && verdict.outcome != Outcome::fail) {
-          verdict.outcome = Outcome::fail;
-          verdict.cause = fmt::format("rank {} on {}: {}", r, session.hosts()[r], faults[r]);
-        }
+        if (!faults[r].empty())
+          return verdict(Outcome::fail,
+                         fmt::format("rank {} on {}: {}", r, session.hosts()[r], faults[r]));
     }
-  return verdict;
+  if (session.world_size() == 1)
+    return verdict(Outcome::inconclusive, "one rank exchanges nothing");
+  return verdict(Outcome::pass, fmt::format("exact, {} times with up to {} per rank", kRepetitions,
+                                            readable_bytes(kCounts[2] * sizeof(float))));
 }
 
 // ---- training
@@ -181,9 +179,8 @@ SelfTraining train(Engine& engine, BatchSource& batches, const MpiSession& sessi
     if (const std::string ranks = differing_ranks(engine, session); !ranks.empty())
       trained.differed = fmt::format("after step {} {}", window * kWindow, ranks);
   }
-  for (const double skipped :
-       session.all_gather(static_cast<double>(engine.model.read_scalars().skipped)))
-    trained.skipped = std::max(trained.skipped, static_cast<int>(skipped));
+  trained.skipped =
+      static_cast<int>(std::ranges::max(session.all_gather(engine.model.read_scalars().skipped)));
   return trained;
 }
 
@@ -206,46 +203,42 @@ Verdict verdict_on_loss(const SelfTraining& trained) {
 }
 
 Verdict verdict_on_stability(const SelfTraining& trained, const std::string& unsound) {
-  Verdict verdict{Scope::job, "stability", Outcome::pass,
-                  fmt::format("{} steps: every loss and weight is finite, no step was skipped",
-                              kWindow * kWindows)};
+  const auto fails = [](const std::string& cause) {
+    return Verdict{Scope::job, "stability", Outcome::fail, cause};
+  };
   for (std::size_t window = 0; window < trained.losses.size(); ++window)
-    if (!std::isfinite(trained.losses[window]) && verdict.outcome == Outcome::pass) {
-      verdict.outcome = Outcome::fail;
-      verdict.cause =
-          fmt::format("the loss is not finite by step {}", (window + 1) * std::size_t{kWindow});
-    }
-  if (verdict.outcome == Outcome::fail) return verdict;
-  if (!unsound.empty()) return {Scope::job, "stability", Outcome::fail, unsound + " is not finite"};
+    if (!std::isfinite(trained.losses[window]))
+      return fails(
+          fmt::format("the loss is not finite by step {}", (window + 1) * std::size_t{kWindow}));
+  if (!unsound.empty()) return fails(unsound + " is not finite");
   if (trained.skipped > 0)
-    return {Scope::job, "stability", Outcome::fail,
-            fmt::format("{} steps were skipped: their gradients were not finite", trained.skipped)};
-  return verdict;
+    return fails(
+        fmt::format("{} steps were skipped: their gradients were not finite", trained.skipped));
+  return {Scope::job, "stability", Outcome::pass,
+          fmt::format("{} steps: every loss and weight is finite, no step was skipped",
+                      kWindow * kWindows)};
 }
 
 Verdict verdict_on_gradients(const StrategyEntry& strategy, const Certificate& certificate,
                              const SelfTraining& trained) {
-  Verdict verdict{Scope::job, "gradient synchronisation", Outcome::pass, ""};
-  if (!trained.differed.empty()) {
-    verdict.outcome = Outcome::fail;
-    verdict.cause = trained.differed;
-  } else if (!certificate.applies()) {
-    verdict.outcome = Outcome::inconclusive;
-    verdict.cause = certificate.waived;
-  } else if (!certificate.passes()) {
-    verdict.outcome = certificate.outcome;
-    verdict.cause = certificate.cause.empty()
-                        ? fmt::format("{} computes other weights than {}, in {}", strategy.name,
-                                      certificate.reference, certificate.difference.tensor)
-                        : certificate.cause;
-  } else {
-    verdict.cause = fmt::format("{} averages the gradients of {} ranks, each once", strategy.name,
-                                certificate.census.ranks);
-    if (!certificate.reference.empty())
-      verdict.cause += fmt::format(", and computes the weights of {}", certificate.reference);
-    verdict.cause += ", equal on all ranks in every bit";
-  }
-  return verdict;
+  const auto verdict = [](Outcome outcome, const std::string& cause) {
+    return Verdict{Scope::job, "gradient synchronisation", outcome, cause};
+  };
+  if (!trained.differed.empty()) return verdict(Outcome::fail, trained.differed);
+  if (!certificate.applies()) return verdict(Outcome::inconclusive, certificate.waived);
+  if (!certificate.passes())
+    return verdict(certificate.outcome,
+                   !certificate.cause.empty()
+                       ? certificate.cause
+                       : fmt::format("{} computes other weights than {}, in {}", strategy.name,
+                                     certificate.reference, certificate.difference.tensor));
+  return verdict(Outcome::pass,
+                 fmt::format("{} averages the gradients of {} ranks, each once{}, equal on all "
+                             "ranks in every bit",
+                             strategy.name, certificate.census.ranks,
+                             certificate.reference.empty()
+                                 ? ""
+                                 : ", and computes the weights of " + certificate.reference));
 }
 
 EngineSettings self_test_settings(const TrainOptions& options, const Backend& backend) {
@@ -276,8 +269,8 @@ ExitCode run_self_test(const EngineSettings& settings, Backend& backend, const M
 
   Engine engine(settings, backend);
   engine.allocate(ranks_on_device(backend, session));
-  GeneratedBatches batches(
-      engine, derive_seed(settings.seed, 2000 + static_cast<std::uint64_t>(session.rank())));
+  GeneratedBatches batches(engine,
+                           settings.seed_of(2000 + static_cast<std::uint64_t>(session.rank())));
   const Certificate certificate = certify(engine, batches, kLearningRate, session);
   const SelfTraining trained = train(engine, batches, session);
   conclude(verdict_on_loss(trained));

@@ -7,8 +7,8 @@
 #include "training/programs/epochs.hpp"
 #include "training/programs/invariant.hpp"
 #include "training/programs/loader_run.hpp"
+#include "training/programs/run.hpp"
 #include "training/programs/self_test.hpp"
-#include "training/programs/train_runs.hpp"
 
 namespace shakedown::training {
 namespace {
@@ -18,24 +18,24 @@ ExitCode run(const TrainOptions& options, const OptionSet& set, const Dataset& d
   Engine engine(run_settings(options, backend, dataset.classes()), backend);
   say(session, headline(engine, backend, session.hosts(), dataset.summary()));
   if (options.describe) return describe(engine, session);
-  const OutputFiles files = output_files(options, dataset);
-  if (session.is_root()) check_outputs(files);
+  if (session.is_root())
+    for (const Output& output : outputs_of(options))
+      if (!output.path.empty()) check_writable(output);
   engine.allocate(ranks_on_device(backend, session));
   check_weights(engine, session, "at the start");
   check_ranks_agree(engine, session, "at the start");
   say(session, text_of_start(engine));
-  TrainingData data(options.data, dataset);
-  data.open(engine.settings(), backend, engine.stream());
+  TrainingData data(options.data, dataset, engine.settings(), backend, engine.stream());
   say(session, data.remark(batches_needed(options)));
-  const Identity identity = identity_of(engine.settings(), backend, dataset.name());
-  const Run run{engine, data.training(), identity,         session,
-                record, data.setup(),    data.bad_count(), {options.detector, &set}};
-  const ExitCode result =
-      options.layers ? run_layers(run, options.timing)
-      : options.evaluation.evaluate
-          ? evaluate(run, *data.validation(), dataset.validation(), options.evaluation)
-      : options.epochs > 0 ? run_training(run, options, set, dataset, data, files)
-                           : run_throughput(run, options, files);
+  const Identity identity =
+      identity_of(options, engine.settings().network.batch_size, dataset.classes(),
+                  session.world_size(), backend, dataset.name());
+  const Run run{options, engine, data.training(), identity, session, record, &set, &data};
+  const ExitCode result = options.layers ? run_layers(run)
+                          : options.evaluate
+                              ? evaluate(run, *data.validation(), dataset.validation())
+                          : options.epochs > 0 ? run_training(run)
+                                               : run_throughput(run);
   say(session, data.bad_images_text());
   check_weights(engine, session, "at the end");
   if (engine.step.strategy_entry().ranks_agree) check_ranks_agree(engine, session, "at the end");
@@ -58,7 +58,7 @@ ExitCode train(TrainOptions options, const OptionSet& set, MpiSession& session) 
     take_saved_decoder(options, session);
     if (options.self_test)
       return run_self_test(self_test_settings(options, backend), backend, session, record);
-    const Dataset dataset(options.data, options.model, options.evaluation.evaluate, session);
+    const Dataset dataset(options.data, options.model, options.evaluate, session);
     if (options.loader_only) return run_loader(options, dataset, backend, session, record);
     return at_requested_batch(options, dataset.classes(), backend, session, [&](const auto& o) {
       return run(o, set, dataset, backend, session, record);

@@ -11,32 +11,9 @@
 
 #include "common/error.hpp"
 #include "common/options.hpp"
-#include "training/programs/describe.hpp"
 #include "training/programs/invariant.hpp"
 
-namespace shakedown {
-
-class OptionSet;
-
-}  // namespace shakedown
-
 namespace shakedown::training {
-
-/// A file has one option with its value a line; lines that start with # are for people.
-struct Recipe {
-  std::string name;
-  std::string remarks;  // the lines that start with #
-  std::vector<std::string> arguments;
-};
-Recipe parse_recipe(const std::string& name, const std::string& text);
-
-/// A recipe by name, or from a file. Throws UsageError, which lists the names.
-Recipe find_recipe(const std::string& name_or_file);
-/// Every recipe that is installed: its name and remarks.
-std::string list_recipes();
-
-/// Declares --recipe, whose options are defaults.
-void declare_recipes(OptionSet& options, std::string& recipe);
 
 namespace {
 
@@ -108,10 +85,103 @@ void declare_step_options(OptionSet& options, TrainOptions& values) {
 
 namespace {
 
+// A recipe is a file with one option and its value a line; lines that start with # are for people.
+
+constexpr const char* kSuffix = ".recipe";
+
+/// Next to the folder of the program, in the tree as when installed.
+std::filesystem::path recipes() {
+  std::error_code none;
+  return std::filesystem::read_symlink("/proc/self/exe", none).parent_path().parent_path() /
+         "training/recipes";
+}
+
+std::vector<std::string> recipe_names() {
+  std::vector<std::string> names;
+  std::error_code none;
+  for (const auto& entry : std::filesystem::directory_iterator(recipes(), none))
+    if (entry.path().extension() == kSuffix) names.push_back(entry.path().stem());
+  std::sort(names.begin(), names.end());
+  return names;
+}
+
+/// Throws UsageError, which lists the names.
+std::vector<std::string> lines_of_recipe(const std::string& name_or_file) {
+  const std::filesystem::path named = recipes() / (name_or_file + kSuffix);
+  std::error_code none;
+  const bool known = std::filesystem::is_regular_file(named, none);
+  std::ifstream file(known ? named : std::filesystem::path(name_or_file));
+  if (!file)
+    throw UsageError(fmt::format("--recipe {}: must be a file, or one of {}", name_or_file,
+                                 fmt::join(recipe_names(), ", ")));
+  std::vector<std::string> lines;
+  for (std::string line; std::getline(file, line);) lines.push_back(line);
+  if (lines.empty())
+    throw UsageError(
+        fmt::format("--recipe {}: is {}", name_or_file,
+                    std::filesystem::is_directory(name_or_file, none) ? "a folder" : "empty"));
+  return lines;
+}
+
+std::vector<std::string> arguments_of_recipe(const std::string& name_or_file) {
+  std::vector<std::string> arguments;
+  for (const std::string& line : lines_of_recipe(name_or_file)) {
+    if (line.starts_with("#")) continue;
+    std::istringstream words(line);
+    for (std::string word; words >> word;) arguments.push_back(word);
+  }
+  return arguments;
+}
+
+/// Those that are installed, with what they tell people.
+std::string list_recipes() {
+  std::string text;
+  for (const std::string& name : recipe_names()) {
+    text += (text.empty() ? "" : "\n") + name + "\n";
+    for (const std::string& line : lines_of_recipe(name))
+      if (line.starts_with("#")) text += "  " + line.substr(line.starts_with("# ") ? 2 : 1) + "\n";
+  }
+  return text;
+}
+
+void declare_recipes(OptionSet& options, std::string& recipe) {
+  options
+      .add("--recipe", recipe,
+           "options of a published training as defaults: a name of --help recipes, or a file with "
+           "one option per line")
+      .metavar("NAME|FILE")
+      .default_text("none");
+  options.help_topic("recipes", "the recipes with source and published accuracy", list_recipes);
+  options.add_text("--list-recipes", "", list_recipes);  // in earlier versions
+  options.add_defaults("--recipe", arguments_of_recipe);
+}
+
+void declare_evaluation(OptionSet& options, TrainOptions& values) {
+  options
+      .add("--evaluate", values.evaluate,
+           "print loss, top-1 and top-5 of --weights on --val-dir, in place of the throughput run")
+      .not_with({"--epochs", "--save", "--trace"})
+      .uses_only(
+          {"--batch-size", "--global-batch",    "--accumulate", "--record",        "--backend",
+           "--timeout",    "--model",           "--weights",    "--image-size",    "--classes",
+           "--precision",  "--label-smoothing", "--autotune",   "--deterministic", "--fusion",
+           "--recompute",  "--plan-cache",      "--strategy",   "--no-overlap",    "--throttle-gbs",
+           "--comm-ctas",  "--data-dir",        "--train-dir",  "--val-dir",       "--cache",
+           "--exif",       "--augment",         "--val-resize", "--workers",       "--prefetch",
+           "--logits",     "--describe",        "--recipe"});
+  options
+      .add(
+          "--logits", values.logits,
+          "write the logits (images x classes, in the order of the sorted files) and the labels to "
+          "this .safetensors file")
+      .only_with({"--evaluate"})
+      .metavar("FILE");
+}
+
 void check_inputs(const TrainOptions& options) {
   if (options.epochs > 0 && options.data.synthetic())
     throw UsageError(fmt::format("--epochs {} needs --data-dir or --train-dir", options.epochs));
-  if (!options.evaluation.evaluate) return;
+  if (!options.evaluate) return;
   if (options.model.weights.empty()) throw UsageError("--evaluate needs --weights");
   if (options.data.val_dir.empty() && options.data.data_dir.empty())
     throw UsageError("--evaluate needs --data-dir or --val-dir");
@@ -130,7 +200,7 @@ void declare_options(OptionSet& options, TrainOptions& values) {
       .default_text("none")
       .first();
   declare_recipes(options, values.recipe);
-  declare_options(options, values.evaluation);
+  declare_evaluation(options, values);
   options
       .add("--max-batch,--max-batch-limit", values.max_batch,
            "throughput run at the largest batch per rank that the memory holds, or of up to N")
@@ -208,10 +278,9 @@ void declare_options(OptionSet& options, TrainOptions& values) {
 }
 
 void find_data(TrainOptions& options) {
-  const bool evaluates = options.evaluation.evaluate;
   DataOptions& data = options.data;
-  const bool validates = evaluates || options.epochs > 0;
-  find_data(data, !evaluates, validates);
+  const bool validates = options.evaluate || options.epochs > 0;
+  find_data(data, !options.evaluate, validates);
   if (!validates) data.val_dir.clear();  // which --ignore-idle leaves
   std::error_code ignored;
   const std::filesystem::path folder = std::filesystem::path(data.data_dir) / "train";
@@ -236,6 +305,7 @@ EngineSettings engine_settings(const StepOptions& options, const Backend& backen
   const StrategyEntry& strategy = find_strategy(options.strategy.strategy);
   const int ranks = std::max(1, strategy.computing(backend.world->size()));
   EngineSettings settings;
+  static_cast<StepOptions&>(settings) = options;
   settings.network = {find_architecture(options.model.model),
                       batch_size_of(options, ranks),
                       options.model.image_size,
@@ -244,86 +314,8 @@ EngineSettings engine_settings(const StepOptions& options, const Backend& backen
                       static_cast<float>(options.model.label_smoothing),
                       options.model.recompute,
                       tuning_of(options.model)};
-  settings.optimizer = options.optimizer;
-  settings.ema = options.ema;
-  settings.strategy = options.strategy;
-  settings.accumulate = options.accumulate;
   if (options.graph == "off") settings.no_graph = "--graph off";
-  settings.seed = static_cast<std::uint64_t>(options.seed);
-  settings.weights_file = options.model.weights;
   return settings;
-}
-
-namespace {
-
-constexpr const char* kSuffix = ".recipe";
-
-/// Next to the folder of the program, in the tree as when installed.
-std::filesystem::path folder() {
-  std::error_code none;
-  return std::filesystem::read_symlink("/proc/self/exe", none).parent_path().parent_path() /
-         "training/recipes";
-}
-
-std::vector<std::string> names() {
-  std::vector<std::string> names;
-  std::error_code none;
-  for (const auto& entry : std::filesystem::directory_iterator(folder(), none))
-    if (entry.path().extension() == kSuffix) names.push_back(entry.path().stem());
-  std::sort(names.begin(), names.end());
-  return names;
-}
-
-}  // namespace
-
-Recipe parse_recipe(const std::string& name, const std::string& text) {
-  Recipe recipe{name, "", {}};
-  std::istringstream lines(text);
-  for (std::string line; std::getline(lines, line);) {
-    if (line.starts_with("#")) {
-      recipe.remarks += "  " + line.substr(line.starts_with("# ") ? 2 : 1) + "\n";
-      continue;
-    }
-    std::istringstream words(line);
-    for (std::string word; words >> word;) recipe.arguments.push_back(word);
-  }
-  return recipe;
-}
-
-Recipe find_recipe(const std::string& name_or_file) {
-  const std::filesystem::path named = folder() / (name_or_file + kSuffix);
-  std::error_code none;
-  const bool known = std::filesystem::is_regular_file(named, none);
-  std::ifstream file(known ? named : std::filesystem::path(name_or_file));
-  std::ostringstream text;
-  if (!file)
-    throw UsageError(fmt::format("--recipe {}: must be a file, or one of {}", name_or_file,
-                                 fmt::join(names(), ", ")));
-  if (!(text << file.rdbuf()))
-    throw UsageError(
-        fmt::format("--recipe {}: is {}", name_or_file,
-                    std::filesystem::is_directory(name_or_file, none) ? "a folder" : "empty"));
-  return parse_recipe(name_or_file, text.str());
-}
-
-std::string list_recipes() {
-  std::string text;
-  for (const std::string& name : names())
-    text += fmt::format("{}{}\n{}", text.empty() ? "" : "\n", name, find_recipe(name).remarks);
-  return text;
-}
-
-void declare_recipes(OptionSet& options, std::string& recipe) {
-  options
-      .add("--recipe", recipe,
-           "options of a published training as defaults: a name of --help recipes, or a file with "
-           "one option per line")
-      .metavar("NAME|FILE")
-      .default_text("none");
-  options.help_topic("recipes", "the recipes with source and published accuracy", list_recipes);
-  options.add_text("--list-recipes", "", list_recipes);  // in earlier versions
-  options.add_defaults("--recipe",
-                       [](const std::string& name) { return find_recipe(name).arguments; });
 }
 
 }  // namespace shakedown::training

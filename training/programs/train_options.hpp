@@ -5,39 +5,13 @@
 
 #include "common/backend.hpp"
 #include "common/record.hpp"
-#include "resnet/model_options.hpp"
 #include "training/checkpoint/checkpoints.hpp"
 #include "training/data/source.hpp"
 #include "training/measure/throughput.hpp"
 #include "training/step/engine.hpp"
 #include "training/step/schedule.hpp"
 
-namespace shakedown {
-
-class OptionSet;
-
-}  // namespace shakedown
-
 namespace shakedown::training {
-
-/// Of a training step: bin/compare sweeps over them.
-struct StepOptions {
-  ModelOptions model;
-  StrategyOptions strategy;
-  OptimizerOptions optimizer;
-  EmaOptions ema;
-  int batch_size = 64;
-  int global_batch = 0;  // 0: batch_size per rank
-  int accumulate = 1;
-  std::string graph = "auto";
-  int seed = 0;
-};
-
-struct EvaluationOptions {
-  bool evaluate = false;
-  std::string logits;  // a .safetensors file, or empty
-};
-void declare_options(OptionSet& options, EvaluationOptions& values);
 
 struct DetectorOptions {
   int check_neighbour = 0;   // updates from one check to the next; 0: none
@@ -46,33 +20,33 @@ struct DetectorOptions {
 };
 void declare_options(OptionSet& options, DetectorOptions& values);
 
-struct DetectorSettings {
-  DetectorOptions options;
-  const OptionSet* all_options = nullptr;  // for capsules; null: there is no check
-};
-
 struct TrainOptions : StepOptions {
   std::string recipe;
   BackendOptions backend;
   ScheduleOptions schedule;
   CheckpointOptions checkpoints;
   DataOptions data;
-  EvaluationOptions evaluation;
   DetectorOptions detector;
   TimingOptions timing;
   std::int64_t started_ms = unix_ms();  // the program
   int epochs = 0;                       // 0: the throughput run, or an evaluation
+  bool evaluate = false;
   bool certificate = true;
   std::string pack;
-  std::string save;
+  // Files to write; empty: none.
+  std::string save;    // weights, .safetensors
+  std::string logits;  // of --evaluate, .safetensors
   std::string record;
-  std::string trace;
+  std::string trace;  // of some steps, for Perfetto
   bool describe = false;
   bool layers = false;
   bool loader_only = false;
   int max_batch = 0;  // images per rank that are tried at most; 0: no search
   bool self_test = false;
 };
+
+/// --max-batch without a number: beyond any device.
+inline constexpr int kMostBatch = 1 << 20;
 
 void declare_options(OptionSet& options, TrainOptions& values);
 /// Replaces --data-dir by the training and validation data that it has: see find_data.
@@ -84,7 +58,7 @@ void declare_step_options(OptionSet& options, TrainOptions& values);
 /// --global-batch cannot be divided.
 int batch_size_of(const StepOptions& options, int ranks);
 
-/// Settings that follow from the options, the backend and the classes of the data.
+/// With what follows from the backend and the classes of the data.
 EngineSettings engine_settings(const StepOptions& options, const Backend& backend, int classes);
 
 }  // namespace shakedown::training

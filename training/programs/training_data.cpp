@@ -63,42 +63,86 @@ std::unique_ptr<DeviceDecoder> try_device_decoder(Device& device, const NetworkS
 
 }  // namespace
 
-TrainingData::TrainingData(const DataOptions& options, const Dataset& dataset)
-    : options_(options), dataset_(dataset), bad_images_(options.max_bad_images, report_bad) {}
+TrainingData::TrainingData(const DataOptions& options, const Dataset& dataset,
+                           const EngineSettings& step, const Backend& backend, Stream& stream)
+    : options_(options),
+      dataset_(dataset),
+      step_(step),
+      backend_(backend),
+      stream_(stream),
+      strategy_(find_strategy(step.strategy.strategy)),
+      bad_images_(options.max_bad_images, report_bad) {
+  Communicator& world = *backend.world;
+  const int ranks = strategy_.computing(world.size());
+  const bool computes = strategy_.computes(world.rank());
+  const int rank = strategy_.computing_rank(world.rank());
 
-LoaderSettings TrainingData::loader_settings(const EngineSettings& step, bool training, int rank,
-                                             int ranks) {
+  if (!dataset.synthetic() || dataset.validates()) {
+    setup_.cores = backend.cores;
+    setup_.workers = workers_of(options, backend.cores);
+    setup_.ranks = strategy_.ranks.first_has_inputs ? 1 : ranks;
+  }
+  if (!dataset.synthetic()) {
+    setup_.packed = is_packed_file(dataset.training().root());
+    setup_.cached = options.cache;
+    batches_per_epoch_ =
+        training::batches_per_epoch(dataset.training(), loader_settings(true, rank));
+    choose_decoder();
+    // With the host's pixels, so ranks need not agree on it.
+    if (computes && why_no_device_part(options, step.network, strategy_).empty())
+      crops_ = make_device_crops(*backend.device, decoder_settings(step.network));
+  }
+  if (!computes) {
+    training_ = make_no_batches();
+    if (dataset.validates())
+      validation_ = make_no_batches(
+          training::batches_per_epoch(dataset.validation(), loader_settings(false, rank)));
+    return;
+  }
+  if (setup_.workers > 0) workers_ = std::make_unique<Workers>(setup_.workers);
+  if (strategy_.ranks.first_has_inputs) {
+    std::vector<std::unique_ptr<BatchSource>> of_every_rank;
+    for (int r = 0; world.rank() == 0 && r < ranks; ++r)
+      of_every_rank.push_back(training_source(r));
+    training_ = make_scattered_batches(world, *backend.device, stream, step.network,
+                                       std::move(of_every_rank), batches_per_epoch_);
+  } else {
+    training_ = training_source(rank);
+  }
+  if (dataset.validates())
+    validation_ = loaded(dataset.validation(), loader_settings(false, rank), {});
+}
+
+LoaderSettings TrainingData::loader_settings(bool training, int rank) {
   LoaderSettings s;
-  s.batch_size = step.network.batch_size;
+  s.batch_size = step_.network.batch_size;
   s.prefetch = options_.prefetch;
   s.shuffle = training;
   s.drop_last = training;
-  s.seed = derive_seed(step.seed, 1);
+  s.seed = step_.seed_of(1);
   s.rank = rank;
-  s.world_size = ranks;
-  if (training) s.shards = step.shards();
-  s.transform = training ? training_transform(options_.transform, step.network.image_size)
-                         : validation_transform(options_.transform, step.network.image_size);
+  s.world_size = strategy_.computing(backend_.world->size());
+  if (training) s.shards = step_.shards();
+  s.transform = training ? training_transform(options_.transform, step_.network.image_size)
+                         : validation_transform(options_.transform, step_.network.image_size);
   s.transform.exif = options_.exif;
   if (training) s.bad_images = &bad_images_;
   return s;
 }
 
 /// The same on every rank, so that it does not depend on a rank's GPU who decodes an image.
-void TrainingData::choose_decoder(const EngineSettings& step, const Backend& backend,
-                                  const StrategyEntry& strategy) {
-  const DataOptions& options = options_;
-  if (!requests_device_decoder(options, fewest(*backend.session, setup_.workers))) return;
-  std::string why_not = why_no_device_part(options_, step.network, strategy);
-  if (why_not.empty() && strategy.computes(backend.world->rank()))
-    decoder_ = try_device_decoder(*backend.device, step.network, why_not);
-  for (const std::string& problem : backend.session->all_gather(why_not))
+void TrainingData::choose_decoder() {
+  if (!requests_device_decoder(options_, fewest(*backend_.session, setup_.workers))) return;
+  std::string why_not = why_no_device_part(options_, step_.network, strategy_);
+  if (why_not.empty() && strategy_.computes(backend_.world->rank()))
+    decoder_ = try_device_decoder(*backend_.device, step_.network, why_not);
+  for (const std::string& problem : backend_.session->all_gather(why_not))
     if (!problem.empty()) why_not = problem;
-  if (options.decoder == "nvjpeg" && !why_not.empty())
+  if (options_.decoder == "nvjpeg" && !why_not.empty())
     throw UsageError("--decoder nvjpeg: " + why_not);
   if (!why_not.empty()) {
     decoder_.reset();
-    if (backend.kind == BackendKind::gpu) no_engines_ = why_not;
+    if (backend_.kind == BackendKind::gpu) no_engines_ = why_not;
     return;
   }
   setup_.decoder = "nvjpeg";
@@ -106,86 +150,33 @@ void TrainingData::choose_decoder(const EngineSettings& step, const Backend& bac
 
 std::unique_ptr<BatchSource> TrainingData::loaded(const ImageSource& source,
                                                   const LoaderSettings& settings,
-                                                  const NetworkSettings& shape,
-                                                  const Backend& backend, Stream& stream,
                                                   const DevicePart& device_part) {
   loaders_.push_back(
-      std::make_unique<Loader>(source, settings, *backend.device, *workers_, device_part));
-  return make_loaded_batches(*backend.world, *loaders_.back(), *backend.device, stream, shape);
+      std::make_unique<Loader>(source, settings, *backend_.device, *workers_, device_part));
+  return make_loaded_batches(*backend_.world, *loaders_.back(), *backend_.device, stream_,
+                             step_.network);
 }
 
 /// The source of the batches of the `rank`-th rank that computes.
-std::unique_ptr<BatchSource> TrainingData::training_source(const EngineSettings& step,
-                                                           const Backend& backend, Stream& stream,
-                                                           int rank, int ranks) {
+std::unique_ptr<BatchSource> TrainingData::training_source(int rank) {
   if (!dataset_.synthetic())
-    return loaded(dataset_.training(), loader_settings(step, true, rank, ranks), step.network,
-                  backend, stream, {decoder_.get(), crops_.get()});
+    return loaded(dataset_.training(), loader_settings(true, rank), {decoder_.get(), crops_.get()});
   std::vector<std::unique_ptr<BatchSource>> of_shards;
-  for (int shard = rank * step.shards(); shard < (rank + 1) * step.shards(); ++shard)
+  for (int shard = rank * step_.shards(); shard < (rank + 1) * step_.shards(); ++shard)
     of_shards.push_back(
-        make_synthetic_batches(*backend.device, stream, step.network,
-                               derive_seed(step.seed, 1000 + static_cast<std::uint64_t>(shard))));
+        make_synthetic_batches(*backend_.device, stream_, step_.network,
+                               step_.seed_of(1000 + static_cast<std::uint64_t>(shard))));
   if (of_shards.size() == 1) return std::move(of_shards.front());
   return make_interleaved_batches(std::move(of_shards));
 }
 
-void TrainingData::open(const EngineSettings& step, const Backend& backend, Stream& stream) {
-  session_ = backend.session;
-  Communicator& world = *backend.world;
-  const StrategyEntry& strategy = find_strategy(step.strategy.strategy);
-  const int ranks = strategy.computing(world.size());
-  const bool computes = strategy.computes(world.rank());
-  const int rank = strategy.computing_rank(world.rank());
-
-  if (!dataset_.synthetic() || dataset_.validates()) {
-    setup_.cores = backend.cores;
-    setup_.workers = workers_of(options_, backend.cores);
-    setup_.ranks = strategy.ranks.first_has_inputs ? 1 : ranks;
-  }
-  if (!dataset_.synthetic()) {
-    setup_.packed = is_packed_file(dataset_.training().root());
-    setup_.cached = options_.cache;
-    batches_per_epoch_ =
-        training::batches_per_epoch(dataset_.training(), loader_settings(step, true, rank, ranks));
-    choose_decoder(step, backend, strategy);
-    // With the host's pixels, so ranks need not agree on it.
-    if (computes && why_no_device_part(options_, step.network, strategy).empty())
-      crops_ = make_device_crops(*backend.device, decoder_settings(step.network));
-  }
-  if (!computes) {
-    training_ = make_no_batches();
-    if (dataset_.validates())
-      validation_ = make_no_batches(training::batches_per_epoch(
-          dataset_.validation(), loader_settings(step, false, rank, ranks)));
-    return;
-  }
-  if (setup_.workers > 0) workers_ = std::make_unique<Workers>(setup_.workers);
-  if (strategy.ranks.first_has_inputs) {
-    std::vector<std::unique_ptr<BatchSource>> of_every_rank;
-    for (int r = 0; world.rank() == 0 && r < ranks; ++r)
-      of_every_rank.push_back(training_source(step, backend, stream, r, ranks));
-    training_ = make_scattered_batches(world, *backend.device, stream, step.network,
-                                       std::move(of_every_rank), batches_per_epoch_);
-  } else {
-    training_ = training_source(step, backend, stream, rank, ranks);
-  }
-  if (dataset_.validates())
-    validation_ = loaded(dataset_.validation(), loader_settings(step, false, rank, ranks),
-                         step.network, backend, stream, {});
-}
-
 std::set<std::size_t> TrainingData::all_bad_images() const {
-  std::set<std::size_t> all = over_ranks(bad_images_, *session_);
+  std::set<std::size_t> all = over_ranks(bad_images_, *backend_.session);
   if (static_cast<long>(all.size()) > bad_images_.most_allowed())
     throw UsageError(fmt::format("--max-bad-images {}: {} images are bad: {}",
                                  bad_images_.most_allowed(), all.size(),
                                  names_of(dataset_.training(), all)));
   return all;
-}
-
-std::function<long()> TrainingData::bad_count() const {
-  return [this] { return static_cast<long>(all_bad_images().size()); };
 }
 
 std::string TrainingData::bad_images_text() const {

@@ -17,17 +17,12 @@
 #include "training/step/engine.hpp"
 
 namespace shakedown {
-
-// The network of a .safetensors file that was written here, from its metadata.
-
 class OptionSet;
-struct ModelOptions;
-
 }  // namespace shakedown
 
 namespace shakedown::training {
 
-class ImageSource;
+// The network of a .safetensors file that was written here, from its metadata.
 
 /// Empty if the file does not have it, as one from elsewhere.
 struct SavedModel {
@@ -91,19 +86,19 @@ std::unique_ptr<ImageSource> open_images(const std::string& path, bool cache);
 
 class TrainingData {
  public:
-  /// The dataset outlives this.
-  TrainingData(const DataOptions& options, const Dataset& dataset);
+  /// Starts the loaders. All but the options outlive this. Collective.
+  TrainingData(const DataOptions& options, const Dataset& dataset, const EngineSettings& step,
+               const Backend& backend, Stream& stream);
 
-  /// Starts the loaders. The stream and device outlive this. Collective.
-  void open(const EngineSettings& step, const Backend& backend, Stream& stream);
+  const Dataset& dataset() const { return dataset_; }
   BatchSource& training() { return *training_; }
   BatchSource* validation() { return validation_.get(); }
   /// Batches per epoch of each rank that computes; 0 if an epoch does not end.
   long batches_per_epoch() const { return batches_per_epoch_; }
   const InputSetup& setup() const { return setup_; }
   /// Counts the bad training images that the ranks have met so far. Throws UsageError naming some
-  /// when they are more than allowed. Collective; valid as long as this is.
-  std::function<long()> bad_count() const;
+  /// when they are more than allowed. Collective.
+  long bad_count() const { return static_cast<long>(all_bad_images().size()); }
   BadImages& bad_images() { return bad_images_; }
   /// The count for people, with some names; "" where there is none. Collective.
   std::string bad_images_text() const;
@@ -112,25 +107,25 @@ class TrainingData {
 
  private:
   std::set<std::size_t> all_bad_images() const;
-  LoaderSettings loader_settings(const EngineSettings& step, bool training, int rank, int ranks);
-  void choose_decoder(const EngineSettings& step, const Backend& backend,
-                      const StrategyEntry& strategy);
+  LoaderSettings loader_settings(bool training, int rank);
+  void choose_decoder();
   std::unique_ptr<BatchSource> loaded(const ImageSource& source, const LoaderSettings& settings,
-                                      const NetworkSettings& shape, const Backend& backend,
-                                      Stream& stream, const DevicePart& device_part);
-  std::unique_ptr<BatchSource> training_source(const EngineSettings& step, const Backend& backend,
-                                               Stream& stream, int rank, int ranks);
+                                      const DevicePart& device_part);
+  std::unique_ptr<BatchSource> training_source(int rank);
 
   const DataOptions options_;
   const Dataset& dataset_;
+  const EngineSettings& step_;
+  const Backend& backend_;
+  Stream& stream_;
+  const StrategyEntry& strategy_;
   long batches_per_epoch_ = 0;
   InputSetup setup_;
   std::unique_ptr<Workers> workers_;
   std::unique_ptr<DeviceDecoder> decoder_;
   std::unique_ptr<DeviceCrops> crops_;
-  std::string no_engines_;               // why the GPU's JPEG engines decode nothing
-  const MpiSession* session_ = nullptr;  // once open
-  BadImages bad_images_;                 // of training; in validation none is allowed
+  std::string no_engines_;  // why the GPU's JPEG engines decode nothing
+  BadImages bad_images_;    // of training; in validation none is allowed
   std::vector<std::unique_ptr<Loader>> loaders_;
   std::unique_ptr<BatchSource> training_;
   std::unique_ptr<BatchSource> validation_;

@@ -17,18 +17,18 @@ Engine::Engine(const EngineSettings& settings, Backend& backend_of_rank) try
                                 settings.network.classes, error.what()));
 }
 
-void Engine::allocate(int ranks_on_device) {
-  check_memory(*this, ranks_on_device);
-  model.restart();  // before the convolutions are tuned: zero weights would run faster
-  if (step.computes()) model.gather_weights();
-  step.drop_graphs();
-  allocate_activations(*this);
-}
-
 namespace {
 
 std::size_t free_share(const Engine& engine, int ranks_on_device) {
   return engine.device().memory().free_bytes / static_cast<std::size_t>(ranks_on_device);
+}
+
+/// Of a rank's activations and input, plus a reserve for what libraries allocate on first use.
+/// Weights are allocated already.
+std::size_t bytes_needed(const Network& network, std::size_t input_bytes) {
+  const bool gpu = network.device().kind() == BackendKind::gpu;
+  const std::size_t libraries = std::size_t{gpu ? 512U : 64U} << 20;
+  return network.activation_bytes() + input_bytes + libraries;
 }
 
 /// On this rank. What a batch needs is planned, not guessed: workspaces do not grow with it.
@@ -66,27 +66,7 @@ std::string ways_out(const Engine& engine, int largest) {
   return help;
 }
 
-}  // namespace
-
-int ranks_on_device(const Backend& backend, const MpiSession& ranks) {
-  return backend.kind == BackendKind::cpu ? ranks.local_size() : 1;
-}
-
-std::size_t bytes_needed(const Network& network, std::size_t input_bytes) {
-  const bool gpu = network.device().kind() == BackendKind::gpu;
-  const std::size_t libraries = std::size_t{gpu ? 512U : 64U} << 20;
-  return network.activation_bytes() + input_bytes + libraries;
-}
-
-int largest_batch(Engine& engine, int ranks_on_device, int most, double share_of_free) {
-  const auto free = static_cast<double>(free_share(engine, ranks_on_device));
-  const auto limit = static_cast<std::size_t>(free * share_of_free);
-  std::int32_t largest = engine.step.computes() ? largest_planned(engine, limit, most) : most;
-  const View value(&largest, 1, DataType::int32, Place::host);
-  engine.host().all_reduce(value, value, Reduction::min, engine.stream());
-  return largest;
-}
-
+/// Throws BatchTooLarge where the engine's batch does not fit by the plan.
 void check_memory(Engine& engine, int ranks_on_device) {
   const std::size_t free = free_share(engine, ranks_on_device);
   const int batch = engine.settings().network.batch_size;
@@ -107,6 +87,7 @@ void check_memory(Engine& engine, int ranks_on_device) {
                   ways_out(engine, largest)));
 }
 
+/// Throws BatchTooLarge where the device has less memory than the plan needs.
 void allocate_activations(Engine& engine) {
   std::string problem;
   try {
@@ -118,6 +99,29 @@ void allocate_activations(Engine& engine) {
   if (problem.empty()) problem = "another rank has too little memory";
   throw BatchTooLarge(
       fmt::format("--batch-size {}: {}", engine.settings().network.batch_size, problem));
+}
+
+}  // namespace
+
+int ranks_on_device(const Backend& backend, const MpiSession& ranks) {
+  return backend.kind == BackendKind::cpu ? ranks.local_size() : 1;
+}
+
+int largest_batch(Engine& engine, int ranks_on_device, int most, double share_of_free) {
+  const auto free = static_cast<double>(free_share(engine, ranks_on_device));
+  const auto limit = static_cast<std::size_t>(free * share_of_free);
+  std::int32_t largest = engine.step.computes() ? largest_planned(engine, limit, most) : most;
+  const View value(&largest, 1, DataType::int32, Place::host);
+  engine.host().all_reduce(value, value, Reduction::min, engine.stream());
+  return largest;
+}
+
+void Engine::allocate(int ranks_on_device) {
+  check_memory(*this, ranks_on_device);
+  model.restart();  // before the convolutions are tuned: zero weights would run faster
+  if (step.computes()) model.gather_weights();
+  step.drop_graphs();
+  allocate_activations(*this);
 }
 
 namespace {

@@ -14,9 +14,7 @@ namespace shakedown::training {
 
 ModelState::ModelState(const EngineSettings& settings, Backend& backend)
     : backend_(backend),
-      seed_(settings.seed),
-      weights_file_(settings.weights_file),
-      norm_stats_(settings.strategy.norm_stats),
+      settings_(settings),
       kernels_(make_update_kernels(*backend.device)),
       stream_(backend.device->make_stream()),
       scalars_(*backend.device, sizeof(StepScalars)),
@@ -28,7 +26,8 @@ ModelState::ModelState(const EngineSettings& settings, Backend& backend)
 
 void ModelState::use(Strategy& strategy, bool scales_loss) {
   strategy_ = &strategy;
-  if (norm_stats_ == "average" && !plan().ranks_agree && plan().ranks_computing > 1)
+  if (settings_.strategy.norm_stats == "average" && !plan().ranks_agree &&
+      plan().ranks_computing > 1)
     throw UsageError(
         fmt::format("--norm-stats average: the ranks of --strategy {} have weights of "
                     "their own, whose statistics have no average: choose first",
@@ -111,13 +110,14 @@ void ModelState::restart() {
 /// Seeded, or of --weights, which rank 0 reads: a file system serves it once, however many ranks
 /// there are.
 ModelState::First ModelState::first() {
-  First first{network_.seeded(seed_), {}, 0};  // a classifier for other classes than the file's too
-  if (weights_file_.empty()) return first;
+  // a classifier for other classes than the file's too
+  First first{network_.seeded(static_cast<std::uint64_t>(settings_.seed)), {}, 0};
+  const std::string& file = settings_.model.weights;
+  if (file.empty()) return first;
   const MpiSession& session = *backend_.session;
   if (session.is_root()) {
-    load_remarks_ = named_by("--weights", [&] {
-      return network_.take(read_safetensors(weights_file_), weights_file_, first.weights);
-    });
+    load_remarks_ = named_by(
+        "--weights", [&] { return network_.take(read_safetensors(file), file, first.weights); });
     first.batches_tracked = network_.batches_tracked();
   }
   first.statistics = statistics();
@@ -132,7 +132,7 @@ ModelState::First ModelState::first() {
   if (const auto tensor = unsound_tensor(network_.table(), first.weights, first.statistics);
       !tensor.empty())
     throw UsageError(fmt::format("--weights {}: tensor {} is not finite, or is a negative variance",
-                                 weights_file_, tensor));
+                                 file, tensor));
   return first;
 }
 
@@ -161,7 +161,7 @@ void ModelState::load(const std::vector<float>& master) {
 void ModelState::share_statistics() {
   Communicator& world = *backend_.world;
   const View statistics = network_.weights().statistics();
-  if (norm_stats_ != "average") {
+  if (settings_.strategy.norm_stats != "average") {
     world.broadcast(statistics, statistics, plan().first_computing, *stream_);
     return;
   }

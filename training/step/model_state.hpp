@@ -11,7 +11,9 @@
 #include <vector>
 
 #include "common/backend.hpp"
+#include "common/hash.hpp"
 #include "resnet/architecture.hpp"
+#include "resnet/model_options.hpp"
 #include "resnet/network.hpp"
 #include "training/data/batches.hpp"
 #include "training/exchange/strategy.hpp"
@@ -19,21 +21,31 @@
 
 namespace shakedown::training {
 
-// The settings of one rank's engine.
-
-struct EngineSettings {
-  NetworkSettings network;
+/// Of a training step: bin/compare sweeps over them.
+struct StepOptions {
+  ModelOptions model;
+  StrategyOptions strategy;
   OptimizerOptions optimizer;
   EmaOptions ema;
-  StrategyOptions strategy;
+  int batch_size = 64;
+  int global_batch = 0;  // 0: batch_size per rank
   int accumulate = 1;    // micro-batches per update
+  std::string graph = "auto";
+  int seed = 0;
+};
+
+/// The options of one rank's engine, and what follows from them, the backend and the data.
+struct EngineSettings : StepOptions {
+  NetworkSettings network;
   std::string no_graph;  // why steps must not be CUDA graphs; empty: they are where they can be
-  std::uint64_t seed = 0;
-  std::string weights_file;  // or empty: seeded
   /// Device memory that the caller will allocate for the input of such a network.
   std::function<std::size_t(const NetworkSettings&)> input_bytes = batch_bytes;
   /// Virtual shards of the global batch per rank, a micro-batch each, with --invariant; else 1.
   int shards() const { return strategy.invariant > 0 ? accumulate : 1; }
+  /// The seed of what has this number.
+  std::uint64_t seed_of(std::uint64_t number) const {
+    return derive_seed(static_cast<std::uint64_t>(seed), number);
+  }
   /// Makes a strategy; tests make one that fails.
   std::function<std::unique_ptr<Strategy>(const StrategyEntry&, const StrategyContext&)>
       make_strategy = [](const auto& entry, const auto& context) { return entry.make(context); };
@@ -118,7 +130,7 @@ class ModelState {
   StepScalars* scalars() { return static_cast<StepScalars*>(scalars_.data()); }
   bool scales_loss() const { return scales_loss_; }
   std::size_t optimizer_bytes() const { return optimizer_.bytes() + (ema_ ? ema_->bytes() : 0); }
-  /// Remarks of starting from `weights_file`.
+  /// Remarks of starting from --weights.
   const LoadRemarks& load_remarks() const { return load_remarks_; }
 
  private:
@@ -141,9 +153,7 @@ class ModelState {
   void read(ConstView from, Range range, std::vector<float>& to);
 
   Backend& backend_;
-  std::uint64_t seed_;
-  std::string weights_file_;
-  std::string norm_stats_;
+  const EngineSettings settings_;
   std::unique_ptr<UpdateKernels> kernels_;
   std::unique_ptr<Stream> stream_;
   Buffer scalars_;

@@ -12,6 +12,10 @@
 #include "training/exchange/strategy.hpp"
 #include "training/step/update_kernels.hpp"
 
+namespace shakedown {
+class OptionSet;
+}  // namespace shakedown
+
 namespace shakedown::training {
 
 // The Euclidean norms of every parameter and of its gradient, and of all gradients, where each rank
@@ -73,16 +77,6 @@ struct ParameterPiece {
   NormPiece piece;
 };
 std::vector<ParameterPiece> pieces_of(const ParameterTable& table, Range range);
-
-}  // namespace shakedown::training
-
-namespace shakedown {
-
-class OptionSet;
-
-}  // namespace shakedown
-
-namespace shakedown::training {
 
 struct OptimizerOptions {
   std::string optimizer = "sgd";
@@ -147,19 +141,9 @@ class Optimizer {
   std::optional<ParameterNorms> norms_;
 };
 
-}  // namespace shakedown::training
-
-namespace shakedown {
-
 // An exponential moving average of the weights that this rank updates and of its running
 // statistics, as torchvision's ExponentialMovingAverage with use_buffers=True. Updated on the
 // device.
-
-class OptionSet;
-
-}  // namespace shakedown
-
-namespace shakedown::training {
 
 struct EmaOptions {
   double ema = 0;  // decay; 0: no average
