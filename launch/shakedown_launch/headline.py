@@ -5,7 +5,6 @@ import os
 import re
 import tempfile
 
-from . import places
 from .command import say
 
 RECORD = "SHAKEDOWN_RECORD"  # the programs' --record, where that is not given; set, the job's launcher reports
