@@ -219,7 +219,7 @@ class Messages:
 # A block of PRRTE's on the ranks' standard error, line by line; one that has begun.
 OF_PRRTE = rb"-{60,}\n(?:prterun|PRTE|MPI_ABORT was|A daemon failed)"
 WHOLE_BLOCK = OF_PRRTE + rb"(?:(?!-{60}).*\n)+?-{60,}\n"
-BEGUN_BLOCK = rb"(?:" + OF_PRRTE + rb"[\s\S]*|-{60,}\n)\Z"
+BEGUN_BLOCK = rb"(?m)^(?:" + OF_PRRTE + rb"[\s\S]*|-{60,}\n[^\n]*|-+)\Z"
 REFUSED = 213  # PRRTE's exit code for options and mappings that it does not accept
 
 
