@@ -36,7 +36,7 @@ NO_DAEMON = r"daemon has unexpectedly failed after launch"  # Open MPI's guess i
 # Of MPICH and Intel MPI, where Open MPI's mpirun starts it.
 FOREIGN = r"launcher not compatible with PMI1 client|uses unsupported PMI version PMIx"
 ABORT = r"help-mpi-api.txt|/show_help.c"  # what may be left of MPI_Abort's block
-IDLE = r"orte_base_help_aggregate|plm:rsh: Warning: setpgid"
+IDLE = r"orte_base_help_aggregate|plm:(rsh|ssh): Warning: setpgid"
 # On mpirun's standard error, each in one write: a signal that it forwards, and libevent's warning
 # about a pipe that was closed before, which it gives after some aborts.
 IDLE_WRITES = (rb"mpirun: Forwarding signal \d+ to job\n|"
@@ -197,6 +197,9 @@ class Messages:
             return self._code, None
         if status < 0:
             return 3, f"{self.program} died of signal {-status} ({signal.strsignal(-status)})"
+        if status >= 128 and self._refused:  # PRRTE at times ends before it has written its message
+            self._lose(list(self._refused), "could not be reached")
+            return 3, None
         if 128 < status < 160:  # mpirun 4.1 sometimes ends before it has written its message
             text = signal.strsignal(status - 128)
             return 3, f"a rank died of signal {status - 128} ({text}); {self.program} does not say which"
@@ -231,10 +234,10 @@ class OpenMpi5(Messages):
         self._held = b""
 
     def read_shared(self, data):
-        data = re.sub(WHOLE_BLOCK, self._rest_of, self._held + data.replace(b"\0", b""))
-        begun = re.search(BEGUN_BLOCK, data)
+        data = self._held + data.replace(b"\0", b"")
+        begun = re.search(BEGUN_BLOCK, re.split(WHOLE_BLOCK, data)[-1])
         self._held = begun[0] if begun and len(begun[0]) < LONGEST_LINE else b""
-        return super().read_shared(data[:len(data) - len(self._held)])
+        return super().read_shared(re.sub(WHOLE_BLOCK, self._rest_of, data[:len(data) - len(self._held)]))
 
     def _rest_of(self, block):
         text = block[0].decode(errors="replace")
