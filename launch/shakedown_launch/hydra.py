@@ -1,5 +1,5 @@
 """What Hydra, the launcher of MPICH and Intel MPI, writes. It writes lines to its own standard output and error;
-what the ranks write it is told to write elsewhere.
+what the ranks write it is made to write elsewhere (`streams`).
 
 Its exit code is the bitwise or of the ranks', and 9 or 255 where one was killed: the ranks' own are read
 (-print-all-exitcodes). After MPI_Abort MPICH prints none, and ends with the code of the abort."""
