@@ -297,10 +297,10 @@ class Doctor(Machine):
         self.assertRegex(result.stdout, r"✗ MPI +mpirun is of MPICH \(\S+\), and mpicxx of Open MPI")
 
     def test_versions_that_are_not_tested_are_named(self):
-        self.fake("mpirun", "echo 'mpirun (Open MPI) 5.0.11'\n")
-        remark = "not tested with this version (tested: 4.1.4, 4.1.6)"
+        self.fake("mpirun", "echo 'mpirun (Open MPI) 6.1.0'\n")
+        remark = "not tested with this version (tested: 4.1.4, 4.1.6, 5.0.11)"
         line = next(line for line in self.doctor().stdout.splitlines() if "✓ MPI" in line)
-        self.assertRegex(line, rf"5\.0\.11 .*; {re.escape(remark)}")
+        self.assertRegex(line, rf"6\.1\.0 .*; {re.escape(remark)}")
         for version, untested in [("4.1.4", False), ("4.1.9", False), ("4.10.1", True), ("", False)]:
             said = self.shell(f"source {self.launch}/machine; source {self.launch}/requirements; if_untested 'Open MPI' '{version}'").stdout
             self.assertEqual(said, f"; {remark}\n" if untested else "", version)
