@@ -319,6 +319,8 @@ class Job:
             text += f"; cannot be killed, as they wait in the kernel (state D): {', '.join(stuck)}"
         if self._asked_to_stop and status:
             code, text = 5, text if self._killed else None
+        if code == 3:  # PRRTE at times leaves ranks of this host running when another host is lost
+            signal_all(of_session(self._process.pid), signal.SIGKILL)
         said = self._messages.said
         if text:
             self._say(text)
@@ -368,6 +370,17 @@ def family(pid):
                 for child in children.read().split():
                     found += family(int(child))
     return [*found, pid]
+
+
+def of_session(pid, proc="/proc"):
+    """The processes of the session that `pid` began, also once it has ended: the number is not given to another
+    process before they have, too."""
+    found = []
+    for each in filter(str.isdigit, os.listdir(proc)):
+        with contextlib.suppress(OSError), open(f"{proc}/{each}/stat") as file:
+            if file.read().rpartition(")")[2].split()[3] == str(pid):
+                found.append(int(each))
+    return found
 
 
 def uninterruptible(pids, proc="/proc"):

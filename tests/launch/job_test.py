@@ -222,6 +222,14 @@ class Signals(Jobs):
         started.wait()
         self.assertEqual(started.result.code, 9)
 
+    def test_what_an_inconclusive_job_leaves_is_ended(self):
+        """A command that ends by itself, with 3, while what it started goes on."""
+        for code, runs in [(3, False), (0, True)]:
+            self.ended(f"sleep 300 >/dev/null 2>&1 & echo $!; exit {code}")
+            pid = int(self.log.read_text())
+            self.addCleanup(job.signal_all, [pid], signal.SIGKILL)
+            self.assertTrue(pathlib.Path(f"/proc/{pid}").exists() if runs else gone(pid))
+
     def test_the_job_has_a_group_of_its_own(self):
         self.ended("cut -d' ' -f5 /proc/$$/stat; echo $$")
         group, pid = self.log.read_text().split()
