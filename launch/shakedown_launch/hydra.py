@@ -38,13 +38,9 @@ class Messages(messages.Messages):
         return super().read_shared(re.sub(ABORT, b"", data))
 
     def _judge_own_line(self, line):
-        codes, not_there, unreached = re.search(CODES, line), re.search(NOT_THERE, line), re.search(UNREACHED, line)
+        codes, unreached = re.search(CODES, line), re.search(UNREACHED, line)
         if codes:
             self._ranks_ended += [(codes[1], int(code)) for code in codes[2].split(",")]
-        elif not_there:
-            if not self._not_run:
-                self._report(f"a rank on {not_there[1]}: {not_there[2]} is not there or cannot be executed")
-            self._not_run = True
         elif re.search(LOST, line):
             self._lose(list(self._refused) or self._hosts[:len(self._hosts) == 1] or [""],
                        "was lost: it or its network link failed")
@@ -56,7 +52,13 @@ class Messages(messages.Messages):
             self._text.append(line)
 
     def _judge_line(self, line):
-        silent = re.search(SILENT, line)
+        """Of either stream: what the daemons of other hosts write arrives on that of the ranks."""
+        silent, not_there = re.search(SILENT, line), re.search(NOT_THERE, line)
+        if not_there:
+            if not self._not_run:
+                self._report(f"a rank on {not_there[1]}: {not_there[2]} is not there or cannot be executed")
+            self._not_run = True
+            return True
         if silent:
             self._refused[silent[1]] = "ssh had no answer"
         return super()._judge_line(line)

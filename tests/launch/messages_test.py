@@ -262,8 +262,9 @@ class OnHydra(unittest.TestCase):
     def test_a_program_that_is_missing_on_a_host(self):
         line = "[proxy:{}@n2] HYDU_create_process (launch.c:73): execvp error on file /x/train (No such file or directory)\n"
         for proxy, codes, status in [("0", "[mpiexec@vm] Exit codes: [n2] 65280,65280\n", 255), ("0:0", "", 141)]:
-            self.assertEqual(self.judged(2 * line.format(proxy) + codes, status)[:3],
-                             (3, ["a rank on n2: /x/train is not there or cannot be executed"], []))
+            for own, shared in [(2 * line.format(proxy), ""), ("", line.format(proxy))]:
+                self.assertEqual(self.judged(own + codes, status, shared)[:3],
+                                 (3, ["a rank on n2: /x/train is not there or cannot be executed"], []))
 
     def test_what_is_not_known_is_shown(self):
         text = "[mpiexec@vm] match_arg (args.c:163): unrecognized argument x\n"
