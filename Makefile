@@ -146,9 +146,9 @@ $(BUILD)/mpi_tests: $(MPI_TEST_OBJECTS)
 $(TESTS): $(call archives,$(ROOMS)) $(BUILD)/link_flags
 	$(link) $(CATCH_LIBS)
 
-# Variants of compute_perf's kernels and products, timed on a GPU: for whoever changes them. In no other target.
-EXPERIMENTS := $(call object,$(wildcard tests/experiments/gpu/*.cpp tests/experiments/gpu/*.cu))
-$(BUILD)/experiments: $(EXPERIMENTS) $(call archives,$(ROOMS)) $(BUILD)/link_flags
+# Kernels run alone on a GPU, for whoever changes them: tests/kernels. In no other target.
+TIMING := $(call object,$(wildcard tests/timing/gpu/*.cpp))
+$(BUILD)/kernels: $(TIMING) $(call archives,$(ROOMS)) $(BUILD)/link_flags
 	$(link)
 
 # wgmma is sm_90a's alone, and gram_statistics is used with it: on other GPUs these files' kernels are not found, and not used.
@@ -203,7 +203,7 @@ $(call rewrite,$(BUILD)/embedded_names,$(EMBEDDED))
 UNITS := $(sort $(filter $(BUILD)/unity/%,$(LIBRARY_OBJECTS) $(TEST_OBJECTS) $(MPI_TEST_OBJECTS)))
 $(if $(UNITS),$(shell mkdir -p $(sort $(dir $(UNITS)))))
 $(foreach unit,$(UNITS:$(BUILD)/unity/%.cpp.o=%),$(call write_unit,$(unit)))
--include $(LIBRARY_OBJECTS:.o=.d) $(EXPERIMENTS:.o=.d) $(TEST_OBJECTS:.o=.d) $(MPI_TEST_OBJECTS:.o=.d) \
+-include $(LIBRARY_OBJECTS:.o=.d) $(TIMING:.o=.d) $(TEST_OBJECTS:.o=.d) $(MPI_TEST_OBJECTS:.o=.d) \
          $(PROGRAM_SOURCES:%=$(BUILD)/%.d) $(BUILD)/launch/judge.cpp.d
 endif
 $(addprefix $(BUILD)/,flags cpu_flags gpu_flags nvcc_flags link_flags embedded_names): ;

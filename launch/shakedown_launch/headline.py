@@ -5,7 +5,6 @@ import os
 import re
 import tempfile
 
-from . import places
 from .command import say
 
 RECORD = "SHAKEDOWN_RECORD"  # the programs' --record, where that is not given; set, the job's launcher reports
@@ -54,7 +53,8 @@ class Headline:
 
     def _print(self, code):
         try:
-            text = places.from_report("headline").text_of(self.path, self._start, code)
+            from reporting.headline import text_of
+            text = text_of(self.path, self._start, code)
         except Exception as error:  # the job's own end counts
             say(f"no headline: {error}")
             return

@@ -3,11 +3,9 @@ prefix, and through links."""
 
 import collections
 import contextlib
-import importlib
 import os
 import signal
 import subprocess
-import sys
 import time
 
 # The folder that holds launch/: a source tree, or PREFIX/libexec/shakedown
@@ -107,11 +105,3 @@ def new_folder(kind, environ):
         raise UsageError(f"cannot make {folder}: {error.strerror}; start in another folder, or set "
                          "SHAKEDOWN_RUNS") from None
     return folder
-
-
-def from_report(module):
-    """A module of results/report, which makes sentences of records."""
-    folder = os.path.join(TREE, "results")
-    if folder not in sys.path:
-        sys.path.insert(0, folder)
-    return importlib.import_module(f"reporting.{module}")

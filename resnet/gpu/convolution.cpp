@@ -62,19 +62,6 @@ cublasLtMatmulDesc_t make_product() {
   return made;
 }
 
-struct Preference {
-  cublasLtMatmulPreference_t get = nullptr;
-  Preference() { CHECK_CUBLAS(cublasLtMatmulPreferenceCreate(&get)); }
-  ~Preference() { cublasLtMatmulPreferenceDestroy(get); }
-  Preference(const Preference&) = delete;
-  Preference& operator=(const Preference&) = delete;
-
-  template <class T>
-  void set(cublasLtMatmulPreferenceAttributes_t name, const T& value) {
-    CHECK_CUBLAS(cublasLtMatmulPreferenceSetAttribute(get, name, &value, sizeof(value)));
-  }
-};
-
 }  // namespace
 
 /// The library's matrices are column by column: a row of ours is a column of its.
@@ -106,15 +93,20 @@ PartedProduct::PartedProduct(const BlasHandle& handle, const Shape& s, std::size
   right_ = layout(blas_type(s.type), rows, s.right, s.parts, rows * right);
   result_ = layout(CUDA_R_32F, left, s.right, s.parts, left * right);
 
-  Preference preference;
-  preference.set(CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, workspace_bytes);
-  preference.set(CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK,
-                 static_cast<std::uint32_t>(CUBLASLT_REDUCTION_SCHEME_NONE));
+  cublasLtMatmulPreference_t made = nullptr;
+  CHECK_CUBLAS(cublasLtMatmulPreferenceCreate(&made));
+  const Owned<cublasLtMatmulPreference_t> preference(made, {cublasLtMatmulPreferenceDestroy});
+  const auto prefer = [&](cublasLtMatmulPreferenceAttributes_t name, auto value) {
+    CHECK_CUBLAS(
+        cublasLtMatmulPreferenceSetAttribute(preference.get(), name, &value, sizeof(value)));
+  };
+  prefer(CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, workspace_bytes);
+  prefer(CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, std::uint32_t{CUBLASLT_REDUCTION_SCHEME_NONE});
   std::vector<cublasLtMatmulHeuristicResult_t> found(kMostAlgorithms);
   int count = 0;
   const cublasStatus_t status = cublasLtMatmulAlgoGetHeuristic(
       handle_, product_.get(), right_.get(), left_.get(), result_.get(), result_.get(),
-      preference.get, kMostAlgorithms, found.data(), &count);
+      preference.get(), kMostAlgorithms, found.data(), &count);
   if (status == CUBLAS_STATUS_NOT_SUPPORTED) return;
   CHECK_CUBLAS(status);
   for (int i = 0; i < count; ++i)

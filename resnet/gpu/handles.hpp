@@ -195,7 +195,8 @@ struct GpuContext : UnitContext {
   bool repeatable = false;                              // while set, forward adds in a fixed order
 };
 
-Roofs measure_roofs(GpuContext& context);
+/// A copy and a product of this precision, on the device alone.
+Roofs measure_roofs(Device& device, Stream& stream, const BlasHandle& blas, Precision precision);
 
 std::unique_ptr<NetworkUnit> make_stem(GpuContext& context, const StemSpec& spec);
 std::unique_ptr<NetworkUnit> make_conv_norm(GpuContext& context, const ConvNormSpec& spec);

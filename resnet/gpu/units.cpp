@@ -72,7 +72,9 @@ class GpuUnits final : public UnitFactory {
   void set_repeatable(bool repeatable) override { context_.repeatable = repeatable; }
   Fused fused() const override { return context_.fused; }
   void bound() override { context_.tuner.save(); }
-  Roofs measure_roofs() override { return gpu::measure_roofs(context_); }
+  Roofs measure_roofs() override {
+    return gpu::measure_roofs(context_.device, context_.stream, context_.blas, context_.precision);
+  }
 
   std::size_t activation_bytes(const ActivationShape& shape) const override {
     return shape.count() * size_of(context_.type);
@@ -145,13 +147,13 @@ constexpr int kRuns = 50;
 
 /// Median time of `kRuns` runs back to back.
 template <class Body>
-double median_ms(const UnitContext& context, Body&& body) {
+double median_ms(Device& device, Stream& stream, Body&& body) {
   for (int i = 0; i < kWarmup; ++i) body();
-  Laps laps(context.device, kRuns);
-  laps.mark(context.stream);
+  Laps laps(device, kRuns);
+  laps.mark(stream);
   for (int i = 0; i < kRuns; ++i) {
     body();
-    laps.mark(context.stream);
+    laps.mark(stream);
   }
   return median_of(laps.milliseconds());
 }
@@ -166,48 +168,43 @@ void check_fits(const Device& device, std::size_t bytes) {
         readable_bytes(static_cast<double>(bytes)), readable_bytes(static_cast<double>(free))));
 }
 
-void measure_copy(GpuContext& context, Roofs& roofs) {
-  Device& device = context.device;
-  check_fits(device, 2 * kCopyBytes);
-  const Buffer from(device, kCopyBytes);
-  const Buffer to(device, kCopyBytes);
-  // zeros would use less power than data do
-  randomise(from.data(), kCopyBytes / sizeof(float), DataType::float32, context.cuda_stream);
-  const double ms =
-      median_ms(context, [&] { device.copy(to.data(), from.data(), kCopyBytes, context.stream); });
-  roofs.copy_bytes = kCopyBytes;
-  roofs.copy_gbs = 2.0 * static_cast<double>(kCopyBytes) / ms / 1e6;
-}
-
-void measure_matrix(GpuContext& context, Roofs& roofs) {
-  Device& device = context.device;
-  constexpr auto n = static_cast<std::size_t>(kMatrixSize);
-  const std::size_t bytes = n * n * size_of(context.type);
-  check_fits(device, 3 * bytes);
-  const Buffer a(device, bytes);
-  const Buffer b(device, bytes);
-  const Buffer c(device, bytes);
-  for (const Buffer* matrix : {&a, &b})
-    randomise(matrix->data(), n * n, context.type, context.cuda_stream);
-  const float one = 1;
-  const float zero = 0;
-  const cudaDataType_t type = blas_type(context.type);
-  const double ms = median_ms(context, [&] {
-    CHECK_CUBLAS(cublasGemmEx(context.blas.get, CUBLAS_OP_N, CUBLAS_OP_N, kMatrixSize, kMatrixSize,
-                              kMatrixSize, &one, a.data(), type, kMatrixSize, b.data(), type,
-                              kMatrixSize, &zero, c.data(), type, kMatrixSize,
-                              blas_compute(context.precision), CUBLAS_GEMM_DEFAULT));
-  });
-  roofs.matrix_size = kMatrixSize;
-  roofs.matrix_tflops = 2.0 * kMatrixSize * kMatrixSize * kMatrixSize / ms / 1e9;
+/// Random numbers: zeros would use less power than data do.
+Buffer random(Device& device, Stream& stream, std::size_t count, DataType type) {
+  Buffer made(device, count * size_of(type));
+  randomise(made.data(), count, type, native(stream));
+  return made;
 }
 
 }  // namespace
 
-Roofs measure_roofs(GpuContext& context) {
-  Roofs roofs;
-  measure_copy(context, roofs);
-  measure_matrix(context, roofs);
+Roofs measure_roofs(Device& device, Stream& stream, const BlasHandle& blas, Precision precision) {
+  Roofs roofs{};
+  {
+    check_fits(device, 2 * kCopyBytes);
+    const Buffer from = random(device, stream, kCopyBytes / sizeof(float), DataType::float32);
+    const Buffer to(device, kCopyBytes);
+    const double ms =
+        median_ms(device, stream, [&] { device.copy(to.data(), from.data(), kCopyBytes, stream); });
+    roofs.copy_bytes = kCopyBytes;
+    roofs.copy_gbs = 2.0 * static_cast<double>(kCopyBytes) / ms / 1e6;
+  }
+  constexpr auto n = static_cast<std::size_t>(kMatrixSize);
+  const DataType element = compute_type(precision);
+  check_fits(device, 3 * n * n * size_of(element));
+  const Buffer a = random(device, stream, n * n, element);
+  const Buffer b = random(device, stream, n * n, element);
+  const Buffer c(device, n * n * size_of(element));
+  const float one = 1;
+  const float zero = 0;
+  const cudaDataType_t type = blas_type(element);
+  const double ms = median_ms(device, stream, [&] {
+    CHECK_CUBLAS(cublasGemmEx(blas.get, CUBLAS_OP_N, CUBLAS_OP_N, kMatrixSize, kMatrixSize,
+                              kMatrixSize, &one, a.data(), type, kMatrixSize, b.data(), type,
+                              kMatrixSize, &zero, c.data(), type, kMatrixSize,
+                              blas_compute(precision), CUBLAS_GEMM_DEFAULT));
+  });
+  roofs.matrix_size = kMatrixSize;
+  roofs.matrix_tflops = 2.0 * kMatrixSize * kMatrixSize * kMatrixSize / ms / 1e9;
   return roofs;
 }
 

@@ -12,7 +12,7 @@ tables, communication_tables, machine_tables   what is shown as a table, in text
 step_model, what_if       predictions, from recorded links, ready times and breakdowns; what_if_tables shows them
 inputs, layers            what limits the input; the tables of --layers
 history, mllog            --history, --mllog: a training's epochs for scripts, and as MLPerf's log
-findings                  the sentences of the appendix
+findings, soak            the sentences of the appendix; of a soak what it proves
 plots/                    one PNG file each, for what there are records of
 text, page, exports       text, HTML, JSON and CSV
 quantities, against, side_by_side   runs compared

@@ -10,8 +10,7 @@ from .records import number
 RANGE, OF_MEDIAN, OF_MEAN = "range", "95 % interval of the median", "95 % interval of the mean"
 SCATTER, AS_OTHER = "two standard deviations of a sample", "as the measurements that it is compared with"
 
-NO_INTERVAL = ("the only run or epoch was recorded without an interval of images/s (0.1 recorded that of "
-               "the median step)")
+NO_INTERVAL = "the only run has fewer than 25 steps, is one epoch, or is of 0.1"
 
 
 class Rate(NamedTuple):

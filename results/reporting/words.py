@@ -106,8 +106,6 @@ def setting(conditions, without=()):
 
 
 def shared(several):
-    """The parts in which all these conditions are the same; none of them if there is only one."""
+    """The parts in which all these conditions are the same."""
     several = [parts(conditions) for conditions in several]
-    if len(several) < 2:
-        return set()
-    return {key for key in several[0] if len({of[key] for of in several}) == 1}
+    return {key for key in several[0] if len({of[key] for of in several}) == 1} if several else set()

@@ -57,7 +57,7 @@ struct Mismatch : Judgement {
   std::optional<int> sm;                         // where own kernels computed it
   std::optional<int> reproduced, repeats;        // "reproduces k of n" on this GPU
   bool of_all = false;  // all GPUs have it, so none of them is to blame; else the reporting rank's
-  std::string replay;  // JSON, what --replay needs to repeat it; empty: it cannot
+  std::string replay;   // JSON, what --replay needs to repeat it; empty: it cannot
 
   void conclude(Judgement judgement) { static_cast<Judgement&>(*this) = std::move(judgement); }
 };
