@@ -91,9 +91,14 @@ def of_runs(summary):
             cut += "".join(f"; no answer from rank {rank} on {host}" for record in run.of("failure")
                            if isinstance(record.get("ranks"), list)
                            for rank, host in zip(record["ranks"], texts(record, "hosts")))
-            found.append(Verdict(
-                INCONCLUSIVE, "job", "", f"crashed: no end record{cut}; what it recorded before "
-                f"({words.count(len(run.records), 'record')}) is used", run=run))
+            cut += f"; what it recorded before ({words.count(len(run.records), 'record')}) is used" if run.records else ""
+            found.append(Verdict(INCONCLUSIVE, "job", "", f"crashed: no end record{cut}", run=run))
+            # Of a soak, which concludes from them only at its end.
+            wrong = [record for record in run.of("mismatch") if record.get("verdict") != INCONCLUSIVE]
+            if wrong:
+                found.append(Verdict(
+                    FAIL, "job", "", f"wrong data: {words.count(len(wrong), 'mismatch', 'mismatches')}, the first on rank "
+                    f"{wrong[0].get('rank')} of {wrong[0].get('host')}", run=run))
         elif exit_code(run) != 0 and id(run) not in continued:
             found.append(ended(run))
     return found
