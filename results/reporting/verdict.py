@@ -155,11 +155,19 @@ def merged(found, name_of=lambda run: run.title, without=""):
         names = [f"{name} ({several.count(name)} times)" if several.count(name) > 1 else name
                  for name in dict.fromkeys(several) if name]
         more = f" and {len(names) - MOST_NAMES} more" if len(names) > MOST_NAMES else ""
-        subject = " ".join(filter(None, (one.scope, ", ".join(names[:MOST_NAMES]) + more)))
+        about = subject(one.scope, ", ".join(names[:MOST_NAMES]) + more, one.cause)
         fault = f" ({one.fault})" if one.fault else ""
         action = f"; {one.action}" if one.action else ""
         outcome = "" if one.outcome == without else f"{one.outcome}: "
-        yield f"{outcome}{subject}: {one.cause}{fault}{where}{action}"
+        yield f"{outcome}{about}{one.cause}{fault}{where}{action}"
+
+
+def subject(scope, name, cause):
+    """"rank 1: ", less what the cause begins with."""
+    if scope == "link" and cause.startswith(f"{name} "):
+        return f"{scope} "
+    whole = f"{scope} {name}".rstrip()
+    return "" if cause.startswith(f"{whole} ") else f"{whole}: "
 
 
 def passed(summary):

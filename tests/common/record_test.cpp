@@ -235,6 +235,16 @@ TEST_CASE("a pass that cannot be printed is inconclusive", "[record]") {
   CHECK(code_with_output_to("/dev/full", ExitCode::fail) == ExitCode::fail);
 }
 
+TEST_CASE("what a verdict's cause names is named once", "[record]") {
+  const auto line = [](Scope scope, const char* name, const char* cause) {
+    return line_of({scope, name, Outcome::fail, cause, std::nullopt, ""});
+  };
+  CHECK(line(Scope::rank, "1", "rank 1 on n2: wrong") == "FAIL rank 1 on n2: wrong");
+  CHECK(line(Scope::rank, "1", "rank 10 is missing") == "FAIL rank 1: rank 10 is missing");
+  CHECK(line(Scope::rank, "1", "1 word is wrong") == "FAIL rank 1: 1 word is wrong");
+  CHECK(line(Scope::link, "0->1", "0->1 on n2: slow") == "FAIL link 0->1 on n2: slow");
+}
+
 TEST_CASE("durations and bytes read as people write them", "[record]") {
   CHECK(readable_duration(9) == "0:09");
   CHECK(readable_duration(245) == "4:05");
