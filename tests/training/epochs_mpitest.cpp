@@ -2,28 +2,16 @@
 // numbers.
 #include "training/programs/epochs.hpp"
 
-#include <unistd.h>
-
-#include <filesystem>
+#include <optional>
 
 #include "resnet/tensor_file.hpp"
 #include "tests/catch.hpp"
-#include "tests/support.hpp"
+#include "tests/support/files.hpp"
+#include "tests/support/strategies.hpp"
 #include "training/measure/throughput.hpp"
 
 namespace shakedown::training {
 namespace {
-
-EngineSettings small_settings(const std::string& strategy) {
-  EngineSettings settings;
-  settings.network.architecture = {"resnet6", false, {1, 1, 0, 0}};  // smaller than any known
-  settings.network.batch_size = 4;
-  settings.network.image_size = 32;
-  settings.network.classes = 10;
-  settings.network.tuning.autotune = false;
-  settings.strategy.strategy = strategy;
-  return settings;
-}
 
 /// Epochs of one batch.
 class OneBatch final : public BatchSource {
@@ -46,7 +34,8 @@ class OneBatch final : public BatchSource {
 TEST_CASE("validation uses no device memory in addition to the plan's", "[epochs]") {
   const MpiSession& session = test::session();
   Backend backend = test::open_backend_of(test::backends().front());
-  Engine engine(small_settings("none"), backend);  // each rank has weights of its own to put aside
+  Engine engine(test::smallest_settings("none"),
+                backend);  // each rank has weights of its own to put aside
   engine.allocate(session.local_size());
   OneBatch training(engine);
   OneBatch validation(engine);
@@ -64,10 +53,10 @@ TEST_CASE("validation uses no device memory in addition to the plan's", "[epochs
 TEST_CASE("rank 0 alone reads the weights to start from, once", "[epochs]") {
   const MpiSession& session = test::session();
   Backend backend = test::open_backend_of(test::backends().front());
-  EngineSettings settings = small_settings("ddp");
+  EngineSettings settings = test::smallest_settings("ddp");
   settings.seed = 1;
-  const std::string name = "epochs_test." + std::to_string(getpid()) + ".safetensors";
-  const std::string file = (std::filesystem::temp_directory_path() / name).string();
+  std::optional<test::TempFolder> folder(std::in_place);
+  const std::string file = *folder / "w.safetensors";
   std::vector<Tensor> saved;
   {
     Engine engine(settings, backend);
@@ -84,7 +73,7 @@ TEST_CASE("rank 0 alone reads the weights to start from, once", "[epochs]") {
   settings.weights_file = session.is_root() ? file : "/nowhere";
   Engine engine(settings, backend);
   engine.allocate(session.local_size());
-  std::filesystem::remove(file);
+  folder.reset();
   engine.model.set_weights(std::vector<float>(engine.model.master_weights().size()));
   for (int start = 0; start < 2; ++start) {
     const std::vector<Tensor> loaded = engine.model.state();
@@ -99,7 +88,7 @@ TEST_CASE("rank 0 alone reads the weights to start from, once", "[epochs]") {
 
 TEST_CASE("statistics of other weights have no average", "[epochs]") {
   Backend backend = test::open_backend_of(test::backends().front());
-  EngineSettings settings = small_settings("none");
+  EngineSettings settings = test::smallest_settings("none");
   settings.strategy.norm_stats = "average";
   if (test::session().world_size() == 1) {
     CHECK_NOTHROW(Engine(settings, backend));
@@ -116,7 +105,7 @@ TEST_CASE("a weight that is not a number is named, with its rank", "[epochs]") {
   Backend backend = test::open_backend_of(test::backends().front());
   for (const char* strategy : {"none", "zero1"}) {
     CAPTURE(strategy);
-    Engine engine(small_settings(strategy), backend);
+    Engine engine(test::smallest_settings(strategy), backend);
     engine.allocate(session.local_size());
     CHECK_NOTHROW(check_weights(engine, session, "here"));
     std::vector<float> weights = engine.model.master_weights();
