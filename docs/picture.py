@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Renews report.png, README's picture of a report: its page as chromium shows it. usage: docs/picture.py
 
-Needs chromium, python3-matplotlib and python3-jinja2. The file keeps the text that it shows, by which
+Needs chromium and python3-matplotlib. The file keeps the text that it shows, by which
 tests/programs/report_test.py finds out when a figure is no longer that of the records.
 """
 
@@ -11,7 +11,6 @@ import os
 import pathlib
 import re
 import shutil
-import struct
 import subprocess
 import sys
 import tempfile
@@ -31,20 +30,14 @@ def shown(page):
 
 def text_of(picture):
     """The text that a picture was made with."""
-    data, at = picture.read_bytes(), 8
-    while at < len(data):
-        size, kind = struct.unpack(">I4s", data[at:at + 8])
-        key, _, text = data[at + 8:at + 8 + size].partition(b"\0")
-        if kind == b"tEXt" and key == KEY.encode():
-            return text.decode("latin-1")
-        at += 12 + size
-    return ""
+    from PIL import Image
+    return Image.open(picture).info[KEY]
 
 
 def main():
     sys.path.insert(0, str(TREE / "results"))
-    from reporting.interpreter import prefer_one_with_libraries
-    prefer_one_with_libraries()
+    from reporting.interpreter import prefer_one_with_matplotlib
+    prefer_one_with_matplotlib()
     from PIL import Image, ImageChops
     from PIL.PngImagePlugin import PngInfo
 

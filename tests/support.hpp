@@ -3,7 +3,6 @@
 
 #include <cmath>
 #include <memory>
-#include <span>
 #include <string>
 #include <vector>
 

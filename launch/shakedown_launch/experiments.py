@@ -109,7 +109,7 @@ class Steps:
 
     def report(self, what):
         print(flush=True)
-        code = finish(Job([places.report_program(self._environ), *what, "--output", f"{self._folder}/report"],
+        code = finish(Job([f"{places.TREE}/results/report", *what, "--output", f"{self._folder}/report"],
                           self._environ))
         self.code = self.code or code
 

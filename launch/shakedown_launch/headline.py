@@ -3,10 +3,8 @@
 import contextlib
 import os
 import re
-import sys
 import tempfile
 
-from . import places
 from .command import say
 
 RECORD = "SHAKEDOWN_RECORD"  # the programs' --record, where that is not given; set, the job's launcher reports
@@ -54,7 +52,6 @@ class Headline:
             self._temporary.close()
 
     def _print(self):
-        sys.path.insert(0, os.path.join(places.TREE, "results"))
         try:
             from reporting.headline import text_of
             text = text_of(self.path, self._start)

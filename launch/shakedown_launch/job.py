@@ -1,10 +1,8 @@
 """One job: a command in a process group of its own, its output, its end.
 
-    job = Job(words, output=Output("train.log"))
+    job = Job(words, output=Output("train.log"), limit=600)  # seconds, after which it is stopped
     job.start()
-    if not job.wait(600):  # seconds; True once it has ended
-        job.stop()
-        job.wait()
+    job.wait()
     job.result.code
 
 Its standard output and error pass through this process: to the same of this process, to a log, or
@@ -27,9 +25,10 @@ from .messages import NoMessages
 
 # code: by Shakedown's rules (README); status: of the command itself, -N after signal N; stopped: by
 # stop() or a signal; killed: past its grace, or by a second signal; dead: (rank, host, "signal 9
-# (Killed)") of each rank known to have died; lost:
-# (host, what happened); said: the messages about it
-Result = collections.namedtuple("Result", "code status stopped killed dead lost said")
+# (Killed)") of each rank known to have died; lost: (host, what happened); said: the messages about it;
+# late: stopped at its limit, which is code 3; seconds: that it took
+Result = collections.namedtuple("Result", "code status stopped killed dead lost said late seconds",
+                                defaults=(False, 0))
 
 STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
 PASSED_ON_SIGNALS = (signal.SIGUSR1, signal.SIGUSR2)
@@ -162,12 +161,13 @@ class Job:
     own line. stop() sends `stop_signal`, once. `elsewhere`: whether it also runs on other hosts."""
 
     def __init__(self, words, environ=None, output=None, messages=None, grace=10, say=None,
-                 stop_signal=signal.SIGTERM, elsewhere=False):
+                 stop_signal=signal.SIGTERM, elsewhere=False, limit=None):
         self._words = words
         self._environ = dict(os.environ if environ is None else environ)
         self._output = output or Output()
         self._messages = messages or NoMessages()
-        self._grace, self._elsewhere = grace, elsewhere
+        self._grace, self._elsewhere, self._limit = grace, elsewhere, limit
+        self._started, self._stop_at, self._late = 0, None, False
         self._say = say or self._output.line
         self._process = None
         self.pipes = {}  # descriptor: what is given its bytes
@@ -183,6 +183,8 @@ class Job:
     def start(self):
         RUNNING.install()
         sys.stdout.flush()  # what was printed before comes first
+        self._started = time.monotonic()
+        self._stop_at = None if self._limit is None else self._started + self._limit
         try:
             if RUNNING.stopped:
                 raise Stopped
@@ -209,7 +211,7 @@ class Job:
 
     def stop(self):
         """Requests its end; past its grace it is killed."""
-        self._asked_to_stop = True
+        self._asked_to_stop, self._stop_at = True, None
         if self._process and self._stop_signal:
             self.send(self._stop_signal)
             self._stop_signal = None
@@ -249,13 +251,10 @@ class Job:
 
     # ---- waiting for it ----
 
-    def wait(self, seconds=None):
-        """Whether it has ended, within `seconds` where they are given. The other jobs are served
-        meanwhile."""
-        limit = None if seconds is None else time.monotonic() + seconds
-        while self.result is None and (limit is None or time.monotonic() < limit):
-            RUNNING.serve(limit)
-        return self.result is not None
+    def wait(self):
+        """Until it has ended. The other jobs are served meanwhile."""
+        while self.result is None:
+            RUNNING.serve(None)
 
     def kill(self):
         """At once, with all that it started."""
@@ -271,6 +270,8 @@ class Job:
             yield self._next_step[0]
         if self._output_until:
             yield self._output_until
+        if self._stop_at:
+            yield self._stop_at
 
     def read(self, descriptor):
         data = os.read(descriptor, 65536)
@@ -284,12 +285,15 @@ class Job:
     def advance(self, now):
         if self._output.reader_left and not self._asked_to_stop:
             self.stop()
+        if self._stop_at and now >= self._stop_at and self._process.poll() is None:
+            self._late = True
+            self.stop()
         if self._messages.job_must_end:
             self._expect_end()
         if self._next_step and now >= self._next_step[0]:
             self._next_step[1]()
         if self._process.poll() is not None:
-            self._next_step = None
+            self._next_step = self._stop_at = None
             self._output_until = self._output_until or now + OUTPUT_AFTER
         if self._given_up or self._output_until and (not self.pipes or now >= self._output_until):
             self._finish()
@@ -314,12 +318,15 @@ class Job:
             text += f"; cannot be killed, as they wait in the kernel (state D): {', '.join(stuck)}"
         if self._asked_to_stop and status:
             code, text = 5, text if self._killed else None
+        said = self._messages.said
         if text:
             self._say(text)
-            self._messages.said.append(text)
+            said.append(text)
+        if self._late:
+            code, said = 3, [f"did not end within {self._limit:.0f} s and was stopped", *said]
         self._forget()
         self.result = Result(code, status, self._asked_to_stop, self._killed, self._messages.dead,
-                             self._messages.lost, self._messages.said)
+                             self._messages.lost, said, self._late, time.monotonic() - self._started)
 
     def _forget(self):
         for descriptor in self.pipes:

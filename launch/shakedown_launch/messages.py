@@ -192,25 +192,14 @@ class Messages:
         return status, None
 
 
-class NoMessages:
-    """Messages of a command other than mpirun: none."""
-
-    job_must_end = False
+class NoMessages(Messages):
+    """Of a command other than mpirun, whose output is its own."""
 
     def __init__(self):
-        self.dead, self.lost, self.said = [], [], []
-
-    def sent(self, number):
-        pass
-
-    def read_own(self, data):
-        pass
+        super().__init__(None, None)
 
     def read_shared(self, data):
         return data
-
-    def close(self):
-        pass
 
     def judge(self, status):
         return (status, None) if status >= 0 else (128 - status, None)

@@ -45,8 +45,7 @@ COMMAND = Command(
             "do not print the verdict and the sentences of results/report after bin/train and bin/compare"),
      Option(("--dry-run",), None, "print the mpirun command, and exit")],
     """
-    PROGRAM is searched in SHAKEDOWN_BIN, in bin/ next to launch/, next to the installed
-    commands, and in PATH.
+    PROGRAM is searched in SHAKEDOWN_BIN, in bin/ next to launch/, and in PATH.
 
     Ends with the programs' own exit code; 2: wrong usage, or no Open MPI; 3: a requested GPU is
     not visible, a rank died of a signal, a host or a link was lost, or the job or one of its ranks
@@ -103,7 +102,7 @@ def environment(what, environ):
     return {**environ, "CUDA_VISIBLE_DEVICES": what.gpus} if what.gpus else dict(environ)
 
 
-def job(what, environ=None, log=None, shown=True, grace=10):
+def job(what, environ=None, log=None, shown=True, grace=10, limit=None):
     """A Job, not yet started, of a ranks.Request."""
     environ = environment(what, os.environ if environ is None else environ)
     environ.setdefault(RECORD, "")  # the program does not print how to report: the command that starts it does
@@ -126,7 +125,7 @@ def job(what, environ=None, log=None, shown=True, grace=10):
     return Job([words[0], "-x", "OPAL_OUTPUT_STDERR_FD=2", *words[1:]],
                {**time_outs(environ), **slurm.for_mpirun(environ)}, output,
                messages.Messages(report, output.line, others, placement.ranks, ask), grace, report,
-               stop_signal=signal.SIGUSR2, elsewhere=placement.elsewhere)
+               stop_signal=signal.SIGUSR2, elsewhere=placement.elsewhere, limit=limit)
 
 
 def time_outs(environ):

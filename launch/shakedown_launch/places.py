@@ -21,16 +21,6 @@ class InconclusiveError(Exception):
     """What could not be measured: exit code 3."""
 
 
-def program_folders(environ):
-    """In order: SHAKEDOWN_BIN; bin/ next to launch/; the folder of the installed commands."""
-    folders = [environ.get("SHAKEDOWN_BIN"), os.path.join(TREE, "bin")]
-    if not in_source_tree():
-        folders.append(os.path.dirname(os.path.abspath(sys.argv[0])))
-        entry = which("shakedown-mpi", environ)
-        folders.append(entry and os.path.dirname(os.path.abspath(entry)))
-    return [folder for folder in folders if folder]
-
-
 def in_source_tree():
     return os.path.exists(os.path.join(TREE, "Makefile"))
 
@@ -39,14 +29,15 @@ def is_executable(path):
     return os.path.isfile(path) and os.access(path, os.X_OK)
 
 
+def program_folders(environ):
+    """In order: SHAKEDOWN_BIN; bin/ next to launch/."""
+    return [*filter(None, [environ.get("SHAKEDOWN_BIN")]), os.path.join(TREE, "bin")]
+
+
 def own_program(name, environ):
-    """Shakedown's program of this name, or None. Installed ones may be called shakedown-NAME."""
-    for folder in program_folders(environ):
-        for file in (f"shakedown-{name}", name):
-            path = os.path.join(folder, file)
-            if is_executable(path):
-                return path
-    return None
+    """Shakedown's program of this name, or None."""
+    paths = (os.path.join(folder, name) for folder in program_folders(environ))
+    return next(filter(is_executable, paths), None)
 
 
 def find_program(word, environ):
@@ -97,11 +88,6 @@ def text_of(path):
             return file.read()
     except OSError:
         return ""
-
-
-def report_program(environ):
-    path = os.path.join(TREE, "results", "report")
-    return path if is_executable(path) else own_program("report", environ) or path
 
 
 def runs_folder(environ):

@@ -115,13 +115,10 @@ def run(variant, what, folder, environ, timeout):
     """The exit code of a variant."""
     path = os.path.join(folder, variant.name)
     what = what._replace(words=[*what.words, "--record", f"{path}.jsonl"])
-    job = mpi.job(what, environment(variant, folder, environ), log=f"{path}.log", shown=False)
+    job = mpi.job(what, environment(variant, folder, environ), log=f"{path}.log", shown=False, limit=timeout)
     job.start()
-    if job.wait(timeout):
-        return 5 if RUNNING.stopped else job.result.code
-    job.stop()
     job.wait()
-    return 5 if RUNNING.stopped else variants_table.TIMEOUT
+    return 5 if RUNNING.stopped else variants_table.TIMEOUT if job.result.late else job.result.code
 
 
 def run_all(variants, what, folder, environ, timeout):

@@ -18,7 +18,7 @@ class Shakedown(MakefilePackage, CudaPackage):
 
     variant("cuda", default=True, description="GPUs, by CUDA, cuDNN and NCCL")
     variant("onednn", default=True, description="CPUs, by oneDNN")
-    variant("report", default=True, description="Plots and HTML page of reports")
+    variant("report", default=True, description="Plots of reports")
     conflicts("~cuda~onednn", msg="one of +cuda and +onednn is needed")
 
     depends_on("cxx", type="build")
@@ -27,7 +27,6 @@ class Shakedown(MakefilePackage, CudaPackage):
     depends_on("openmpi@4.1")  # what was run: docs/install.md
     depends_on("python@3.9:", type=("build", "run"))
     depends_on("py-matplotlib", type="run", when="+report")
-    depends_on("py-jinja2", type="run", when="+report")
     depends_on("fmt")
     depends_on("nlohmann-json")
     depends_on("libjpeg-turbo")

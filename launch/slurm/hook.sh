@@ -96,17 +96,23 @@ end() {
 # within SECONDS CMD...: its output goes to `said`, its exit code is returned; 124 where it takes longer.
 # No file is needed, which a full disk would leave empty; what a process that hangs has printed is kept.
 within() {
-  local seconds=$1 code='' output start=$SECONDS
+  local seconds=$1 code='' output part start=$SECONDS
   shift
   exec {output}< <(
     [[ -z ${lock-} ]] || exec {lock}>&-  # a process that hangs does not hold it
     timeout --signal=KILL "$seconds" "$@" 2>&1
-    printf '\0%d\n' $?
+    printf '\n\0%d\n' $?
   )
-  ! IFS= read -r -d '' -t $((seconds + 1)) said <&"$output" || read -r -t 1 code <&"$output"
+  said=''
+  while IFS= read -r -d '' -t $((seconds + 1)) part <&"$output"; do  # the code is behind a NUL; others are the program's
+    said+=$part
+    read -r -t 1 part <&"$output"
+    if [[ $part =~ ^[0-9]{1,3}$ ]]; then code=$part; break; fi
+    said+=$part$'\n'
+  done
+  [[ -n $code ]] || said+=$part code=124
   exec {output}<&-
   while [[ $said == *$'\n' ]]; do said=${said%$'\n'}; done
-  [[ $code =~ ^[0-9]{1,3}$ ]] || code=124
   if ((code == 137 && SECONDS - start >= seconds)); then code=124; fi  # killed by timeout
   return "$code"
 }

@@ -57,8 +57,7 @@ class GpuConvNorm final : public NetworkUnit, public FusableReduction {
                     convolution_->bytes() / matrices.channels * columns, flop};
     context_.log.run(work, [&] {
       count_ = gram_conv_relu_backward(matrices, y, g, convolution_->z(), convolution_->vectors(),
-                                       spec_.dy->data(), convolution_->shape(), context_.type,
-                                       partials_->as<float>(), context_.cuda_stream);
+                                       spec_.dy->data(), partials_->as<float>(), on());
     });
   }
 
@@ -75,8 +74,7 @@ class GpuConvNorm final : public NetworkUnit, public FusableReduction {
   void run_unfused() override {
     log("normalise_relu_backward", 2, [&] {
       count_ = normalise_relu_backward(spec_.dy->data(), convolution_->z(), convolution_->vectors(),
-                                       convolution_->shape(), context_.type, partials_->as<float>(),
-                                       context_.cuda_stream);
+                                       partials_->as<float>(), on());
     });
   }
 
@@ -87,8 +85,7 @@ class GpuConvNorm final : public NetworkUnit, public FusableReduction {
         2 * convolution_->bytes() * product.depth / convolution_->shape().c + convolution_->bytes();
     context_.log.run(work, [&] {
       count_ = normalise_conv_relu_backward(product, convolution_->z(), convolution_->vectors(),
-                                            spec_.dy->data(), convolution_->shape(), context_.type,
-                                            partials_->as<float>(), context_.cuda_stream);
+                                            spec_.dy->data(), partials_->as<float>(), on());
     });
   }
 
@@ -98,30 +95,25 @@ class GpuConvNorm final : public NetworkUnit, public FusableReduction {
     const double bytes = 2.0 * count_ * convolution_->shape().c * sizeof(float);
     context_.run("finish_normalise_relu_backward", convolution_->weight(), bytes, [&] {
       finish_normalise_relu_backward(partials_->as<float>(), count_, convolution_->parameters(),
-                                     norm, convolution_->shape(), context_.type,
-                                     context_.cuda_stream);
+                                     norm, on());
     });
     log("normalise_relu_apply", 3, [&] {
-      normalise_relu_apply(spec_.dy->data(), convolution_->z(), norm, dz_->data(),
-                           convolution_->shape(), context_.type, context_.cuda_stream);
+      normalise_relu_apply(spec_.dy->data(), convolution_->z(), norm, dz_->data(), on());
     });
     convolution_->backward();
   }
 
  private:
   void normalise_to(const Slot& y) const {
-    log("normalise_relu", 2, [&] {
-      normalise_relu(convolution_->z(), convolution_->vectors(), y.data(), convolution_->shape(),
-                     context_.type, context_.cuda_stream);
-    });
+    log("normalise_relu", 2,
+        [&] { normalise_relu(convolution_->z(), convolution_->vectors(), y.data(), on()); });
   }
 
   void normalise_and_sum() const {
     int count = 0;
     log("normalise_relu_sums", 2, [&] {
       count = normalise_relu_sums(convolution_->z(), convolution_->vectors(), spec_.y->data(),
-                                  convolution_->shape(), context_.type,
-                                  output_partials_->as<float>(), context_.cuda_stream);
+                                  output_partials_->as<float>(), on());
     });
     context_.run("sum_partials", convolution_->weight(),
                  static_cast<double>(count) * convolution_->shape().c * sizeof(float), [&] {
@@ -129,6 +121,8 @@ class GpuConvNorm final : public NetworkUnit, public FusableReduction {
                                 output_sums_->as<float>(), context_.cuda_stream);
                  });
   }
+
+  Launch on() const { return context_.on(convolution_->shape()); }
 
   /// Runs a kernel that moves this many tensors.
   template <class Body>
@@ -145,14 +139,6 @@ class GpuConvNorm final : public NetworkUnit, public FusableReduction {
   int count_ = 0;  // of partial sums
   std::unique_ptr<NormedConvolution> convolution_;
 };
-
-}  // namespace
-
-std::unique_ptr<NetworkUnit> make_conv_norm(GpuContext& context, const ConvNormSpec& spec) {
-  return std::make_unique<GpuConvNorm>(context, spec);
-}
-
-namespace {
 
 class GpuConvNormAdd final : public NetworkUnit, public FusableReduction {
  public:
@@ -199,14 +185,14 @@ class GpuConvNormAdd final : public NetworkUnit, public FusableReduction {
       gram_->forward(pass);
     else
       main_->forward(pass);
-    const void* shortcut = spec_.shortcut->data();
-    std::optional<NormVectors> shortcut_norm;
+    BlockEnd end{gram_ ? gram_->vectors() : main_->vectors(), spec_.shortcut->data(), std::nullopt,
+                 spec_.y->data(), mask_->as<std::uint8_t>()};
     if (projection_) {
       projection_->forward(pass);
-      shortcut = projection_->z();
-      shortcut_norm = projection_->vectors();
+      end.shortcut = projection_->z();
+      end.shortcut_norm = projection_->vectors();
     }
-    end_block(shortcut, shortcut_norm ? &*shortcut_norm : nullptr);
+    end_block(end);
   }
 
   std::string name() const override {
@@ -231,8 +217,7 @@ class GpuConvNormAdd final : public NetworkUnit, public FusableReduction {
     log("add_relu_backward", (2 + ends.centred().count) * bytes() + second_bytes() + mask_bytes(),
         [&] {
           count_ = add_relu_backward(dsum_->data(), second(), mask_->as<std::uint8_t>(),
-                                     ends.centred(), shape(), context_.type, partials_->as<float>(),
-                                     context_.cuda_stream);
+                                     ends.centred(), partials_->as<float>(), on());
         });
   }
 
@@ -247,11 +232,9 @@ class GpuConvNormAdd final : public NetworkUnit, public FusableReduction {
                       has_wide_conv_add_relu_backward(context_.type, product.depth, shape().c);
     context_.log.run(work, [&] {
       count_ = wide ? wide_conv_add_relu_backward(product, second().data, mask, dsum_->data(),
-                                                  shape(), context_.type, partials_->as<float>(),
-                                                  context_.cuda_stream)
+                                                  partials_->as<float>(), on())
                     : conv_add_relu_backward(product, second(), mask, dsum_->data(), centred,
-                                             shape(), context_.type, partials_->as<float>(),
-                                             context_.cuda_stream);
+                                             partials_->as<float>(), on());
     });
   }
 
@@ -263,23 +246,17 @@ class GpuConvNormAdd final : public NetworkUnit, public FusableReduction {
 
  private:
   /// Normalises z, adds the shortcut, applies the ReLU.
-  void end_block(const void* shortcut, const NormVectors* shortcut_norm) const {
-    auto* const mask = mask_->as<std::uint8_t>();
+  void end_block(const BlockEnd& end) const {
     if (!gram_)
-      return log("normalise_add_relu", 3 * bytes() + mask_bytes(), [&] {
-        normalise_add_relu(main_->z(), main_->vectors(), shortcut, shortcut_norm, spec_.y->data(),
-                           mask, shape(), context_.type, context_.cuda_stream);
-      });
+      return log("normalise_add_relu", 3 * bytes() + mask_bytes(),
+                 [&] { normalise_add_relu(main_->z(), end, on()); });
     const ConvShape& conv = spec_.layer.conv;
     const double weights = static_cast<double>(conv.weight_count() * size_of(context_.type));
     const Work work{"conv_normalise_add_relu", spec_.layer.weight,
                     context_.bytes_of(conv.x) + weights + 2 * bytes() + mask_bytes(), conv.flop()};
     const bool wide = has_wide_conv_normalise_add_relu(context_.type, conv.x.c, conv.k);
     const auto run = wide ? wide_conv_normalise_add_relu : conv_normalise_add_relu;
-    context_.log.run(work, [&] {
-      run(gram_->z(), gram_->vectors(), shortcut, shortcut_norm, spec_.y->data(), mask, shape(),
-          context_.type, context_.cuda_stream);
-    });
+    context_.log.run(work, [&] { run(gram_->z(), end, on()); });
   }
 
   /// What is after the reduction, of the main path.
@@ -289,11 +266,10 @@ class GpuConvNormAdd final : public NetworkUnit, public FusableReduction {
     log("finish_add_relu_backward", bytes, [&] {
       if (gram_)
         finish_add_relu_backward_sum(partials_->as<float>(), count_, gram_->sum(),
-                                     given(ends.projection), shape(), context_.type,
-                                     context_.cuda_stream);
+                                     given(ends.projection), on());
       else
         finish_add_relu_backward(partials_->as<float>(), count_, *ends.main, given(ends.projection),
-                                 shape(), context_.type, context_.cuda_stream);
+                                 on());
     });
     if (gram_)
       gram_->backward();
@@ -323,6 +299,7 @@ class GpuConvNormAdd final : public NetworkUnit, public FusableReduction {
     context_.run(kernel, spec_.layer.weight, bytes, body);
   }
   ActivationShape shape() const { return spec_.layer.conv.y(); }
+  Launch on() const { return context_.on(shape()); }
   double bytes() const { return context_.bytes_of(shape()); }
   double mask_bytes() const { return static_cast<double>(mask_->bytes()); }
 
@@ -346,6 +323,10 @@ class GpuConvNormAdd final : public NetworkUnit, public FusableReduction {
 };
 
 }  // namespace
+
+std::unique_ptr<NetworkUnit> make_conv_norm(GpuContext& context, const ConvNormSpec& spec) {
+  return std::make_unique<GpuConvNorm>(context, spec);
+}
 
 std::unique_ptr<NetworkUnit> make_conv_norm_add(GpuContext& context, const ConvNormAddSpec& spec) {
   return std::make_unique<GpuConvNormAdd>(context, spec);

@@ -138,8 +138,8 @@ void GramConvolution::forward(Pass pass) const {
                               static_cast<int>(channels() * channels()), gram_->as<float>(),
                               context_.cuda_stream);
                  gram_statistics(context_.weights.compute(layer_.weight), layer_.conv.x.c,
-                                 gram_->as<float>(), sum_of_x_->as<float>(), layer_.conv.y(),
-                                 parameters, vectors(), context_.type, context_.cuda_stream);
+                                 gram_->as<float>(), sum_of_x_->as<float>(), parameters, vectors(),
+                                 context_.on(layer_.conv.y()));
                });
 }
 

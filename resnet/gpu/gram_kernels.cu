@@ -32,7 +32,7 @@ __global__ void __launch_bounds__(kThreads) coefficients_kernel(const Coefficien
   // what the end needs is loaded along with the parts
   const auto of_norm = NormOfChannel::load(static_cast<int>(k), p.parameters, p.norm);
   const auto sum_of_g = static_cast<double>(p.sum_of_g[k]);
-  const float w = c < kChannels ? to_float(static_cast<const T*>(p.m.w)[k * kChannels + c]) : 0.0F;
+  const float w = c < kChannels ? to_float(as<T>(p.m.w)[k * kChannels + c]) : 0.0F;
   const double sum = sum_of_parts<kChannels / 4>(p.d_parts + k * kChannels, p.parts,
                                                  std::size_t{4 * kChannels} * kChannels);
   if (c >= kChannels) return;
@@ -87,7 +87,7 @@ struct StagedFilters {
   __device__ float load(const GramMatrices& m, const NormVectors& norm, unsigned first,
                         unsigned row, unsigned column) {
     constexpr unsigned kOfThread = kFilters / kThreads;
-    const auto* w = static_cast<const T*>(m.w) + first * kChannels;
+    const auto* w = as<T>(m.w) + first * kChannels;
     Vector<T, kRowsOfH> of_rows[kOfThread];
     Vector<T, kColumnsOfH / 2> of_columns[2 * kOfThread];
     float b[kOfThread], c[kOfThread], largest[kOfThread];
@@ -163,7 +163,7 @@ __global__ void __launch_bounds__(kThreads)
   const unsigned of_pair = blockIdx.x * kFiltersAtOnce + threadIdx.x % kFiltersAtOnce;
   const unsigned pair = row + threadIdx.x / kFiltersAtOnce * 2;
   const float a = norm.grad_a[of_pair];
-  const auto w = Vector<T, 2>::load(static_cast<const T*>(m.w) + of_pair * kChannels + pair);
+  const auto w = Vector<T, 2>::load(as<T>(m.w) + of_pair * kChannels + pair);
   float bound = 0;
   SumsOfH sums;
   for (unsigned first = 0; first < kFilters; first += kStaged) {
@@ -183,12 +183,12 @@ __global__ void __launch_bounds__(kThreads)
   if (lane == 0) bounds[warp] = bound;
   shared[warp][lane] = {sums.h[0], sums.h[1], sums.h[2], sums.h[3]};
   if (lane < 4) shared[warp][32 + lane] = {sums.bias[0], sums.bias[1], sums.bias[2], sums.bias[3]};
-  auto* placed = static_cast<T*>(m.placed);
+  auto* placed = as<T>(m.placed);
   Vector<T, 2> scaled;
 #pragma unroll
   for (unsigned i = 0; i < 2; ++i) scaled.x[i] = from_float<T>(a * to_float(w.x[i]));
   if constexpr (kInTwo)
-    scaled.store(static_cast<T*>(m.scaled) + of_pair * kChannels + pair);
+    scaled.store(as<T>(m.scaled) + of_pair * kChannels + pair);
   else
 #pragma unroll
     for (unsigned i = 0; i < 2; ++i)
@@ -286,7 +286,7 @@ __global__ void __launch_bounds__(kThreads) weight_gradient_kernel(const WeightG
   const float of_d = p.norm.grad_a[k];
   const float of_gram = p.norm.grad_b[k];
   const float of_s = p.norm.grad_c[k];
-  staged.load(static_cast<const T*>(p.m.w) + row * kChannels, p.gram + column);
+  staged.load(as<T>(p.m.w) + row * kChannels, p.gram + column);
   __syncthreads();
 
   const unsigned rows = warp / 4 * 8;  // of the block's: the first of the thread
@@ -315,12 +315,8 @@ template <class Body>
 void with_matrices(const GramMatrices& m, DataType type, Body&& body) {
   ENSURE(m.filters == 4 * m.channels, "filters of a norm through the Gram matrix");
   with_16_bits(type, [&]<class T>(T) {
-    switch (m.channels) {
-      case 64: return body.template operator()<T, 64>();
-      case 128: return body.template operator()<T, 128>();
-      case 256: return body.template operator()<T, 256>();
-      default: throw InternalError("channels of a norm through the Gram matrix");
-    }
+    with_constant<64, 128, 256>(m.channels,
+                                [&]<int kChannels>() { body.template operator()<T, kChannels>(); });
   });
 }
 
@@ -345,7 +341,7 @@ void gram_weight_gradient(const GramMatrices& matrices, const NormVectors& norm,
   with_matrices(matrices, type, [&]<class T, unsigned kChannels>() {
     weight_gradient_kernel<T, kChannels>
         <<<dim3(kChannels / kColumnsOfDw, 4 * kChannels / kRowsOfDw), kThreads, 0, stream>>>(
-            {matrices, norm, gram, sum_of_y, static_cast<T*>(dw)});
+            {matrices, norm, gram, sum_of_y, as<T>(dw)});
     CHECK_LAUNCH();
   });
 }
@@ -365,18 +361,14 @@ struct NormaliseAndSum {
   const T* z;
   T* y;
   NormVectors norm;
-  float scale[V];
-  float shift[V];
+  Affine<V> affine = {};
 
-  __device__ void begin(unsigned group) {
-    load_channels(norm.scale, group, scale);
-    load_channels(norm.shift, group, shift);
-  }
+  __device__ void begin(unsigned group) { affine.load(norm, group); }
   __device__ Loaded load(std::size_t i) const { return Pack<T>::load(z + i * V); }
   __device__ void add(std::size_t i, Loaded in, float (&sums)[kSums][V]) const {
 #pragma unroll
     for (int v = 0; v < V; ++v) {
-      in.x[v] = from_float<T>(relu(to_float(in.x[v]) * scale[v] + shift[v]));
+      in.x[v] = from_float<T>(relu(affine.of(to_float(in.x[v]), v)));
       sums[0][v] += to_float(in.x[v]);
     }
     in.store(y + i * V);
@@ -393,16 +385,11 @@ __global__ void __launch_bounds__(kThreads)
 
 }  // namespace
 
-int normalise_relu_sums(const void* z, const NormVectors& norm, void* y,
-                        const ActivationShape& shape, DataType type, float* partials,
-                        cudaStream_t stream) {
-  int count = 0;
-  with_type(type, [&]<class T>(T) {
-    count = reduce_to_partials<T>(
-        NormaliseAndSum<T>{static_cast<const T*>(z), static_cast<T*>(y), norm, {}, {}}, shape,
-        partials, stream);
+int normalise_relu_sums(const void* z, const NormVectors& norm, void* y, float* partials,
+                        const Launch& on) {
+  return with_type(on.type, [&]<class T>(T) {
+    return reduce_to_partials<T>(NormaliseAndSum<T>{as<T>(z), as<T>(y), norm}, partials, on);
   });
-  return count;
 }
 
 void sum_partials(const float* partials, int count, int size, float* to, cudaStream_t stream) {

@@ -21,9 +21,17 @@ struct GradientPipes
   static constexpr bool kAdds = gram_in_two(channels);
   static constexpr unsigned kStepsOfY = channels / kTileDepth;
 };
-using Pipes64 = GradientPipes<64, 64, 3, 5, 160, 32>;
-using Pipes128 = GradientPipes<128, 128, 2, 4, 232, 40>;
-using Pipes256 = GradientPipes<256, 64, 3, 4, 160, 32>;
+template <int channels>
+using PipesOf =
+    std::conditional_t<channels == 64, GradientPipes<64, 64, 3, 5, 160, 32>,
+                       std::conditional_t<channels == 128, GradientPipes<128, 128, 2, 4, 232, 40>,
+                                          GradientPipes<256, 64, 3, 4, 160, 32>>>;
+
+/// Calls body.operator()<channels>() with the channels of y.
+template <class Body>
+auto with_channels(int channels, Body&& body) {
+  return with_constant<64, 128, 256>(channels, body);
+}
 
 template <class T>
 struct GramGradient {
@@ -145,50 +153,41 @@ __global__ void __launch_bounds__(P::kBlockThreads, 1)
   }
 }
 
-template <class T, class P>
-int launch(const GramMatrices& m, const void* y, const void* g, const void* z,
-           const NormVectors& norm, void* dy, const ActivationShape& shape, DataType type,
-           float* partials, cudaStream_t stream) {
-  const auto kernel = gram_gradient_kernel<T, P>;
-  constexpr unsigned kAcross = P::kChannels / P::kColumns;
-  const auto rows = static_cast<unsigned>(shape.count() / P::kChannels);
-  const unsigned tiles = (rows + kTileRows - 1) / kTileRows;
-  const unsigned blocks =
-      std::min(multiprocessors() / kAcross, (tiles + P::kPipes - 1) / P::kPipes);
-  ENSURE(blocks * 2 * P::kChannels <= reduction_scratch(shape, type, 2), "room for partial sums");
-  blocks_at_once(kernel, P::kBlockThreads, P::kSharedBytes);
-  kernel<<<dim3(blocks, kAcross), P::kBlockThreads, P::kSharedBytes, stream>>>(
-      matrix_of(y, type, P::kChannels, rows, kTileRows),
-      matrix_of(g, type, static_cast<std::uint64_t>(m.filters), rows, kTileRows),
-      matrix_of(m.placed, type, P::kSteps * kTileDepth, P::kChannels, P::kColumns),
-      GramGradient<T>{rows, m.unscale, m.bias, static_cast<const T*>(z), static_cast<T*>(dy), norm,
-                      partials});
-  CHECK_LAUNCH();
-  return static_cast<int>(blocks);
-}
-
-template <class P>
-bool fits() {
-  return runs_on_hopper(gram_gradient_kernel<__half, P>, P::kSharedBytes);
-}
-
 }  // namespace
 
 bool has_gram_conv_relu_backward(DataType type, int channels, int filters) {
   return size_of(type) == 2 && filters == 4 * channels &&
-         ((channels == 64 && fits<Pipes64>()) || (channels == 128 && fits<Pipes128>()) ||
-          (channels == 256 && fits<Pipes256>()));
+         (channels == 64 || channels == 128 || channels == 256) &&
+         with_channels(channels, [&]<int kChannels>() {
+           using P = PipesOf<kChannels>;
+           return runs_on_hopper(gram_gradient_kernel<__half, P>, P::kSharedBytes);
+         });
 }
 
-int gram_conv_relu_backward(const GramMatrices& matrices, const void* y, const void* g,
-                            const void* z, const NormVectors& norm, void* dy,
-                            const ActivationShape& shape, DataType type, float* partials,
-                            cudaStream_t stream) {
-  return with_16_bits(type, [&]<class T>(T) {
-    const auto with = matrices.channels == 64    ? launch<T, Pipes64>
-                      : matrices.channels == 128 ? launch<T, Pipes128>
-                                                 : launch<T, Pipes256>;
-    return with(matrices, y, g, z, norm, dy, shape, type, partials, stream);
+int gram_conv_relu_backward(const GramMatrices& m, const void* y, const void* g, const void* z,
+                            const NormVectors& norm, void* dy, float* partials, const Launch& on) {
+  const auto run = [&]<class T, class P>() {
+    const auto kernel = gram_gradient_kernel<T, P>;
+    constexpr unsigned kAcross = P::kChannels / P::kColumns;
+    const auto rows = static_cast<unsigned>(on.shape.count() / P::kChannels);
+    const unsigned tiles = (rows + kTileRows - 1) / kTileRows;
+    const unsigned blocks =
+        std::min(multiprocessors() / kAcross, (tiles + P::kPipes - 1) / P::kPipes);
+    ENSURE(blocks * 2 * P::kChannels <= reduction_scratch(on.shape, on.type, 2),
+           "room for partial sums");
+    blocks_at_once(kernel, P::kBlockThreads, P::kSharedBytes);
+    kernel<<<dim3(blocks, kAcross), P::kBlockThreads, P::kSharedBytes, on.stream>>>(
+        matrix_of(y, on.type, P::kChannels, rows, kTileRows),
+        matrix_of(g, on.type, static_cast<std::uint64_t>(m.filters), rows, kTileRows),
+        matrix_of(m.placed, on.type, P::kSteps * kTileDepth, P::kChannels, P::kColumns),
+        GramGradient<T>{rows, m.unscale, m.bias, as<T>(z), as<T>(dy), norm, partials});
+    CHECK_LAUNCH();
+    return static_cast<int>(blocks);
+  };
+  return with_16_bits(on.type, [&]<class T>(T) {
+    return with_channels(m.channels, [&]<int kChannels>() {
+      return run.template operator()<T, PipesOf<kChannels>>();
+    });
   });
 }
 
@@ -336,26 +335,19 @@ __global__ void __launch_bounds__(Tiles<kChannels>::kThreads)
 }  // namespace
 
 void gram_statistics(const void* w, int channels, const float* gram, const float* sum_of_y,
-                     const ActivationShape& z, const NormParameters& norm,
-                     const NormVectors& vectors, DataType type, cudaStream_t stream) {
-  with_type(type, [&]<class T>(T) {
-    const auto run = [&]<unsigned kChannels>(std::integral_constant<unsigned, kChannels>) {
-      const auto filters = static_cast<unsigned>(z.c);
-      ENSURE(filters % kFilters == 0, "filters of a norm through the Gram matrix");
+                     const NormParameters& norm, const NormVectors& vectors, const Launch& on) {
+  const auto filters = static_cast<unsigned>(on.shape.c);
+  ENSURE(filters % kFilters == 0, "filters of a norm through the Gram matrix");
+  with_type(on.type, [&]<class T>(T) {
+    with_channels(channels, [&]<int kChannels>() {
       using Of = Tiles<kChannels>;
       const auto kernel = gram_statistics_kernel<T, kChannels>;
       CHECK_CUDA(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
                                       static_cast<int>(Of::kBytes)));
-      kernel<<<filters / kFilters, Of::kThreads, Of::kBytes, stream>>>(
-          static_cast<const T*>(w), gram, sum_of_y, Count::of(z), norm, vectors);
+      kernel<<<filters / kFilters, Of::kThreads, Of::kBytes, on.stream>>>(
+          as<T>(w), gram, sum_of_y, Count::of(on.shape), norm, vectors);
       CHECK_LAUNCH();
-    };
-    switch (channels) {
-      case 64: return run(std::integral_constant<unsigned, 64>{});
-      case 128: return run(std::integral_constant<unsigned, 128>{});
-      case 256: return run(std::integral_constant<unsigned, 256>{});
-      default: throw InternalError("channels of a norm through the Gram matrix");
-    }
+    });
   });
 }
 

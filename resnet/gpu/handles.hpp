@@ -172,6 +172,7 @@ struct GpuContext : UnitContext {
   void run(const char* kernel, int weight, double bytes, Body&& body) const {
     log.run({kernel, weight, bytes, 0}, body);
   }
+  Launch on(const ActivationShape& shape) const { return {shape, type, cuda_stream}; }
   double bytes_of(const ActivationShape& shape) const {
     return static_cast<double>(shape.count() * size_of(type));
   }

@@ -32,10 +32,8 @@ class GpuHead final : public NetworkUnit {
     const Weights& weights = context_.weights;
     const int n = spec_.x_shape.n;
     const int c = spec_.x_shape.c;
-    run("average_pool", x_bytes() + bytes_of(features_), [&] {
-      average_pool(spec_.x->data(), features_->data(), spec_.x_shape, context_.type,
-                   context_.cuda_stream);
-    });
+    run("average_pool", x_bytes() + bytes_of(features_),
+        [&] { average_pool(spec_.x->data(), features_->data(), context_.on(spec_.x_shape)); });
     multiply({features_->data(), c}, {weights.compute(spec_.weight), c, true}, n, spec_.classes, c,
              spec_.logits->data(), DataType::float32);
     run("softmax_cross_entropy", 2 * bytes_of(spec_.logits) + bytes_of(dlogits_), [&] {
@@ -60,8 +58,7 @@ class GpuHead final : public NetworkUnit {
     multiply({dlogits_->data(), classes}, {weights.compute(spec_.weight), c}, n, c, classes,
              dfeatures_->data(), context_.type);
     run("average_pool_backward", x_bytes() + bytes_of(dfeatures_), [&] {
-      average_pool_backward(dfeatures_->data(), spec_.dx->data(), spec_.x_shape, context_.type,
-                            context_.cuda_stream);
+      average_pool_backward(dfeatures_->data(), spec_.dx->data(), context_.on(spec_.x_shape));
     });
   }
 

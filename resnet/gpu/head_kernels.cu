@@ -158,30 +158,28 @@ struct StoreSum {
 
 }  // namespace
 
-void average_pool(const void* x, void* features, const ActivationShape& shape, DataType type,
-                  cudaStream_t stream) {
-  with_type(type, [&]<class T>(T) {
-    const int groups = shape.c / vector_width<T>;
+void average_pool(const void* x, void* features, const Launch& on) {
+  with_type(on.type, [&]<class T>(T) {
+    const int groups = on.shape.c / vector_width<T>;
     const std::size_t vectors =
-        static_cast<std::size_t>(shape.n) * static_cast<std::size_t>(groups);
+        static_cast<std::size_t>(on.shape.n) * static_cast<std::size_t>(groups);
     average_pool_kernel<<<static_cast<unsigned>((vectors + kThreads - 1) / kThreads), kThreads, 0,
-                          stream>>>(static_cast<const T*>(x), static_cast<T*>(features), groups,
-                                    shape.h * shape.w, vectors);
+                          on.stream>>>(as<T>(x), as<T>(features), groups, on.shape.h * on.shape.w,
+                                       vectors);
   });
   CHECK_LAUNCH();
 }
 
-void average_pool_backward(const void* dfeatures, void* dx, const ActivationShape& shape,
-                           DataType type, cudaStream_t stream) {
+void average_pool_backward(const void* dfeatures, void* dx, const Launch& on) {
   constexpr unsigned kPixelsAtOnce = 8;  // blocks below one another: enough for a small batch
-  with_type(type, [&]<class T>(T) {
-    const auto groups = static_cast<unsigned>(shape.c / vector_width<T>);
-    const auto pixels = static_cast<unsigned>(shape.h * shape.w);
-    const std::size_t vectors = static_cast<std::size_t>(shape.n) * groups;
+  with_type(on.type, [&]<class T>(T) {
+    const auto groups = static_cast<unsigned>(on.shape.c / vector_width<T>);
+    const auto pixels = static_cast<unsigned>(on.shape.h * on.shape.w);
+    const std::size_t vectors = static_cast<std::size_t>(on.shape.n) * groups;
     const dim3 blocks(static_cast<unsigned>((vectors + kThreads - 1) / kThreads),
                       std::min(pixels, kPixelsAtOnce));
-    average_pool_backward_kernel<<<blocks, kThreads, 0, stream>>>(
-        static_cast<const T*>(dfeatures), static_cast<T*>(dx), groups, pixels, vectors);
+    average_pool_backward_kernel<<<blocks, kThreads, 0, on.stream>>>(as<T>(dfeatures), as<T>(dx),
+                                                                     groups, pixels, vectors);
   });
   CHECK_LAUNCH();
 }
@@ -192,7 +190,7 @@ void softmax_cross_entropy(float* logits, const float* bias, const std::int32_t*
                            cudaStream_t stream) {
   with_type(type, [&]<class T>(T) {
     softmax_kernel<<<static_cast<unsigned>(n), kThreads, 0, stream>>>(
-        logits, bias, labels, classes, smoothing, loss_scale, static_cast<T*>(dlogits), samples);
+        logits, bias, labels, classes, smoothing, loss_scale, as<T>(dlogits), samples);
   });
   CHECK_LAUNCH();
   count_kernel<<<1, kThreads, 0, stream>>>(samples, n, metrics);
@@ -202,8 +200,7 @@ void softmax_cross_entropy(float* logits, const float* bias, const std::int32_t*
 void bias_gradient(const void* dlogits, int n, int classes, void* dbias, DataType type,
                    cudaStream_t stream) {
   with_type(type, [&]<class T>(T) {
-    finish_partials<1>(StoreSum<T>{static_cast<T*>(dbias)}, static_cast<const T*>(dlogits), n,
-                       classes, stream);
+    finish_partials<1>(StoreSum<T>{as<T>(dbias)}, as<T>(dlogits), n, classes, stream);
   });
 }
 

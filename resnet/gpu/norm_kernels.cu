@@ -17,7 +17,7 @@ struct Statistics {
   static constexpr int V = vector_width<T>;
   using Loaded = Pack<T>;
   const T* z;
-  float origin[V];
+  float origin[V] = {};
 
   __device__ void begin(unsigned group) {
     const auto first = Pack<T>::load(z + group * V);
@@ -67,18 +67,13 @@ struct NormaliseRelu {
   const T* z;
   T* y;
   NormVectors norm;
-  float scale[V];
-  float shift[V];
+  Affine<V> affine = {};
 
   __device__ Loaded load(std::size_t i) const { return Pack<T>::load(z + i * V); }
-  __device__ void begin(unsigned group) {
-    load_channels(norm.scale, group, scale);
-    load_channels(norm.shift, group, shift);
-  }
+  __device__ void begin(unsigned group) { affine.load(norm, group); }
   __device__ void store(std::size_t i, Loaded x) const {
 #pragma unroll
-    for (int v = 0; v < V; ++v)
-      x.x[v] = from_float<T>(relu(to_float(x.x[v]) * scale[v] + shift[v]));
+    for (int v = 0; v < V; ++v) x.x[v] = from_float<T>(relu(affine.of(to_float(x.x[v]), v)));
     x.store(y + i * V);
   }
 };
@@ -97,32 +92,19 @@ struct NormaliseAddRelu {
   std::uint8_t* mask;
   NormVectors norm;
   NormVectors shortcut_norm;
-  float scale[V];
-  float shift[V];
-  float shortcut_scale[V];
+  AffineWithShortcut<V, kNormShortcut> affine = {};
 
   __device__ Loaded load(std::size_t i) const {
     return {Pack<T>::load(z + i * V), Pack<T>::load(shortcut + i * V)};
   }
-  __device__ void begin(unsigned group) {
-    load_channels(norm.scale, group, scale);
-    load_channels(norm.shift, group, shift);
-    if constexpr (kNormShortcut) {
-      float shortcut_shift[V];
-      load_channels(shortcut_norm.scale, group, shortcut_scale);
-      load_channels(shortcut_norm.shift, group, shortcut_shift);
-#pragma unroll
-      for (int v = 0; v < V; ++v) shift[v] += shortcut_shift[v];
-    }
-  }
+  __device__ void begin(unsigned group) { affine.load(norm, shortcut_norm, group); }
   __device__ void store(std::size_t i, const Loaded& in) const {
     Pack<T> out;
     unsigned bits = 0;
 #pragma unroll
     for (int v = 0; v < V; ++v) {
       const float s = to_float(in.s.x[v]);
-      const float sum =
-          to_float(in.x.x[v]) * scale[v] + shift[v] + (kNormShortcut ? s * shortcut_scale[v] : s);
+      const float sum = affine.of(to_float(in.x.x[v]), s, v);
       bits |= relu_passes(sum) ? 1U << v : 0U;
       out.x[v] = from_float<T>(relu(sum));
     }
@@ -145,22 +127,20 @@ std::size_t mask_bytes(const ActivationShape& shape, DataType type) {
   return shape.count() * size_of(type) / 16;
 }
 
-void batch_statistics(const void* z, const ActivationShape& shape, DataType type,
-                      const NormParameters& norm, const NormVectors& vectors, float* scratch,
-                      cudaStream_t stream) {
-  with_type(type, [&]<class T>(T) {
-    const auto* in = static_cast<const T*>(z);
-    reduce<T>(Statistics<T>{in, {}}, FinishStatistics<T>{in, norm, vectors, Count::of(shape)},
-              shape, scratch, stream);
+void batch_statistics(const void* z, const NormParameters& norm, const NormVectors& vectors,
+                      float* scratch, const Launch& on) {
+  with_type(on.type, [&]<class T>(T) {
+    reduce<T>(Statistics<T>{as<T>(z)},
+              FinishStatistics<T>{as<T>(z), norm, vectors, Count::of(on.shape)}, scratch, on);
   });
 }
 
-void statistics_of_sums(const float* sums, const ActivationShape& shape, const NormParameters& norm,
-                        const NormVectors& vectors, cudaStream_t stream) {
+void statistics_of_sums(const float* sums, const NormParameters& norm, const NormVectors& vectors,
+                        const Launch& on) {
   constexpr int kChannels = 32;  // a block: the few there are spread over multiprocessors
-  statistics_of_sums_kernel<<<static_cast<unsigned>((shape.c + kChannels - 1) / kChannels),
-                              kChannels, 0, stream>>>(sums, shape.c, Count::of(shape), norm,
-                                                      vectors);
+  statistics_of_sums_kernel<<<static_cast<unsigned>((on.shape.c + kChannels - 1) / kChannels),
+                              kChannels, 0, on.stream>>>(sums, on.shape.c, Count::of(on.shape),
+                                                         norm, vectors);
   CHECK_LAUNCH();
 }
 
@@ -171,27 +151,22 @@ void running_statistics(int channels, const NormParameters& norm, const NormVect
   CHECK_LAUNCH();
 }
 
-void normalise_relu(const void* z, const NormVectors& norm, void* y, const ActivationShape& shape,
-                    DataType type, cudaStream_t stream) {
-  with_type(type, [&]<class T>(T) {
-    elementwise<T>(NormaliseRelu<T>{static_cast<const T*>(z), static_cast<T*>(y), norm, {}, {}},
-                   shape, stream);
+void normalise_relu(const void* z, const NormVectors& norm, void* y, const Launch& on) {
+  with_type(on.type, [&]<class T>(T) {
+    elementwise<T>(NormaliseRelu<T>{as<T>(z), as<T>(y), norm}, on);
   });
 }
 
-void normalise_add_relu(const void* z, const NormVectors& norm, const void* shortcut,
-                        const NormVectors* shortcut_norm, void* y, std::uint8_t* mask,
-                        const ActivationShape& shape, DataType type, cudaStream_t stream) {
-  with_type(type, [&]<class T>(T) {
-    const auto* x = static_cast<const T*>(z);
-    const auto* s = static_cast<const T*>(shortcut);
-    auto* out = static_cast<T*>(y);
-    if (shortcut_norm == nullptr)
-      elementwise<T>(NormaliseAddRelu<T, false>{x, s, out, mask, norm, {}, {}, {}, {}}, shape,
-                     stream);
-    else
-      elementwise<T>(NormaliseAddRelu<T, true>{x, s, out, mask, norm, *shortcut_norm, {}, {}, {}},
-                     shape, stream);
+void normalise_add_relu(const void* z, const BlockEnd& end, const Launch& on) {
+  with_type(on.type, [&]<class T>(T) {
+    const auto run = [&]<int kNormShortcut>() {
+      elementwise<T>(
+          NormaliseAddRelu<T, kNormShortcut != 0>{as<T>(z), as<T>(end.shortcut), as<T>(end.y),
+                                                  end.mask, end.norm,
+                                                  end.shortcut_norm.value_or(NormVectors{})},
+          on);
+    };
+    with_constant<0, 1>(end.shortcut_norm ? 1 : 0, run);
   });
 }
 
@@ -211,13 +186,11 @@ struct ReluSums {
   const T* dy;
   const T* z;
   NormVectors norm;
-  float scale[V];
-  float shift[V];
-  float mean[V];
+  Affine<V> affine = {};
+  float mean[V] = {};
 
   __device__ void begin(unsigned group) {
-    load_channels(norm.scale, group, scale);
-    load_channels(norm.shift, group, shift);
+    affine.load(norm, group);
     load_channels(norm.mean, group, mean);
   }
   __device__ Loaded load(std::size_t i) const {
@@ -227,7 +200,7 @@ struct ReluSums {
 #pragma unroll
     for (int v = 0; v < V; ++v) {
       const float value = to_float(in.x.x[v]);
-      const float gradient = relu_passes(value * scale[v] + shift[v]) ? to_float(in.d.x[v]) : 0.0F;
+      const float gradient = relu_passes(affine.of(value, v)) ? to_float(in.d.x[v]) : 0.0F;
       sums[0][v] += gradient;
       sums[1][v] += gradient * (value - mean[v]);
     }
@@ -246,32 +219,23 @@ struct ApplyGradient {
   const T* z;
   T* dz;
   NormVectors norm;
-  float a[V];
-  float b[V];
-  float c[V];
-  float scale[V];
-  float shift[V];
+  NormDerivative<V> derivative = {};
+  Affine<V> affine = {};
 
   __device__ Loaded load(std::size_t i) const {
     return {Pack<T>::load(dy + i * V), Pack<T>::load(z + i * V)};
   }
   __device__ void begin(unsigned group) {
-    load_channels(norm.grad_a, group, a);
-    load_channels(norm.grad_b, group, b);
-    load_channels(norm.grad_c, group, c);
-    if constexpr (kRelu) {
-      load_channels(norm.scale, group, scale);
-      load_channels(norm.shift, group, shift);
-    }
+    derivative.load(norm, group);
+    if constexpr (kRelu) affine.load(norm, group);
   }
   __device__ void store(std::size_t i, const Loaded& in) const {
     Pack<T> out;
 #pragma unroll
     for (int v = 0; v < V; ++v) {
       const float x = to_float(in.x.x[v]);
-      const float gradient =
-          !kRelu || relu_passes(x * scale[v] + shift[v]) ? to_float(in.d.x[v]) : 0.0F;
-      out.x[v] = from_float<T>(a[v] * gradient + b[v] * x + c[v]);
+      const float gradient = !kRelu || relu_passes(affine.of(x, v)) ? to_float(in.d.x[v]) : 0.0F;
+      out.x[v] = from_float<T>(derivative.of(gradient, x, v));
     }
     out.store(dz + i * V);
   }
@@ -295,7 +259,7 @@ struct AddReluSums {
   unsigned group_bits;  // the groups are their power of two
   const std::uint8_t* mask;
   CentredTensors centred;
-  float mean[2][V];
+  float mean[2][V] = {};
 
   __device__ void begin(unsigned group) {
 #pragma unroll
@@ -311,8 +275,7 @@ struct AddReluSums {
       in.e = dy_b.load(vector >> group_bits, groups, vector & (groups - 1));
     }
 #pragma unroll
-    for (int j = 0; j < kCentred; ++j)
-      in.z[j] = Pack<T>::load(static_cast<const T*>(centred.tensors[j].z) + i * V);
+    for (int j = 0; j < kCentred; ++j) in.z[j] = Pack<T>::load(as<T>(centred.tensors[j].z) + i * V);
     in.bits = mask[i];
     return in;
   }
@@ -358,122 +321,82 @@ struct FinishSumAndNormGradient {
   }
 };
 
-template <class T, Second kSecond>
-int launch_add_relu_backward(void* dy_a, const void* dy_b, const std::uint8_t* mask,
-                             const CentredTensors& centred, const ActivationShape& shape,
-                             float* partials, cudaStream_t stream) {
-  const auto with = [&]<int kCentred>(std::integral_constant<int, kCentred>) {
-    return reduce_to_partials<T>(
-        AddReluSums<T, kSecond, kCentred>{
-            static_cast<T*>(dy_a),
-            {static_cast<const T*>(dy_b), EvenPixels(shape)},
-            static_cast<unsigned>(floor_log2(Extent::of<T>(shape).groups)),
-            mask,
-            centred,
-            {}},
-        shape, partials, stream);
-  };
-  switch (centred.count) {
-    case 0: return with(std::integral_constant<int, 0>{});
-    case 1: return with(std::integral_constant<int, 1>{});
-    default: return with(std::integral_constant<int, 2>{});
-  }
-}
-
 }  // namespace
 
-int normalise_relu_backward(const void* dy, const void* z, const NormVectors& norm,
-                            const ActivationShape& shape, DataType type, float* partials,
-                            cudaStream_t stream) {
-  int count = 0;
-  with_type(type, [&]<class T>(T) {
-    count = reduce_to_partials<T>(
-        ReluSums<T>{static_cast<const T*>(dy), static_cast<const T*>(z), norm, {}, {}, {}}, shape,
-        partials, stream);
+int normalise_relu_backward(const void* dy, const void* z, const NormVectors& norm, float* partials,
+                            const Launch& on) {
+  return with_type(on.type, [&]<class T>(T) {
+    return reduce_to_partials<T>(ReluSums<T>{as<T>(dy), as<T>(z), norm}, partials, on);
   });
-  return count;
 }
 
 void finish_normalise_relu_backward(const float* partials, int count,
                                     const NormParameters& parameters, const NormVectors& norm,
-                                    const ActivationShape& shape, DataType type,
-                                    cudaStream_t stream) {
-  with_type(type, [&]<class T>(T) {
-    finish_partials<2>(FinishNormGradient<T>{parameters, norm, share_of_element(shape)}, partials,
-                       count, shape.c, stream);
+                                    const Launch& on) {
+  with_type(on.type, [&]<class T>(T) {
+    finish_partials<2>(FinishNormGradient<T>{parameters, norm, share_of_element(on.shape)},
+                       partials, count, on.shape.c, on.stream);
   });
 }
 
 void normalise_relu_apply(const void* dy, const void* z, const NormVectors& norm, void* dz,
-                          const ActivationShape& shape, DataType type, cudaStream_t stream) {
-  with_type(type, [&]<class T>(T) {
-    elementwise<T>(ApplyGradient<T, true>{static_cast<const T*>(dy),
-                                          static_cast<const T*>(z),
-                                          static_cast<T*>(dz),
-                                          norm,
-                                          {},
-                                          {},
-                                          {},
-                                          {},
-                                          {}},
-                   shape, stream);
+                          const Launch& on) {
+  with_type(on.type, [&]<class T>(T) {
+    elementwise<T>(ApplyGradient<T, true>{as<T>(dy), as<T>(z), as<T>(dz), norm}, on);
   });
 }
 
 int add_relu_backward(void* dy_a, const Addend& dy_b, const std::uint8_t* mask,
-                      const CentredTensors& centred, const ActivationShape& shape, DataType type,
-                      float* partials, cudaStream_t stream) {
+                      const CentredTensors& centred, float* partials, const Launch& on) {
   ENSURE(dy_b.stride == 1 || dy_b.stride == 2, "a second addend: of stride 1 or 2");
-  int count = 0;
-  with_type(type, [&]<class T>(T) {
-    const auto launch = dy_b.data == nullptr ? launch_add_relu_backward<T, Second::none>
-                        : dy_b.stride == 1   ? launch_add_relu_backward<T, Second::whole>
-                                             : launch_add_relu_backward<T, Second::even>;
-    count = launch(dy_a, dy_b.data, mask, centred, shape, partials, stream);
+  return with_type(on.type, [&]<class T>(T) {
+    const auto run = [&]<Second kSecond, int kCentred>() {
+      return reduce_to_partials<T>(
+          AddReluSums<T, kSecond, kCentred>{
+              as<T>(dy_a),
+              {as<T>(dy_b.data), EvenPixels(on.shape)},
+              static_cast<unsigned>(floor_log2(Extent::of<T>(on.shape).groups)),
+              mask,
+              centred},
+          partials, on);
+    };
+    return with_constant<0, 1, 2>(centred.count, [&]<int kCentred>() {
+      if (dy_b.data == nullptr) return run.template operator()<Second::none, kCentred>();
+      if (dy_b.stride == 1) return run.template operator()<Second::whole, kCentred>();
+      return run.template operator()<Second::even, kCentred>();
+    });
   });
-  return count;
 }
 
 void finish_add_relu_backward(const float* partials, int count, const AddedNorm& main,
-                              const AddedNorm* shortcut, const ActivationShape& shape,
-                              DataType type, cudaStream_t stream) {
-  const float share = share_of_element(shape);
-  with_type(type, [&]<class T>(T) {
+                              const AddedNorm* shortcut, const Launch& on) {
+  const float share = share_of_element(on.shape);
+  with_type(on.type, [&]<class T>(T) {
     if (shortcut == nullptr)
       finish_partials<2>(FinishNormGradient<T>{main.parameters, main.vectors, share}, partials,
-                         count, shape.c, stream);
+                         count, on.shape.c, on.stream);
     else
       finish_partials<3>(FinishTwoNormGradients<T>{main.parameters, main.vectors,
                                                    shortcut->parameters, shortcut->vectors, share},
-                         partials, count, shape.c, stream);
+                         partials, count, on.shape.c, on.stream);
   });
 }
 
 void finish_add_relu_backward_sum(const float* partials, int count, float* sum,
-                                  const AddedNorm* shortcut, const ActivationShape& shape,
-                                  DataType type, cudaStream_t stream) {
-  if (shortcut == nullptr) return sum_partials(partials, count, shape.c, sum, stream);
-  with_type(type, [&]<class T>(T) {
+                                  const AddedNorm* shortcut, const Launch& on) {
+  if (shortcut == nullptr) return sum_partials(partials, count, on.shape.c, sum, on.stream);
+  with_type(on.type, [&]<class T>(T) {
     finish_partials<2>(
         FinishSumAndNormGradient<T>{
-            sum, {shortcut->parameters, shortcut->vectors, share_of_element(shape)}},
-        partials, count, shape.c, stream);
+            sum, {shortcut->parameters, shortcut->vectors, share_of_element(on.shape)}},
+        partials, count, on.shape.c, on.stream);
   });
 }
 
 void normalise_apply(const void* dsum, const void* z, const NormVectors& norm, void* dz,
-                     const ActivationShape& shape, DataType type, cudaStream_t stream) {
-  with_type(type, [&]<class T>(T) {
-    elementwise<T>(ApplyGradient<T, false>{static_cast<const T*>(dsum),
-                                           static_cast<const T*>(z),
-                                           static_cast<T*>(dz),
-                                           norm,
-                                           {},
-                                           {},
-                                           {},
-                                           {},
-                                           {}},
-                   shape, stream);
+                     const Launch& on) {
+  with_type(on.type, [&]<class T>(T) {
+    elementwise<T>(ApplyGradient<T, false>{as<T>(dsum), as<T>(z), as<T>(dz), norm}, on);
   });
 }
 

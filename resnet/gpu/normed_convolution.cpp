@@ -141,12 +141,11 @@ void NormedConvolution::forward_normed(bool fuses_sums, const NormParameters& no
     // of a channel: its sums, parameters, running statistics, and what is made of them
     constexpr double kBytes = 12 * sizeof(float);
     context_.run("statistics_of_sums", weight(), kBytes * layer_.conv.k,
-                 [&] { statistics_of_sums(sums, shape(), norm, vectors(), context_.cuda_stream); });
+                 [&] { statistics_of_sums(sums, norm, vectors(), context_.on(shape())); });
   } else {
     forward_.run();
-    context_.run("batch_statistics", weight(), bytes(), [&] {
-      batch_statistics(z(), shape(), context_.type, norm, vectors(), sums, context_.cuda_stream);
-    });
+    context_.run("batch_statistics", weight(), bytes(),
+                 [&] { batch_statistics(z(), norm, vectors(), sums, context_.on(shape())); });
   }
 }
 
@@ -179,8 +178,8 @@ void NormedConvolution::backward_fused() const {
 void NormedConvolution::backward_unfused() const {
   if (tensors_.dnormed != nullptr)
     context_.run("normalise_apply", weight(), 3 * bytes(), [&] {
-      normalise_apply(tensors_.dnormed->data(), z(), vectors(), tensors_.dz->data(), shape(),
-                      context_.type, context_.cuda_stream);
+      normalise_apply(tensors_.dnormed->data(), z(), vectors(), tensors_.dz->data(),
+                      context_.on(shape()));
     });
   if (backward_data_) backward_data_->run();
   if (reduction_ != nullptr) reduction_->run_unfused();

@@ -42,13 +42,32 @@ inline unsigned multiprocessors() {
 
 /// Calls body(T{}) with the element type that `type` names.
 template <class Body>
-void with_type(DataType type, Body&& body) {
+auto with_type(DataType type, Body&& body) {
   switch (type) {
     case DataType::float32: return body(float{});
     case DataType::float16: return body(__half{});
     case DataType::bfloat16: return body(__nv_bfloat16{});
     default: throw InternalError(std::string("kernel on ") + name_of(type));
   }
+}
+
+/// Calls body.operator()<c>() with the constant c, one of these, that `value` is.
+template <int first, int... others, class Body>
+auto with_constant(int value, Body&& body) {
+  if constexpr (sizeof...(others) > 0)
+    if (value != first) return with_constant<others...>(value, body);
+  ENSURE(value == first, "a kernel for this number of channels or tensors");
+  return body.template operator()<first>();
+}
+
+/// The elements at `data`.
+template <class T>
+__host__ __device__ const T* as(const void* data) {
+  return static_cast<const T*>(data);
+}
+template <class T>
+__host__ __device__ T* as(void* data) {
+  return static_cast<T*>(data);
 }
 
 /// Loads the floats of one vector's channels.
@@ -62,6 +81,54 @@ __device__ void load_channels(const float* from, unsigned group, float (&to)[V])
     for (int i = 0; i < 4; ++i) to[v + i] = four.x[i];
   }
 }
+
+/// What a norm makes of a vector's channels.
+template <int V>
+struct Affine {
+  float scale[V] = {};
+  float shift[V] = {};
+
+  __device__ void load(const NormVectors& norm, unsigned group) {
+    load_channels(norm.scale, group, scale);
+    load_channels(norm.shift, group, shift);
+  }
+  __device__ float of(float z, int v) const { return z * scale[v] + shift[v]; }
+};
+
+/// The same, and the shortcut added that ends a block, normalised with kNormShortcut.
+template <int V, bool kNormShortcut>
+struct AffineWithShortcut : Affine<V> {
+  float shortcut_scale[V] = {};
+
+  __device__ void load(const NormVectors& norm, const NormVectors& shortcut, unsigned group) {
+    Affine<V>::load(norm, group);
+    if constexpr (kNormShortcut) {
+      float shortcut_shift[V];
+      load_channels(shortcut.scale, group, shortcut_scale);
+      load_channels(shortcut.shift, group, shortcut_shift);
+#pragma unroll
+      for (int v = 0; v < V; ++v) this->shift[v] += shortcut_shift[v];
+    }
+  }
+  __device__ float of(float z, float s, int v) const {
+    return Affine<V>::of(z, v) + (kNormShortcut ? s * shortcut_scale[v] : s);
+  }
+};
+
+/// A norm's gradient by its input: a dy + b z + c, by channel.
+template <int V>
+struct NormDerivative {
+  float a[V] = {};
+  float b[V] = {};
+  float c[V] = {};
+
+  __device__ void load(const NormVectors& norm, unsigned group) {
+    load_channels(norm.grad_a, group, a);
+    load_channels(norm.grad_b, group, b);
+    load_channels(norm.grad_c, group, c);
+  }
+  __device__ float of(float dy, float z, int v) const { return a[v] * dy + b[v] * z + c[v]; }
+};
 
 /// The vectors of a tensor of which only the even rows and columns are stored: zero between.
 template <class T>
@@ -127,13 +194,13 @@ __global__ void __launch_bounds__(kThreads, Body::kBlocks)
 }
 
 template <class T, class Body>
-void elementwise(const Body& body, const ActivationShape& shape, cudaStream_t stream) {
-  const auto extent = Extent::of<T>(shape);
+void elementwise(const Body& body, const Launch& on) {
+  const auto extent = Extent::of<T>(on.shape);
   const unsigned stride = std::max<unsigned>(extent.groups, kThreads);
   const unsigned tile = stride * Body::kVectors;
   const unsigned blocks = (extent.vectors + tile - 1) / tile * (stride / kThreads);
-  const bool backwards = runs_backwards(shape.count() * sizeof(T));
-  elementwise_kernel<<<blocks, kThreads, 0, stream>>>(body, extent, stride, backwards);
+  const bool backwards = runs_backwards(on.shape.count() * sizeof(T));
+  elementwise_kernel<<<blocks, kThreads, 0, on.stream>>>(body, extent, stride, backwards);
   CHECK_LAUNCH();
 }
 
@@ -237,15 +304,14 @@ __global__ void __launch_bounds__(kFinishChannels* kFinishLanes)
   finish(channel, sums);
 }
 
-/// Partial sums over N, H and W of `shape`; returns how many there are of each sum.
+/// Partial sums over N, H and W; returns how many there are of each sum.
 template <class T, class Body>
-int reduce_to_partials(const Body& body, const ActivationShape& shape, float* partials,
-                       cudaStream_t stream) {
-  const auto extent = Extent::of<T>(shape);
+int reduce_to_partials(const Body& body, float* partials, const Launch& on) {
+  const auto extent = Extent::of<T>(on.shape);
   const unsigned rows = extent.vectors / extent.groups;
   const ReductionShape cut(rows, extent.groups);
-  reduce_kernel<T><<<dim3(cut.tiles, cut.chunks), kThreads, 0, stream>>>(body, rows, extent.groups,
-                                                                         cut.lanes, partials);
+  reduce_kernel<T><<<dim3(cut.tiles, cut.chunks), kThreads, 0, on.stream>>>(
+      body, rows, extent.groups, cut.lanes, partials);
   CHECK_LAUNCH();
   return static_cast<int>(cut.chunks);
 }
@@ -260,12 +326,11 @@ void finish_partials(const Finish& finish, const Part* partials, int count, int 
   CHECK_LAUNCH();
 }
 
-/// Both: reduces over N, H and W of `shape`, then finishes every channel.
+/// Both: reduces over N, H and W, then finishes every channel.
 template <class T, class Body, class Finish>
-void reduce(const Body& body, const Finish& finish, const ActivationShape& shape, float* scratch,
-            cudaStream_t stream) {
-  const int partials = reduce_to_partials<T>(body, shape, scratch, stream);
-  finish_partials<Body::kSums>(finish, scratch, partials, shape.c, stream);
+void reduce(const Body& body, const Finish& finish, float* scratch, const Launch& on) {
+  const int partials = reduce_to_partials<T>(body, scratch, on);
+  finish_partials<Body::kSums>(finish, scratch, partials, on.shape.c, on.stream);
 }
 
 // ---- what the norms' backward passes share ------------------------------------------------------
@@ -292,8 +357,8 @@ __device__ void finish_norm_gradient(int c, double sum, double weighted, float s
   const float dgamma = static_cast<float>(weighted) * of.invstd;
   const float a = of.gamma * of.invstd;
   const float b = -a * of.invstd * dgamma * share;
-  static_cast<T*>(p.dgamma)[c] = from_float<T>(dgamma);
-  static_cast<T*>(p.dbeta)[c] = from_float<T>(dbeta);
+  as<T>(p.dgamma)[c] = from_float<T>(dgamma);
+  as<T>(p.dbeta)[c] = from_float<T>(dbeta);
   n.grad_a[c] = a;
   n.grad_b[c] = b;
   n.grad_c[c] = -a * dbeta * share - b * of.mean;

@@ -21,17 +21,15 @@ class GpuStem : public NetworkUnit {
 
   void forward(Pass pass) final {
     convolve_and_pool(pass);
-    run("normalise_relu", 2 * pooled_bytes(), [&] {
-      normalise_relu(peak_->data(), vectors(), spec_.y->data(), y_shape(), context_.type,
-                     context_.cuda_stream);
-    });
+    run("normalise_relu", 2 * pooled_bytes(),
+        [&] { normalise_relu(peak_->data(), vectors(), spec_.y->data(), context_.on(y_shape())); });
   }
 
   void backward() final {
     const void* dy_b = spec_.dy.second != nullptr ? spec_.dy.second->data() : nullptr;
     run("stem_pool_backward", (dy_b != nullptr ? 4 : 3) * pooled_bytes(), [&] {
-      stem_pool_backward(spec_.dy.first->data(), dy_b, peak_->data(), shape(), context_.type,
-                         parameters(), vectors(), sums_->as<float>(), context_.cuda_stream);
+      stem_pool_backward(spec_.dy.first->data(), dy_b, peak_->data(), parameters(), vectors(),
+                         sums_->as<float>(), on());
     });
     make_weight_gradient();
   }
@@ -48,6 +46,7 @@ class GpuStem : public NetworkUnit {
     context_.log.run({kernel, spec_.layer.weight, bytes, flop}, body);
   }
   ActivationShape shape() const { return spec_.layer.conv.y(); }
+  Launch on() const { return context_.on(shape()); }
   ActivationShape y_shape() const { return pooled(shape()); }
   NormParameters parameters() const { return context_.parameters_of(spec_.layer); }
   const void* dsum() const { return spec_.dy.first->data(); }
@@ -79,15 +78,12 @@ class PlainStem final : public GpuStem {
  private:
   void convolve_and_pool(Pass pass) override {
     convolution_->forward(pass);
-    run("stem_pool", bytes() + pooled_bytes() + argmax_bytes(), [&] {
-      stem_pool(convolution_->z(), parameters().gamma, peak_->data(), argmax(), shape(),
-                context_.type, context_.cuda_stream);
-    });
+    run("stem_pool", bytes() + pooled_bytes() + argmax_bytes(),
+        [&] { stem_pool(convolution_->z(), parameters().gamma, peak_->data(), argmax(), on()); });
   }
   void make_weight_gradient() override {
     run("stem_pool_apply", pooled_bytes() + argmax_bytes() + 2 * bytes(), [&] {
-      stem_pool_apply(dsum(), argmax(), convolution_->z(), vectors(), dz_->data(), shape(),
-                      context_.type, context_.cuda_stream);
+      stem_pool_apply(dsum(), argmax(), convolution_->z(), vectors(), dz_->data(), on());
     });
     convolution_->backward();
   }
@@ -135,25 +131,22 @@ class FusedStem final : public GpuStem {
         "conv_stem_pool", image_bytes() + (trains ? bytes() : 0) + pooled_bytes() + argmax_bytes(),
         [&] {
           count = conv_stem_pool(spec_.x->data(), weights(), parameters(),
-                                 trains ? z_->data() : nullptr, peak_->data(), argmax(), shape(),
-                                 context_.type, partials, context_.cuda_stream);
+                                 trains ? z_->data() : nullptr, peak_->data(), argmax(), partials,
+                                 on());
         },
         spec_.layer.conv.flop());
     if (!trains)
       return running_statistics(shape().c, parameters(), vectors(), context_.cuda_stream);
-    run("finish_conv_stem_pool", static_cast<double>(forward_partials_->bytes()), [&] {
-      finish_conv_stem_pool(partials, count, parameters(), vectors(), shape(),
-                            context_.cuda_stream);
-    });
+    run("finish_conv_stem_pool", static_cast<double>(forward_partials_->bytes()),
+        [&] { finish_conv_stem_pool(partials, count, parameters(), vectors(), on()); });
   }
   void make_weight_gradient() override {
     run(
         "conv_stem_weight_gradient", image_bytes() + bytes() + pooled_bytes() + argmax_bytes(),
         [&] {
           conv_stem_weight_gradient(dsum(), argmax(), z_->data(), vectors(), spec_.x->data(),
-                                    context_.weights.gradient(spec_.layer.weight), shape(),
-                                    context_.type, backward_partials_->as<float>(),
-                                    context_.cuda_stream);
+                                    context_.weights.gradient(spec_.layer.weight),
+                                    backward_partials_->as<float>(), on());
         },
         spec_.layer.conv.flop());
   }

@@ -57,7 +57,7 @@ struct StemPool {
   T* peak;
   std::uint8_t* argmax;
   Window s;
-  TurnedSigns<T> turned;
+  TurnedSigns<T> turned = {};
 
   /// Elements outside are read from the centre, and do not count.
   __device__ Loaded load(unsigned i) const {
@@ -105,14 +105,12 @@ struct StemSums {
   const T* dy_b;
   const T* peak;
   NormVectors norm;
-  float mean[V];
-  float scale[V];
-  float shift[V];
+  float mean[V] = {};
+  Affine<V> affine = {};
 
   __device__ void begin(unsigned group) {
     load_channels(norm.mean, group, mean);
-    load_channels(norm.scale, group, scale);
-    load_channels(norm.shift, group, shift);
+    affine.load(norm, group);
   }
   __device__ Loaded load(std::size_t i) const {
     Loaded in;
@@ -128,7 +126,7 @@ struct StemSums {
       const float z = to_float(in.z.x[v]);
       float d = to_float(in.a.x[v]);
       if constexpr (kTwo) d += to_float(in.b.x[v]);
-      dsum.x[v] = from_float<T>(relu_passes(z * scale[v] + shift[v]) ? d : 0.0F);
+      dsum.x[v] = from_float<T>(relu_passes(affine.of(z, v)) ? d : 0.0F);
       const float rounded = to_float(dsum.x[v]);
       sums[0][v] += rounded;
       sums[1][v] += rounded * (z - mean[v]);
@@ -150,9 +148,7 @@ struct StemApply {
   T* dz;
   NormVectors norm;
   Window s;
-  float a[V];
-  float b[V];
-  float c[V];
+  NormDerivative<V> derivative = {};
 
   /// Elements outside are read from the patch's own window and element, and do not count.
   __device__ std::size_t element(const Place4& at, int k) const {
@@ -174,15 +170,11 @@ struct StemApply {
     }
     return in;
   }
-  __device__ void begin(unsigned group) {
-    load_channels(norm.grad_a, group, a);
-    load_channels(norm.grad_b, group, b);
-    load_channels(norm.grad_c, group, c);
-  }
+  __device__ void begin(unsigned group) { derivative.load(norm, group); }
   __device__ void store(unsigned i, const Loaded& in) const {
     const Place4 at(i, s.groups, s.pooled_height, s.pooled_width);
     Pack<T> out[4];
-    in.make(a, b, c, out);
+    in.make(derivative, out);
 #pragma unroll
     for (int k = 0; k < 4; ++k)
       if (2 * at.h + k / 2 < s.height && 2 * at.w + k % 2 < s.width)
@@ -193,56 +185,33 @@ struct StemApply {
 }  // namespace
 
 void stem_pool(const void* z, const float* gamma, void* peak, std::uint8_t* argmax,
-               const ActivationShape& shape, DataType type, cudaStream_t stream) {
-  with_type(type, [&]<class T>(T) {
-    elementwise<T>(StemPool<T>{static_cast<const T*>(z),
-                               gamma,
-                               static_cast<T*>(peak),
-                               argmax,
-                               window_of<T>(shape),
-                               {}},
-                   pooled(shape), stream);
+               const Launch& on) {
+  with_type(on.type, [&]<class T>(T) {
+    elementwise<T>(StemPool<T>{as<T>(z), gamma, as<T>(peak), argmax, window_of<T>(on.shape)},
+                   on.over(pooled(on.shape)));
   });
 }
 
 void stem_pool_backward(void* dy_a, const void* dy_b, const void* peak,
-                        const ActivationShape& shape, DataType type,
                         const NormParameters& parameters, const NormVectors& norm, float* scratch,
-                        cudaStream_t stream) {
-  with_type(type, [&]<class T>(T) {
-    const auto reduce_with = [&]<bool kTwo>(std::bool_constant<kTwo>) {
-      reduce<T>(StemSums<T, kTwo>{static_cast<T*>(dy_a),
-                                  static_cast<const T*>(dy_b),
-                                  static_cast<const T*>(peak),
-                                  norm,
-                                  {},
-                                  {},
-                                  {}},
+                        const Launch& on) {
+  with_type(on.type, [&]<class T>(T) {
+    const auto run = [&]<int kTwo>() {
+      reduce<T>(StemSums<T, kTwo != 0>{as<T>(dy_a), as<T>(dy_b), as<T>(peak), norm},
                 FinishNormGradient<T>{parameters, norm,
-                                      share_of_element(shape)},  // of z, not what is pooled
-                pooled(shape), scratch, stream);
+                                      share_of_element(on.shape)},  // of z, not what is pooled
+                scratch, on.over(pooled(on.shape)));
     };
-    if (dy_b != nullptr)
-      reduce_with(std::true_type{});
-    else
-      reduce_with(std::false_type{});
+    with_constant<0, 1>(dy_b != nullptr ? 1 : 0, run);
   });
 }
 
 void stem_pool_apply(const void* dsum, const std::uint8_t* argmax, const void* z,
-                     const NormVectors& norm, void* dz, const ActivationShape& shape, DataType type,
-                     cudaStream_t stream) {
-  with_type(type, [&]<class T>(T) {
-    elementwise<T>(StemApply<T>{static_cast<const T*>(dsum),
-                                argmax,
-                                static_cast<const T*>(z),
-                                static_cast<T*>(dz),
-                                norm,
-                                window_of<T>(shape),
-                                {},
-                                {},
-                                {}},
-                   pooled(shape), stream);
+                     const NormVectors& norm, void* dz, const Launch& on) {
+  with_type(on.type, [&]<class T>(T) {
+    elementwise<T>(
+        StemApply<T>{as<T>(dsum), argmax, as<T>(z), as<T>(dz), norm, window_of<T>(on.shape)},
+        on.over(pooled(on.shape)));
   });
 }
 
@@ -288,16 +257,15 @@ __global__ void pause_kernel(unsigned long long nanoseconds) {
 
 }  // namespace
 
-void normalise_images(const std::uint8_t* images, void* x, const ActivationShape& shape,
-                      DataType type, cudaStream_t stream) {
-  const std::size_t pixels = shape.count() / static_cast<std::size_t>(shape.c);
+void normalise_images(const std::uint8_t* images, void* x, const Launch& on) {
+  const std::size_t pixels = on.shape.count() / static_cast<std::size_t>(on.shape.c);
   const auto blocks = static_cast<unsigned>((pixels + kThreads - 1) / kThreads);
-  with_type(type, [&]<class T>(T) {
-    auto* out = static_cast<T*>(x);
-    if (shape.c == 4)
-      normalise_images_kernel<T, 4><<<blocks, kThreads, 0, stream>>>(images, out, pixels);
+  with_type(on.type, [&]<class T>(T) {
+    auto* out = as<T>(x);
+    if (on.shape.c == 4)
+      normalise_images_kernel<T, 4><<<blocks, kThreads, 0, on.stream>>>(images, out, pixels);
     else
-      normalise_images_kernel<T, 8><<<blocks, kThreads, 0, stream>>>(images, out, pixels);
+      normalise_images_kernel<T, 8><<<blocks, kThreads, 0, on.stream>>>(images, out, pixels);
   });
   CHECK_LAUNCH();
 }
@@ -305,7 +273,7 @@ void normalise_images(const std::uint8_t* images, void* x, const ActivationShape
 void randomise(void* to, std::size_t count, DataType type, cudaStream_t stream) {
   with_type(type, [&]<class T>(T) {
     randomise_kernel<<<static_cast<unsigned>((count + kThreads - 1) / kThreads), kThreads, 0,
-                       stream>>>(static_cast<T*>(to), count);
+                       stream>>>(as<T>(to), count);
   });
   CHECK_LAUNCH();
 }

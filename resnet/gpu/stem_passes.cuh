@@ -174,8 +174,7 @@ struct PatchGradient {
     z[k] = Words::load(reinterpret_cast<const unsigned*>(from));
   }
 
-  __device__ void make(const float (&a)[V], const float (&b)[V], const float (&c)[V],
-                       Pack<T> (&dz)[4]) const {
+  __device__ void make(const NormDerivative<V>& d, Pack<T> (&dz)[4]) const {
 #pragma unroll
     for (int j = 0; j < 4; ++j) {
       unsigned place[4];
@@ -196,8 +195,8 @@ struct PatchGradient {
 #pragma unroll
         for (int l = 0; l < L; ++l) {
           const int v = L * j + l;
-          dz[k].x[v] = from_float<T>(a[v] * Lanes<T>::at(sum, l) +
-                                     (b[v] * Lanes<T>::at(z[k].x[j], l) + c[v]));
+          dz[k].x[v] = from_float<T>(d.a[v] * Lanes<T>::at(sum, l) +
+                                     (d.b[v] * Lanes<T>::at(z[k].x[j], l) + d.c[v]));
         }
       }
     }

@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 
 #include "common/host_device.hpp"
 #include "common/types.hpp"
@@ -15,6 +16,16 @@
 #include "resnet/units.hpp"
 
 namespace shakedown::gpu {
+
+/// What every launch of a kernel over activations is given. Unless a kernel says otherwise, they
+/// are those it writes.
+struct Launch {
+  ActivationShape shape;
+  DataType type;
+  cudaStream_t stream;
+
+  Launch over(const ActivationShape& other) const { return {other, type, stream}; }
+};
 
 /// The per-channel vectors of one batch normalisation, C floats each.
 struct NormVectors {
@@ -51,26 +62,29 @@ std::size_t reduction_scratch(const ActivationShape& shape, DataType type, int s
 // bitwise.
 
 /// Batch statistics of z: fills mean, invstd, scale, shift, and updates the running statistics.
-void batch_statistics(const void* z, const ActivationShape& shape, DataType type,
-                      const NormParameters& norm, const NormVectors& vectors, float* scratch,
-                      cudaStream_t stream);
+void batch_statistics(const void* z, const NormParameters& norm, const NormVectors& vectors,
+                      float* scratch, const Launch& on);
 /// The same from each channel's sums of z, then of z squared, which were taken while z was
 /// computed.
-void statistics_of_sums(const float* sums, const ActivationShape& shape, const NormParameters& norm,
-                        const NormVectors& vectors, cudaStream_t stream);
+void statistics_of_sums(const float* sums, const NormParameters& norm, const NormVectors& vectors,
+                        const Launch& on);
 /// scale and shift from the running statistics.
 void running_statistics(int channels, const NormParameters& norm, const NormVectors& vectors,
                         cudaStream_t stream);
 
 /// y = relu(z * scale + shift).
-void normalise_relu(const void* z, const NormVectors& norm, void* y, const ActivationShape& shape,
-                    DataType type, cudaStream_t stream);
-/// y = relu(z * scale + shift + s), where s is `shortcut`, normalised by `shortcut_norm` unless
-/// that is null. `mask` gets one byte per 16-byte vector of y, one bit per element, set where it is
+void normalise_relu(const void* z, const NormVectors& norm, void* y, const Launch& on);
+/// How a block ends: y = relu(z * scale + shift + s), where s is the shortcut, normalised if it has
+/// a norm. `mask` gets one byte per 16-byte vector of y, one bit per element, set where it is
 /// positive.
-void normalise_add_relu(const void* z, const NormVectors& norm, const void* shortcut,
-                        const NormVectors* shortcut_norm, void* y, std::uint8_t* mask,
-                        const ActivationShape& shape, DataType type, cudaStream_t stream);
+struct BlockEnd {
+  NormVectors norm;
+  const void* shortcut;
+  std::optional<NormVectors> shortcut_norm;
+  void* y;
+  std::uint8_t* mask;
+};
+void normalise_add_relu(const void* z, const BlockEnd& end, const Launch& on);
 std::size_t mask_bytes(const ActivationShape& shape, DataType type);
 
 /// z of a 1x1 convolution of stride 1: x (pixels x depth) times w (channels of z x depth).
@@ -81,10 +95,7 @@ struct ForwardProduct {
 };
 /// normalise_add_relu where z is a product, which is not rounded. Tensor cores, 16-bit elements;
 /// only if has_*() is true.
-void conv_normalise_add_relu(const ForwardProduct& product, const NormVectors& norm,
-                             const void* shortcut, const NormVectors* shortcut_norm, void* y,
-                             std::uint8_t* mask, const ActivationShape& shape, DataType type,
-                             cudaStream_t stream);
+void conv_normalise_add_relu(const ForwardProduct& product, const BlockEnd& end, const Launch& on);
 bool has_conv_normalise_add_relu(DataType type, int depth, int channels);
 
 // Backward has three kernels: a reduction over the gradient, which leaves partial sums in
@@ -92,17 +103,15 @@ bool has_conv_normalise_add_relu(DataType type, int depth, int channels);
 // itself.
 
 /// Backward of normalise_relu, reduction: sums over dy where y > 0.
-int normalise_relu_backward(const void* dy, const void* z, const NormVectors& norm,
-                            const ActivationShape& shape, DataType type, float* partials,
-                            cudaStream_t stream);
+int normalise_relu_backward(const void* dy, const void* z, const NormVectors& norm, float* partials,
+                            const Launch& on);
 /// From `count` partial sums each: the norm's gradients, and grad_a, b, c.
 void finish_normalise_relu_backward(const float* partials, int count,
                                     const NormParameters& parameters, const NormVectors& norm,
-                                    const ActivationShape& shape, DataType type,
-                                    cudaStream_t stream);
+                                    const Launch& on);
 /// Last: dz = grad_a * (dy where y > 0) + grad_b * z + grad_c.
 void normalise_relu_apply(const void* dy, const void* z, const NormVectors& norm, void* dz,
-                          const ActivationShape& shape, DataType type, cudaStream_t stream);
+                          const Launch& on);
 
 /// A norm that ends a block: its input and what belongs to it.
 struct AddedNorm {
@@ -135,17 +144,15 @@ struct CentredTensors {
 /// Backward of normalise_add_relu, reduction: dsum = (dy_a + dy_b) where the mask is set, in the
 /// place of dy_a; sums of it, and of it with each of the centred tensors.
 int add_relu_backward(void* dy_a, const Addend& dy_b, const std::uint8_t* mask,
-                      const CentredTensors& centred, const ActivationShape& shape, DataType type,
-                      float* partials, cudaStream_t stream);
+                      const CentredTensors& centred, float* partials, const Launch& on);
 
 /// From `count` partial sums each: the gradients of `main`'s norm and, unless null, of
 /// `shortcut`'s; and grad_a, b, c of each.
 void finish_add_relu_backward(const float* partials, int count, const AddedNorm& main,
-                              const AddedNorm* shortcut, const ActivationShape& shape,
-                              DataType type, cudaStream_t stream);
+                              const AddedNorm* shortcut, const Launch& on);
 /// Last, for one norm: dz = grad_a * dsum + grad_b * z + grad_c.
 void normalise_apply(const void* dsum, const void* z, const NormVectors& norm, void* dz,
-                     const ActivationShape& shape, DataType type, cudaStream_t stream);
+                     const Launch& on);
 
 // These reductions fused with the data gradient of a 1x1 convolution of stride 1, which computes
 // their input: dz (pixels x depth, its filters) times w (depth x channels of x). Tensor cores,
@@ -168,14 +175,13 @@ struct GradientProduct {
 /// given.
 int conv_add_relu_backward(const GradientProduct& product, const Addend& dy,
                            const std::uint8_t* mask, void* dsum, const CentredTensors& centred,
-                           const ActivationShape& shape, DataType type, float* partials,
-                           cudaStream_t stream);
+                           float* partials, const Launch& on);
 bool has_conv_add_relu_backward(DataType type, int depth, int channels);
 
 /// normalise_relu_backward where dy is a product; dy gets it where y > 0. dz is written.
 int normalise_conv_relu_backward(const GradientProduct& product, const void* z,
-                                 const NormVectors& norm, void* dy, const ActivationShape& shape,
-                                 DataType type, float* partials, cudaStream_t stream);
+                                 const NormVectors& norm, void* dy, float* partials,
+                                 const Launch& on);
 bool has_normalise_conv_relu_backward(DataType type, int depth, int channels);
 
 // The stem's max-pooling, 3x3, stride 2, padding 1. `shape` is z's.
@@ -183,17 +189,15 @@ bool has_normalise_conv_relu_backward(DataType type, int depth, int channels);
 /// peak: of each window the z whose norm is largest, by the sign of gamma; argmax: its place in the
 /// window (0..8). y = normalise_relu(peak).
 void stem_pool(const void* z, const float* gamma, void* peak, std::uint8_t* argmax,
-               const ActivationShape& shape, DataType type, cudaStream_t stream);
+               const Launch& on);
 /// Backward, first half: dsum = dy_a + dy_b (dy_b may be null) where y > 0, in the place of dy_a,
 /// and from it the norm's gradients and grad_a, b, c.
 void stem_pool_backward(void* dy_a, const void* dy_b, const void* peak,
-                        const ActivationShape& shape, DataType type,
                         const NormParameters& parameters, const NormVectors& norm, float* scratch,
-                        cudaStream_t stream);
+                        const Launch& on);
 /// Second half: dz.
 void stem_pool_apply(const void* dsum, const std::uint8_t* argmax, const void* z,
-                     const NormVectors& norm, void* dz, const ActivationShape& shape, DataType type,
-                     cudaStream_t stream);
+                     const NormVectors& norm, void* dz, const Launch& on);
 
 // The stem's convolution, 7x7 of stride 2 over an image of 4 channels, fused with its pooling:
 // 16-bit elements, on tensor cores; only if has_conv_stem_pool() and
@@ -202,16 +206,13 @@ void stem_pool_apply(const void* dsum, const std::uint8_t* argmax, const void* z
 /// stem_pool of z = conv(x, w); z is stored unless it is null. Returns how many partial sums of z
 /// it leaves in `partials`, which finish_conv_stem_pool makes statistics of.
 int conv_stem_pool(const void* x, const void* w, const NormParameters& parameters, void* z,
-                   void* peak, std::uint8_t* argmax, const ActivationShape& shape, DataType type,
-                   float* partials, cudaStream_t stream);
+                   void* peak, std::uint8_t* argmax, float* partials, const Launch& on);
 void finish_conv_stem_pool(const float* partials, int count, const NormParameters& parameters,
-                           const NormVectors& norm, const ActivationShape& shape,
-                           cudaStream_t stream);
+                           const NormVectors& norm, const Launch& on);
 /// The weights' gradient from the dz of stem_pool_apply, which is not stored.
 void conv_stem_weight_gradient(const void* dsum, const std::uint8_t* argmax, const void* z,
-                               const NormVectors& norm, const void* x, void* dw,
-                               const ActivationShape& shape, DataType type, float* partials,
-                               cudaStream_t stream);
+                               const NormVectors& norm, const void* x, void* dw, float* partials,
+                               const Launch& on);
 bool has_conv_stem_pool(DataType type, const ConvShape& conv);
 bool has_conv_stem_weight_gradient(DataType type, const ConvShape& conv);
 // floats of `partials`
@@ -219,10 +220,8 @@ std::size_t conv_stem_pool_partials();
 std::size_t conv_stem_weight_gradient_partials();
 
 /// features[n][c] = mean of x over H and W, and its backward pass.
-void average_pool(const void* x, void* features, const ActivationShape& shape, DataType type,
-                  cudaStream_t stream);
-void average_pool_backward(const void* dfeatures, void* dx, const ActivationShape& shape,
-                           DataType type, cudaStream_t stream);
+void average_pool(const void* x, void* features, const Launch& on);
+void average_pool_backward(const void* dfeatures, void* dx, const Launch& on);
 
 /// Adds the bias to the logits, and from them: loss and hits of each sample, dlogits (in `type`,
 /// times loss_scale / n), metrics. `samples` is scratch of n SampleResults.
@@ -239,8 +238,7 @@ void bias_gradient(const void* dlogits, int n, int classes, void* dbias, DataTyp
                    cudaStream_t stream);
 
 /// uint8 N H W 3 -> normalised N H W C of this shape, C 4 or 8, padded with zero channels.
-void normalise_images(const std::uint8_t* images, void* x, const ActivationShape& shape,
-                      DataType type, cudaStream_t stream);
+void normalise_images(const std::uint8_t* images, void* x, const Launch& on);
 
 /// Fills memory with numbers of moderate size: algorithms are timed on it.
 void randomise(void* to, std::size_t count, DataType type, cudaStream_t stream);
@@ -298,9 +296,8 @@ struct GramMatrices {
 };
 
 /// y = relu(z * scale + shift), and partial sums of y; returns their count.
-int normalise_relu_sums(const void* z, const NormVectors& norm, void* y,
-                        const ActivationShape& shape, DataType type, float* partials,
-                        cudaStream_t stream);
+int normalise_relu_sums(const void* z, const NormVectors& norm, void* y, float* partials,
+                        const Launch& on);
 /// to[i] = sum of partials[p][i], p < count, i < size (a multiple of 32), in a fixed order.
 void sum_partials(const float* partials, int count, int size, float* to, cudaStream_t stream);
 
@@ -312,14 +309,12 @@ bool gram_pays(std::size_t bytes_of_z);
 /// batch_statistics of z = y w', of this shape, from G and s. w: filters x channels. On Hopper
 /// alone.
 void gram_statistics(const void* w, int channels, const float* gram, const float* sum_of_y,
-                     const ActivationShape& z, const NormParameters& norm,
-                     const NormVectors& vectors, DataType type, cudaStream_t stream);
+                     const NormParameters& norm, const NormVectors& vectors, const Launch& on);
 
 /// In finish_add_relu_backward's place, after sums without the main norm's z: the sum of dsum, and
 /// the gradients of `shortcut`'s norm unless that is null.
 void finish_add_relu_backward_sum(const float* partials, int count, float* sum,
-                                  const AddedNorm* shortcut, const ActivationShape& shape,
-                                  DataType type, cudaStream_t stream);
+                                  const AddedNorm* shortcut, const Launch& on);
 
 /// From D's parts and the sum of g by filter: D, the norm's gradients, grad_a, b, c, and what
 /// gram_conv_relu_backward multiplies by. `share`: of one row, 1 / rows.
@@ -335,9 +330,8 @@ void gram_weight_gradient(const GramMatrices& matrices, const NormVectors& norm,
 /// are of `shape`, g has the matrices' filters; in two products dy has g (a w) before, and g is not
 /// read. Returns the count of partial sums.
 int gram_conv_relu_backward(const GramMatrices& matrices, const void* y, const void* g,
-                            const void* z, const NormVectors& norm, void* dy,
-                            const ActivationShape& shape, DataType type, float* partials,
-                            cudaStream_t stream);
+                            const void* z, const NormVectors& norm, void* dy, float* partials,
+                            const Launch& on);
 /// On Hopper alone.
 bool has_gram_conv_relu_backward(DataType type, int channels, int filters);
 
@@ -349,14 +343,12 @@ bool has_gram_conv_relu_backward(DataType type, int channels, int filters);
 bool has_wide_conv_normalise_add_relu(DataType type, int depth, int channels);
 bool has_wide_conv_add_relu_backward(DataType type, int depth, int channels);
 
-void wide_conv_normalise_add_relu(const ForwardProduct& product, const NormVectors& norm,
-                                  const void* shortcut, const NormVectors* shortcut_norm, void* y,
-                                  std::uint8_t* mask, const ActivationShape& shape, DataType type,
-                                  cudaStream_t stream);
+void wide_conv_normalise_add_relu(const ForwardProduct& product, const BlockEnd& end,
+                                  const Launch& on);
 
 /// `dy` is as large as dsum. Returns the count of partial sums, of dsum alone.
 int wide_conv_add_relu_backward(const GradientProduct& product, const void* dy,
-                                const std::uint8_t* mask, void* dsum, const ActivationShape& shape,
-                                DataType type, float* partials, cudaStream_t stream);
+                                const std::uint8_t* mask, void* dsum, float* partials,
+                                const Launch& on);
 
 }  // namespace shakedown::gpu

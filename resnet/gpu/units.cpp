@@ -80,7 +80,7 @@ class GpuUnits final : public UnitFactory {
 
   void normalise_images(const std::uint8_t* images, const ActivationShape& shape,
                         const Slot& x) override {
-    gpu::normalise_images(images, x.data(), shape, context_.type, context_.cuda_stream);
+    gpu::normalise_images(images, x.data(), context_.on(shape));
   }
 
   void pack_activation(std::span<const float> nchw, const ActivationShape& shape,

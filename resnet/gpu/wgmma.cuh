@@ -184,66 +184,56 @@ __device__ void take_registers() {
   asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(kRegisters));
 }
 
+// The text of an instruction has a name for each register.
+#define SHAKEDOWN_FLOATS_8(i)                                                                 \
+  "+f"(d[i]), "+f"(d[i + 1]), "+f"(d[i + 2]), "+f"(d[i + 3]), "+f"(d[i + 4]), "+f"(d[i + 5]), \
+      "+f"(d[i + 6]), "+f"(d[i + 7])
+#define SHAKEDOWN_FLOATS_32(i)                                                  \
+  SHAKEDOWN_FLOATS_8(i), SHAKEDOWN_FLOATS_8(i + 8), SHAKEDOWN_FLOATS_8(i + 16), \
+      SHAKEDOWN_FLOATS_8(i + 24)
+#define SHAKEDOWN_NAMES_32                   \
+  "%0, %1, %2, %3, %4, %5, %6, %7, "         \
+  "%8, %9, %10, %11, %12, %13, %14, %15, "   \
+  "%16, %17, %18, %19, %20, %21, %22, %23, " \
+  "%24, %25, %26, %27, %28, %29, %30, %31"
+#define SHAKEDOWN_NAMES_64                   \
+  SHAKEDOWN_NAMES_32                         \
+  ", "                                       \
+  "%32, %33, %34, %35, %36, %37, %38, %39, " \
+  "%40, %41, %42, %43, %44, %45, %46, %47, " \
+  "%48, %49, %50, %51, %52, %53, %54, %55, " \
+  "%56, %57, %58, %59, %60, %61, %62, %63"
+#define SHAKEDOWN_WGMMA(columns, type, names, of_a, of_b, adds, ...)                           \
+  asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, " adds                                        \
+               ", 0;\n"                                                                        \
+               "wgmma.mma_async.sync.aligned.m64n" columns "k16.f32." type "." type " {" names \
+               "}, " of_a ", " of_b ", p, 1, 1, 0, 0;\n}\n"                                    \
+               : __VA_ARGS__                                                                   \
+               : "l"(a), "l"(b), "r"(fresh ? 0 : 1))
+
 /// d (64 x 64) = a (64 x 16) b (16 x 64), added to d unless `fresh`.
-#define SHAKEDOWN_WGMMA_64(type)                                                                   \
-  asm volatile(                                                                                    \
-      "{\n.reg .pred p;\nsetp.ne.b32 p, %34, 0;\n"                                                 \
-      "wgmma.mma_async.sync.aligned.m64n64k16.f32." type "." type                                  \
-      " {"                                                                                         \
-      "%0, %1, %2, %3, %4, %5, %6, %7, "                                                           \
-      "%8, %9, %10, %11, %12, %13, %14, %15, "                                                     \
-      "%16, %17, %18, %19, %20, %21, %22, %23, "                                                   \
-      "%24, %25, %26, %27, %28, %29, %30, %31"                                                     \
-      "}, %32, %33, p, 1, 1, 0, 0;\n}\n"                                                           \
-      : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]), "+f"(d[4]), "+f"(d[5]), "+f"(d[6]),        \
-        "+f"(d[7]), "+f"(d[8]), "+f"(d[9]), "+f"(d[10]), "+f"(d[11]), "+f"(d[12]), "+f"(d[13]),    \
-        "+f"(d[14]), "+f"(d[15]), "+f"(d[16]), "+f"(d[17]), "+f"(d[18]), "+f"(d[19]), "+f"(d[20]), \
-        "+f"(d[21]), "+f"(d[22]), "+f"(d[23]), "+f"(d[24]), "+f"(d[25]), "+f"(d[26]), "+f"(d[27]), \
-        "+f"(d[28]), "+f"(d[29]), "+f"(d[30]), "+f"(d[31])                                         \
-      : "l"(a), "l"(b), "r"(fresh ? 0 : 1))
 template <class T>
 __device__ void multiply_wide(float (&d)[32], std::uint64_t a, std::uint64_t b, bool fresh) {
   if constexpr (std::is_same_v<T, __half>)
-    SHAKEDOWN_WGMMA_64("f16");
+    SHAKEDOWN_WGMMA("64", "f16", SHAKEDOWN_NAMES_32, "%32", "%33", "%34", SHAKEDOWN_FLOATS_32(0));
   else
-    SHAKEDOWN_WGMMA_64("bf16");
+    SHAKEDOWN_WGMMA("64", "bf16", SHAKEDOWN_NAMES_32, "%32", "%33", "%34", SHAKEDOWN_FLOATS_32(0));
 }
-#undef SHAKEDOWN_WGMMA_64
-
 /// d (64 x 128) = a (64 x 16) b (16 x 128), added to d unless `fresh`.
-#define SHAKEDOWN_WGMMA_128(type)                                                                  \
-  asm volatile(                                                                                    \
-      "{\n.reg .pred p;\nsetp.ne.b32 p, %66, 0;\n"                                                 \
-      "wgmma.mma_async.sync.aligned.m64n128k16.f32." type "." type                                 \
-      " {"                                                                                         \
-      "%0, %1, %2, %3, %4, %5, %6, %7, "                                                           \
-      "%8, %9, %10, %11, %12, %13, %14, %15, "                                                     \
-      "%16, %17, %18, %19, %20, %21, %22, %23, "                                                   \
-      "%24, %25, %26, %27, %28, %29, %30, %31, "                                                   \
-      "%32, %33, %34, %35, %36, %37, %38, %39, "                                                   \
-      "%40, %41, %42, %43, %44, %45, %46, %47, "                                                   \
-      "%48, %49, %50, %51, %52, %53, %54, %55, "                                                   \
-      "%56, %57, %58, %59, %60, %61, %62, %63"                                                     \
-      "}, %64, %65, p, 1, 1, 0, 0;\n}\n"                                                           \
-      : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]), "+f"(d[4]), "+f"(d[5]), "+f"(d[6]),        \
-        "+f"(d[7]), "+f"(d[8]), "+f"(d[9]), "+f"(d[10]), "+f"(d[11]), "+f"(d[12]), "+f"(d[13]),    \
-        "+f"(d[14]), "+f"(d[15]), "+f"(d[16]), "+f"(d[17]), "+f"(d[18]), "+f"(d[19]), "+f"(d[20]), \
-        "+f"(d[21]), "+f"(d[22]), "+f"(d[23]), "+f"(d[24]), "+f"(d[25]), "+f"(d[26]), "+f"(d[27]), \
-        "+f"(d[28]), "+f"(d[29]), "+f"(d[30]), "+f"(d[31]), "+f"(d[32]), "+f"(d[33]), "+f"(d[34]), \
-        "+f"(d[35]), "+f"(d[36]), "+f"(d[37]), "+f"(d[38]), "+f"(d[39]), "+f"(d[40]), "+f"(d[41]), \
-        "+f"(d[42]), "+f"(d[43]), "+f"(d[44]), "+f"(d[45]), "+f"(d[46]), "+f"(d[47]), "+f"(d[48]), \
-        "+f"(d[49]), "+f"(d[50]), "+f"(d[51]), "+f"(d[52]), "+f"(d[53]), "+f"(d[54]), "+f"(d[55]), \
-        "+f"(d[56]), "+f"(d[57]), "+f"(d[58]), "+f"(d[59]), "+f"(d[60]), "+f"(d[61]), "+f"(d[62]), \
-        "+f"(d[63])                                                                                \
-      : "l"(a), "l"(b), "r"(fresh ? 0 : 1))
 template <class T>
 __device__ void multiply_wide(float (&d)[64], std::uint64_t a, std::uint64_t b, bool fresh) {
   if constexpr (std::is_same_v<T, __half>)
-    SHAKEDOWN_WGMMA_128("f16");
+    SHAKEDOWN_WGMMA("128", "f16", SHAKEDOWN_NAMES_64, "%64", "%65", "%66", SHAKEDOWN_FLOATS_32(0),
+                    SHAKEDOWN_FLOATS_32(32));
   else
-    SHAKEDOWN_WGMMA_128("bf16");
+    SHAKEDOWN_WGMMA("128", "bf16", SHAKEDOWN_NAMES_64, "%64", "%65", "%66", SHAKEDOWN_FLOATS_32(0),
+                    SHAKEDOWN_FLOATS_32(32));
 }
-#undef SHAKEDOWN_WGMMA_128
+#undef SHAKEDOWN_WGMMA
+#undef SHAKEDOWN_NAMES_64
+#undef SHAKEDOWN_NAMES_32
+#undef SHAKEDOWN_FLOATS_32
+#undef SHAKEDOWN_FLOATS_8
 
 // What kernels on wgmma share whose warpgroups compute tiles of 64 rows, each on its own: rings
 // that one thread a warpgroup fills, products, the tensors of their epilogues and sums of these.

@@ -308,90 +308,78 @@ unsigned blocks_of(unsigned rows) {
 }
 
 template <bool kNormShortcut, class P, class T, class End>
-void launch(const void* left, const End& work, DataType type, cudaStream_t stream) {
+void launch(const void* left, const End& work, const Launch& on) {
   const auto kernel = wide_end_kernel<kNormShortcut, P, T, End>;
   blocks_at_once(kernel, P::kBlockThreads, P::kSharedBytes);
   kernel<<<dim3(blocks_of<P>(work.rows), P::kChannels / P::kColumns), P::kBlockThreads,
-           P::kSharedBytes, stream>>>(matrix_of(left, type, P::kDepth, work.rows, kTileRows), work);
+           P::kSharedBytes, on.stream>>>(matrix_of(left, on.type, P::kDepth, work.rows, kTileRows),
+                                         work);
   CHECK_LAUNCH();
 }
 
-/// Calls body with the EndPipes of these channels.
+/// Whether the device runs the kernel that has an End<P, T>.
+template <template <class, class> class End>
+bool has_end(DataType type, int depth, int channels) {
+  return size_of(type) == 2 && (channels == 512 || channels == 1024) && depth * 4 == channels &&
+         with_constant<512, 1024>(channels, [&]<int kChannels>() {
+           using P = EndPipes<kChannels>;
+           return runs_on_hopper(wide_end_kernel<false, P, __half, End<P, __half>>,
+                                 P::kSharedBytes);
+         });
+}
+
+/// Calls body.operator()<T, EndPipes>(rows).
 template <class Body>
-auto with_pipes(int channels, Body&& body) {
-  switch (channels) {
-    case 512: return body(EndPipes<512>{});
-    case 1024: return body(EndPipes<1024>{});
-    default: throw InternalError("channels of a block's end on wgmma");
-  }
-}
-
-bool has_pipes(DataType type, int depth, int channels) {
-  return size_of(type) == 2 && (channels == 512 || channels == 1024) && depth * 4 == channels;
-}
-
-unsigned rows_of(const ActivationShape& shape) {
-  return static_cast<unsigned>(shape.count() / static_cast<std::size_t>(shape.c));
+auto with_pipes(const Launch& on, Body&& body) {
+  return with_16_bits(on.type, [&]<class T>(T) {
+    return with_constant<512, 1024>(on.shape.c, [&]<int kChannels>() {
+      return body.template operator()<T, EndPipes<kChannels>>(
+          static_cast<unsigned>(on.shape.count() / kChannels));
+    });
+  });
 }
 
 }  // namespace
 
 bool has_wide_conv_normalise_add_relu(DataType type, int depth, int channels) {
-  return has_pipes(type, depth, channels) && with_pipes(channels, []<class P>(P) {
-           return runs_on_hopper(wide_end_kernel<false, P, __half, ForwardEnd<P, __half>>,
-                                 P::kSharedBytes);
-         });
+  return has_end<ForwardEnd>(type, depth, channels);
 }
 
 bool has_wide_conv_add_relu_backward(DataType type, int depth, int channels) {
-  return has_pipes(type, depth, channels) && with_pipes(channels, []<class P>(P) {
-           return runs_on_hopper(wide_end_kernel<false, P, __half, BackwardEnd<P, __half>>,
-                                 P::kSharedBytes);
-         });
+  return has_end<BackwardEnd>(type, depth, channels);
 }
 
-void wide_conv_normalise_add_relu(const ForwardProduct& product, const NormVectors& norm,
-                                  const void* shortcut, const NormVectors* shortcut_norm, void* y,
-                                  std::uint8_t* mask, const ActivationShape& shape, DataType type,
-                                  cudaStream_t stream) {
-  with_16_bits(type, [&]<class T>(T) {
-    with_pipes(shape.c, [&]<class P>(P) {
-      const ForwardEnd<P, T> work{rows_of(shape),
-                                  runs_backwards(shape.count() * sizeof(T)),
-                                  static_cast<const T*>(product.w),
-                                  static_cast<const T*>(shortcut),
-                                  static_cast<T*>(y),
-                                  mask,
-                                  norm,
-                                  shortcut_norm != nullptr ? *shortcut_norm : NormVectors{}};
-      if (shortcut_norm != nullptr)
-        launch<true, P, T>(product.x, work, type, stream);
-      else
-        launch<false, P, T>(product.x, work, type, stream);
-    });
+void wide_conv_normalise_add_relu(const ForwardProduct& product, const BlockEnd& end,
+                                  const Launch& on) {
+  with_pipes(on, [&]<class T, class P>(unsigned rows) {
+    const ForwardEnd<P, T> work{rows,
+                                runs_backwards(on.shape.count() * sizeof(T)),
+                                as<T>(product.w),
+                                as<T>(end.shortcut),
+                                as<T>(end.y),
+                                end.mask,
+                                end.norm,
+                                end.shortcut_norm.value_or(NormVectors{})};
+    if (end.shortcut_norm)
+      launch<true, P, T>(product.x, work, on);
+    else
+      launch<false, P, T>(product.x, work, on);
   });
 }
 
 int wide_conv_add_relu_backward(const GradientProduct& product, const void* dy,
-                                const std::uint8_t* mask, void* dsum, const ActivationShape& shape,
-                                DataType type, float* partials, cudaStream_t stream) {
-  unsigned parts = 0;
-  with_16_bits(type, [&]<class T>(T) {
-    with_pipes(shape.c, [&]<class P>(P) {
-      const unsigned rows = rows_of(shape);
-      parts = blocks_of<P>(rows);
-      ENSURE(parts * P::kChannels <= reduction_scratch(shape, type, 1), "room for partial sums");
-      const BackwardEnd<P, T> work{rows,
-                                   false,
-                                   static_cast<const T*>(product.w),
-                                   static_cast<const T*>(dy),
-                                   mask,
-                                   static_cast<T*>(dsum),
-                                   partials};
-      launch<false, P, T>(product.dz, work, type, stream);
-    });
+                                const std::uint8_t* mask, void* dsum, float* partials,
+                                const Launch& on) {
+  return with_pipes(on, [&]<class T, class P>(unsigned rows) {
+    const unsigned parts = blocks_of<P>(rows);
+    ENSURE(parts * P::kChannels <= reduction_scratch(on.shape, on.type, 1),
+           "room for partial sums");
+    launch<false, P, T>(
+        product.dz,
+        BackwardEnd<P, T>{rows, false, as<T>(product.w), as<T>(dy), mask, as<T>(dsum), partials},
+        on);
+    return static_cast<int>(parts);
   });
-  return static_cast<int>(parts);
 }
 
 }  // namespace shakedown::gpu

@@ -5,7 +5,7 @@ import statistics
 from typing import NamedTuple, Optional
 
 from . import options, verdict, words
-from .intervals import NO_INTERVAL, OF_MEAN, RANGE, ratio_interval, without_outliers
+from .intervals import AS_OTHER, NO_INTERVAL, OF_MEAN, RANGE, SCATTER, ratio_interval, with_interval, without_outliers
 from .quantities import KINDS, Quantity, quantities, shared_keys
 from .records import NotComparable, UsageError, machines_of
 from .summary import Summary
@@ -26,6 +26,7 @@ class Change(NamedTuple):
     high: Optional[float]
     outcome: str
     words: str
+    kinds: set  # of the intervals that it is judged by
 
 
 class Comparison:
@@ -50,17 +51,18 @@ class Comparison:
         return {(q.what, "" if self.two_machines else q.machine, q.nodes): q for q in several}
 
     def change(self, old, new, rows):
-        (was, far_old), (now, far_new) = without_outliers(old.rate), without_outliers(new.rate)
+        (was, far_old), (now, far_new) = without_outliers(old.rate_of_runs), without_outliers(new.rate_of_runs)
+        was, now = with_interval(was, new.rate_of_runs), with_interval(now, old.rate_of_runs)
         ratio = now.median / was.median
         low, high = ratio_interval(was, now)
         outcome, said = verdict.of_change(
             ratio, low, high, self.threshold, self.two_machines,
-            self.kind == "collectives" and by_chance(was, now, rows) > MOST_CHANCE)
+            self.kind != "steps" and by_chance(was, now, rows) > MOST_CHANCE)
         if outcome == verdict.PASS and any(
                 value < was.median * (1 - self.threshold / 100) for value in far_new):
             outcome, said = verdict.INCONCLUSIVE, verdict.UNEVEN
-        return Change(old._replace(rate=was), new._replace(rate=now), (far_old, far_new), ratio, low, high,
-                      outcome, said)
+        return Change(old._replace(rate=without_outliers(old.rate)[0]), new._replace(rate=without_outliers(new.rate)[0]),
+                      (far_old, far_new), ratio, low, high, outcome, said, {was.kind, now.kind})
 
     def outcomes(self):
         return {change.outcome for change in self.changes} | (
@@ -69,7 +71,7 @@ class Comparison:
 
 def by_chance(old, new, rows):
     """The probability that at least one of `rows` rows has all samples of NEW above all of OLD."""
-    if RANGE not in (old.kind, new.kind):
+    if RANGE not in (old.kind, new.kind) or {SCATTER, AS_OTHER} & {old.kind, new.kind}:
         return 0
     return rows / math.comb(old.samples + new.samples, old.samples)
 
@@ -182,35 +184,34 @@ def place_and_name(found, quantity):
     return quantity.name(found.shared) + (f", {quantity.machine}" if several else "")
 
 
+SLOWER = "slower by more than the threshold"
+RULES = {  # by what is compared, the kind of an interval, or the words of a verdict
+    "steps": "efficiency (images/s relative to none's) and accuracy (of the best epoch): NEW minus OLD; neither is part of "
+             "the verdict",
+    RANGE: "low-high: range of fewer than six runs or samples; the interval of the change is then computed from ranges",
+    OF_MEAN: "low-high of a single run: 95 % interval of its mean step; another run may differ by more",
+    SCATTER: f"a single measurement of a link is taken to be off by {SCATTER}",
+    AS_OTHER: "a single measurement without an interval is taken to be off as far as one more of those that it is compared "
+              "with",
+    verdict.SINGLE: f"{SLOWER}, but how far runs differ is not known: inconclusive; repeat the runs",
+    verdict.UNSURE: f"{SLOWER}, but not distinguishable from noise: inconclusive; repeat the runs",
+    verdict.UNEVEN: "single runs of NEW are slower by more than the threshold: inconclusive; repeat the runs",
+    verdict.FEW: "among this many rows, chance alone makes one this slow in more than "
+                 f"{words.percent(MOST_CHANCE, 0)} of comparisons: inconclusive; take more samples",
+    verdict.ELSEWHERE: "inconclusive: the machine may be the reason"}
+
+
 def rules(found):
-    kinds = {rate.kind for change in found.changes for rate in (change.old.rate, change.new.rate)}
+    kinds = set().union(*(change.kinds for change in found.changes))
     said = {change.words for change in found.changes}
     if kinds - {""}:
         yield ("its interval: from NEW's low / OLD's high to NEW's high / OLD's low; at least a 95 % "
                "interval where both are 95 % intervals")
-    if found.kind == "steps":
-        yield ("efficiency (images/s relative to none's) and accuracy (of the best epoch): NEW minus "
-               "OLD; neither is part of the verdict")
-    if RANGE in kinds:
-        yield ("low-high: range of fewer than six runs or samples; the interval of the change is then "
-               "computed from ranges")
-    if OF_MEAN in kinds:
-        yield ("low-high of a single run: 95 % interval of its mean step; another run may differ by "
-               "more")
     if "" in kinds:
-        why = NO_INTERVAL if found.kind == "steps" else "a single measurement without samples"
-        yield f"no interval: {why}; the change is judged by the threshold alone"
-    if verdict.UNSURE in said:
-        yield (f"{verdict.UNSURE}: slower by more than the threshold, but not distinguishable from "
-               "noise: inconclusive; repeat the runs")
-    if verdict.UNEVEN in said:
-        yield (f"{verdict.UNEVEN}: single runs of NEW are slower by more than the threshold: inconclusive; "
-               "repeat the runs")
-    if verdict.FEW in said:
-        yield (f"{verdict.FEW}: among this many rows, chance alone makes one this slow in more than "
-               f"{words.percent(MOST_CHANCE, 0)} of comparisons: inconclusive; take more samples")
-    if verdict.ELSEWHERE in said:
-        yield f"{verdict.ELSEWHERE}: inconclusive: the machine may be the reason"
+        yield f"no interval: {NO_INTERVAL if found.kind == 'steps' else 'a single measurement without samples'}, or one on CPUs"
+    for key, text in RULES.items():
+        if key in {found.kind, *kinds, *said}:
+            yield f"{key}: {text}" if key in said else text
 
 
 def left_out(found):

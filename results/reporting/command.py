@@ -24,8 +24,6 @@ PASS, USAGE, INCONCLUSIVE, INTERNAL = 0, 2, 3, 4
 LETTERS = 12  # configurations on page one, if no more are compared
 STANDARD_OUTPUT = "standard output"
 DISK_FULL = (errno.ENOSPC, errno.EDQUOT)
-PACKAGES = {"matplotlib": ("plots", "python3-matplotlib"),
-            "jinja2": ("HTML page", "python3-jinja2")}
 
 
 def parse(usage, arguments):
@@ -137,17 +135,16 @@ def content_of(summary):
                     *machine_tables.timed_windows(summary), *machine_tables.samples(summary)])
 
 
-def lacks(module, error):
-    what, package = PACKAGES[module]
-    print(f"results/report: no {what}: {module} is missing ({error}); "
-          f"apt-get install {package}", file=sys.stderr)
+def no_plots(error):
+    print(f"results/report: no plots: matplotlib is missing ({error}); apt-get install python3-matplotlib",
+          file=sys.stderr)
 
 
 def draw(summary, machines, folder):
     try:
         from . import plots  # the only part that needs matplotlib
     except ImportError as error:
-        lacks("matplotlib", error)
+        no_plots(error)
         return []
     return plots.write_plots(summary, "; ".join(machines[:-1]) or machines[0], folder / "plots")
 
@@ -162,7 +159,7 @@ def write_history(runs, folder):
         from .plots import curves
         curves.draw(lists, folder)
     except ImportError as error:
-        lacks("matplotlib", error)
+        no_plots(error)
         code = INCONCLUSIVE
     say(f"written to {words.printable(folder)}")
     return code
@@ -209,10 +206,7 @@ def write_report(runs, folder, options):
     if options.csv:
         exports.write_csv(summary, [*content.front, *content.tables], folder)
     plots = draw(summary, content.machines, folder)
-    try:
-        write(folder / "comparison_report.html", render_page(summary, content, plots))
-    except ImportError as error:
-        lacks("jinja2", error)
+    write(folder / "comparison_report.html", render_page(summary, content, plots))
     for run in runs:
         if run.end is None:
             print(f"results/report: {run.title} crashed: it has no end record", file=sys.stderr)

@@ -5,10 +5,10 @@ import statistics
 from . import words
 from .exchanges import total
 from .summary import median_of
-from .tables import Column, Table, by_conditions, figure, ms, share, signed
+from .tables import Column, by_conditions, figure, ms, share, signed
 
-ROUNDS = ("exposed = total - hidden + waits; total, hidden, exposed and alone: of the round of the step breakdown, where it has them; all "
-          "else: of medians over the rounds")
+ROUNDS = ("exposed = total - hidden + waits; total, hidden, exposed and alone: of the round of the step breakdown, where "
+          "it has them; all else: of medians over the rounds")
 
 
 def communications(summary):
@@ -30,23 +30,21 @@ def communications(summary):
         other = summary.same(m, "all-reduce")
         return of(m.communication.get("total"), other and other.communication.get("total"))
 
-    def make(title, rows, name):
-        return Table("communication", f"communication per step, ms: {title}", [
-            name,
-            Column("total", known("total"), ms),
-            Column("hidden", known("hidden"), ms),
-            Column("hidden %", hidden_share, share),
-            Column("exposed", known("exposed"), ms),
-            Column("of it waits", waits, ms),
-            Column("push", known("push"), ms),
-            Column("pull", known("pull"), ms),
-            Column("alone", lambda m: m.term("comm_alone_ms"), ms),
-            Column("x all-reduce", of_reference, figure(2)),
-            Column("over none", beyond, ms),
-            Column("over none %", lambda m: of(beyond(m), none_ms(m)), share),
-        ], rows, [ROUNDS] if any(m.breakdowns for m in rows) else [])
-    return by_conditions(summary, lambda m: m.strategy != "none" and (
-        m.communication or m.exchanges or beyond(m) is not None), make)
+    def communicates(m):
+        return m.strategy != "none" and (m.communication or m.exchanges or beyond(m) is not None)
+    return by_conditions(summary, "communication", "communication per step, ms", communicates, [
+        Column("total", known("total"), ms),
+        Column("hidden", known("hidden"), ms),
+        Column("hidden %", hidden_share, share),
+        Column("exposed", known("exposed"), ms),
+        Column("of it waits", waits, ms),
+        Column("push", known("push"), ms),
+        Column("pull", known("pull"), ms),
+        Column("alone", lambda m: m.term("comm_alone_ms"), ms),
+        Column("x all-reduce", of_reference, figure(2)),
+        Column("over none", beyond, ms),
+        Column("over none %", lambda m: of(beyond(m), none_ms(m)), share),
+    ], lambda rows: [ROUNDS] if any(m.breakdowns for m in rows) else [])
 
 
 def waits(measured):
@@ -69,22 +67,18 @@ def hidden_share(measured):
 
 def overlaps(summary):
     """What overlap gains compared with the same exchanges on the compute stream, and its price."""
-    def make(title, rows, name):
-        return Table("overlap", f"overlap, ms per step: {title}", [
-            name,
-            Column("none's step", lambda m: m.term("none_step_ms"), ms),
-            Column("serial step", lambda m: m.term("serial_step_ms"), ms),
-            Column("step", lambda m: m.term("step_ms"), ms),
-            Column("serial - none", lambda m: median_difference(m, "serial_step_ms",
-                                                                "none_step_ms"), ms),
-            Column("overlap saves", saved),
-            Column("compute slower by", lambda m: m.term("interference_slowdown"), share),
-            Column("residual", lambda m: m.term("residual"), share),
-        ], rows, ["serial: the same exchanges on the compute stream; overlap saves: serial step - "
-                  "step, as a share of serial - none; compute slower by: while an exchange is in "
-                  "flight", "serial - none and overlap saves: medians of the differences within "
-                  "each round; the others: of the round of the step breakdown"])
-    return by_conditions(summary, lambda m: m.term("serial_step_ms"), make)
+    return by_conditions(summary, "overlap", "overlap, ms per step", lambda m: m.term("serial_step_ms"), [
+        Column("none's step", lambda m: m.term("none_step_ms"), ms),
+        Column("serial step", lambda m: m.term("serial_step_ms"), ms),
+        Column("step", lambda m: m.term("step_ms"), ms),
+        Column("serial - none", lambda m: median_difference(m, "serial_step_ms", "none_step_ms"), ms),
+        Column("overlap saves", saved),
+        Column("compute slower by", lambda m: m.term("interference_slowdown"), share),
+        Column("residual", lambda m: m.term("residual"), share),
+    ], lambda rows: ["serial: the same exchanges on the compute stream; overlap saves: serial step - step, as a share of "
+                     "serial - none; compute slower by: while an exchange is in flight",
+                     "serial - none and overlap saves: medians of the differences within each round; the others: of the "
+                     "round of the step breakdown"])
 
 
 def median_difference(measured, longer, shorter):
@@ -106,19 +100,16 @@ def saved(measured):
 
 
 def exchanges(summary):
-    def make(title, rows, name):
-        return Table("exchanges", f"exchanges per step, ms: {title}", [
-            name,
-            Column("operations", operations),
-            Column("ms", lambda m: total(m.exchanges, "duration_ms"), ms),
-            Column("exposed", lambda m: total(m.exchanges, "exposed_ms"), ms),
-            Column("most exposed", most_exposed),
-            Column("wait", lambda m: total(m.exchanges, "wait_ms"), ms),
-            Column("last rank", last_rank),
-        ], rows, ["most exposed: which in the order of launch; wait: for the last rank, mean over "
-                  "the ranks; last rank: the rank that is last most often, for how many of the "
-                  "exchanges, and in what share of the steps"])
-    return by_conditions(summary, lambda m: m.exchanges, make)
+    return by_conditions(summary, "exchanges", "exchanges per step, ms", lambda m: m.exchanges, [
+        Column("operations", operations),
+        Column("ms", lambda m: total(m.exchanges, "duration_ms"), ms),
+        Column("exposed", lambda m: total(m.exchanges, "exposed_ms"), ms),
+        Column("most exposed", most_exposed),
+        Column("wait", lambda m: total(m.exchanges, "wait_ms"), ms),
+        Column("last rank", last_rank),
+    ], lambda rows: ["most exposed: which in the order of launch; wait: for the last rank, mean over the ranks; last "
+                     "rank: the rank that is last most often, for how many of the exchanges, and in what share of the "
+                     "steps"])
 
 
 def operations(measured):
@@ -151,22 +142,23 @@ COUNTED_BY = {"nvlink": "NVLink counters", "communicator": "communicator"}
 
 def bytes_sent(summary):
     """Bytes that the busiest rank sends, their source, and the bytes in theory."""
-    def make(title, rows, name):
-        return Table("bytes", f"sent per step by the rank that sends most: {title}", [
-            name,
-            Column("rank", lambda m: busiest(m)[0]),
-            Column("sent", lambda m: busiest(m)[1], words.size),
-            Column("counted by", lambda m: words.listed(sorted(
-                {COUNTED_BY.get(step["bytes_source"], step["bytes_source"]) for step in m.steps
-                 if step.get("bytes_source")})) or None),
-            Column("by communicator", lambda m: of_busiest(m, "bytes_per_step_counted"),
-                   words.size),
-            Column("theory", lambda m: of_busiest(m, "bytes_per_step_predicted"), words.size),
-            Column("sent - theory", lambda m:
-                   busiest(m)[1] / of_busiest(m, "bytes_per_step_predicted") - 1
-                   if of_busiest(m, "bytes_per_step_predicted") else None, signed),
-        ], rows)
-    return by_conditions(summary, lambda m: sent_bytes(m) and m.strategy != "none", make)
+    def sources(measured):
+        return {COUNTED_BY.get(step["bytes_source"], step["bytes_source"]) for step in measured.steps
+                if step.get("bytes_source")}
+
+    def theory(measured):
+        return of_busiest(measured, "bytes_per_step_predicted")
+
+    def sends(measured):
+        return sent_bytes(measured) and measured.strategy != "none"
+    return by_conditions(summary, "bytes", "sent per step by the rank that sends most", sends, [
+        Column("rank", lambda m: busiest(m)[0]),
+        Column("sent", lambda m: busiest(m)[1], words.size),
+        Column("counted by", lambda m: words.listed(sorted(sources(m))) or None),
+        Column("by communicator", lambda m: of_busiest(m, "bytes_per_step_counted"), words.size),
+        Column("theory", theory, words.size),
+        Column("sent - theory", lambda m: busiest(m)[1] / theory(m) - 1 if theory(m) else None, signed),
+    ])
 
 
 def per_rank(steps, key):

@@ -1,32 +1,12 @@
 """The exchanges of a step (`bucket` records): one list a round, of which medians are taken."""
 
 import statistics
-from typing import NamedTuple, Optional
+from types import SimpleNamespace
 
 from .records import number, numbers
 
-TIMES = ("ready_ms", "launch_ms", "start_ms", "end_ms", "hidden_ms", "exposed_ms", "wait_ms",
-         "straggler_share")
-
-
-class Exchange(NamedTuple):
-    """None is what was not recorded."""
-    index: int  # in the order of the launch
-    operation: str
-    bytes: Optional[float]
-    ready_ms: Optional[float]  # this and what follows: medians over the rounds
-    launch_ms: Optional[float]
-    start_ms: Optional[float]
-    end_ms: Optional[float]
-    hidden_ms: Optional[float]
-    exposed_ms: Optional[float]
-    wait_ms: Optional[float]
-    straggler_share: Optional[float]
-    straggler_rank: Optional[int]  # of most rounds
-
-    @property
-    def duration_ms(self):
-        return None if None in (self.start_ms, self.end_ms) else self.end_ms - self.start_ms
+MEDIANS = ("ready_ms", "launch_ms", "start_ms", "end_ms", "hidden_ms", "exposed_ms", "wait_ms",
+           "straggler_share")
 
 
 def rounds_of(records):
@@ -40,7 +20,7 @@ def rounds_of(records):
 
 
 def over_rounds(rounds):
-    """[Exchange]. Where rounds have different exchanges (runs with other buckets, say), of the last
+    """[an exchange, as `merged`]. Where rounds have different exchanges (runs with other buckets, say), of the last
     round alone: a median over different things is of nothing."""
     if not rounds:
         return []
@@ -54,14 +34,18 @@ def key(record):
 
 
 def merged(records):
+    """index (in the order of the launch), operation, bytes, MEDIANS, duration_ms, and straggler_rank, that of most
+    rounds. None is what was not recorded."""
     def median(name):
         values = [number(record, name) for record in records]
         return None if None in values else statistics.median(values)
 
     ranks = numbers(records, "straggler_rank")
     index, operation, size = key(records[0])
-    return Exchange(index, operation or "", size, **{name: median(name) for name in TIMES},
-                    straggler_rank=max(sorted(set(ranks)), key=ranks.count, default=None))
+    one = SimpleNamespace(index=index, operation=operation or "", bytes=size, **{name: median(name) for name in MEDIANS},
+                          straggler_rank=max(sorted(set(ranks)), key=ranks.count, default=None))
+    one.duration_ms = None if None in (one.start_ms, one.end_ms) else one.end_ms - one.start_ms
+    return one
 
 
 def total(exchanges, name):

@@ -1,6 +1,6 @@
-"""The sentences of the appendix: what tables cannot show. Each topic yields (conditions, sentence);
-conditions are None for what concerns all. A sentence is made only where the figures that it names
-are there, and what it claims is decided by them."""
+"""The sentences of the appendix: what tables cannot show. Each topic yields those of a group, which may be compared
+with one another. A sentence is made only where the figures that it names are there, and what it claims is decided by
+them."""
 
 from itertools import combinations
 
@@ -28,24 +28,22 @@ def sections(summary):
     heading names conditions, and is empty where there is only one set of them."""
     said = []
     for title, topic in (("Why", why), ("Input", input_limits), ("Convergence", convergence),
-                         ("When to choose which", choice), ("Runs", runs)):
+                         ("When to choose which", choice)):
         blocks = {}
-        for conditions, sentence in topic(summary):
-            heading = summary.heading(conditions) if conditions and len(summary.groups) > 1 else ""
-            blocks.setdefault(heading, []).append(sentence)
-        if blocks:
-            said.append((title, list(blocks.items())))
-    return said
+        for conditions, group in summary.groups:
+            heading = summary.heading(conditions) if len(summary.groups) > 1 else ""
+            blocks.setdefault(heading, []).extend(topic(summary, group))
+        said.append((title, [block for block in blocks.items() if block[1]]))
+    return [part for part in [*said, ("Runs", [("", list(runs(summary)))])] if any(block[1] for block in part[1])]
 
 
-def why(summary):
+def why(summary, group):
     """Why the second is slower than the fastest, and what the figures do not show."""
-    for conditions, group in summary.groups:
-        order = ranked(group)
-        for slow in order[1:2]:
-            yield from ((conditions, text) for text in reasons(order[0], slow))
-        for measured in order:
-            yield from ((conditions, text) for text in doubts(summary, measured))
+    order = ranked(group)
+    for slow in order[1:2]:
+        yield from reasons(order[0], slow)
+    for measured in order:
+        yield from doubts(summary, measured)
 
 
 def reasons(fast, slow):
@@ -82,26 +80,23 @@ def doubts(summary, measured):
                f"{measured.strategy}: the terms of the breakdown add up to {size} more than its step.")
 
 
-def input_limits(summary):
+def input_limits(_, group):
     """What limits the input where training waited for it: of each configuration the record that waited longest."""
-    for conditions, group in summary.groups:
-        for measured in group:
-            waited = [record for record in [*measured.steps, *measured.timed_epochs()] if inputs.advice(record)]
-            if waited:
-                worst = max(waited, key=lambda record: record["input_stall_ms"] / inputs.seconds_of(record))
-                yield conditions, f"{measured.strategy}: {inputs.advice(worst)}."
+    for measured in group:
+        waited = [record for record in [*measured.steps, *measured.timed_epochs()] if inputs.advice(record)]
+        if waited:
+            worst = max(waited, key=lambda record: record["input_stall_ms"] / inputs.seconds_of(record))
+            yield f"{measured.strategy}: {inputs.advice(worst)}."
 
 
-def convergence(summary):
+def convergence(_, group):
     """All pairs, best epochs, within what the number of validation images leaves open."""
-    for conditions, group in summary.groups:
-        best = []
-        for measured in group:
-            epochs = sorted(measured.best_epochs, key=lambda epoch: epoch["val_top1"])
-            if epochs:
-                best.append((measured, epochs[len(epochs) // 2]))
-        if len(best) > 1:
-            yield from ((conditions, text) for text in accuracies(best))
+    best = []
+    for measured in group:
+        epochs = sorted(measured.best_epochs, key=lambda epoch: epoch["val_top1"])
+        if epochs:
+            best.append((measured, epochs[len(epochs) // 2]))
+    return accuracies(best) if len(best) > 1 else []
 
 
 def accuracies(best):
@@ -130,22 +125,21 @@ def points(difference):
     return f"{100 * difference:.2f} points"
 
 
-def choice(summary):
+def choice(_, group):
     """Recommends strategies by throughput, memory and accuracy, as measured here."""
-    for conditions, group in summary.groups:
-        order = ranked(group)
-        if conditions.world_size < 2 or len(order) < 2:
-            continue
-        fit = [measured for measured in order
-               if measured.certified is not False and not measured.diverged]
-        said = [f"Not {measured.strategy}, "
-                f"{'which diverged' if measured.diverged else 'whose certificate failed'}."
-                for measured in order if measured not in fit]
-        if fit:
-            more = [*by_memory(fit), *by_accuracy(fit)]
-            if said or more or not is_plain(fit):  # else page one has it all
-                said += [by_throughput(fit), *more]
-        yield from ((conditions, text) for text in said)
+    order = ranked(group)
+    if len(order) < 2 or order[0].conditions.world_size < 2:
+        return []
+    fit = [measured for measured in order
+           if measured.certified is not False and not measured.diverged]
+    said = [f"Not {measured.strategy}, "
+            f"{'which diverged' if measured.diverged else 'whose certificate failed'}."
+            for measured in order if measured not in fit]
+    if fit:
+        more = [*by_memory(fit), *by_accuracy(fit)]
+        if said or more or not is_plain(fit):  # else page one has it all
+            said += [by_throughput(fit), *more]
+    return said
 
 
 def is_plain(fit):
@@ -206,27 +200,26 @@ def by_accuracy(fit):
 
 def runs(summary):
     """What the reader must know of the runs: all that did not pass, warnings, and what is left out."""
-    yield from ((None, f"{text}.") for text in verdict.merged(
+    yield from (f"{text}." for text in verdict.merged(
         verdict.of_summary(summary) + verdict.warnings(summary), lambda run: run.name))
     for restarted in restarts_of(summary.runs):
-        yield None, (f"{restarted.run.name} continues what signals stopped: "
-                     f"{words.listed(run.name for run in restarted.stopped)}.")
+        yield (f"{restarted.run.name} continues what signals stopped: "
+               f"{words.listed(run.name for run in restarted.stopped)}.")
     for run in summary.runs:
         if run.end is not None and run.cut_at:
-            yield None, f"Left out: line {run.cut_at} of {run.name}, which is cut off."
+            yield f"Left out: line {run.cut_at} of {run.name}, which is cut off."
         lacking = [step for step in run.of("step") if number(step, "images_per_s") is None]
         if lacking:
-            yield None, (f"Left out: {words.count(len(lacking), 'step record')} of {run.name} "
-                         f"without images_per_s.")
+            yield f"Left out: {words.count(len(lacking), 'step record')} of {run.name} without images_per_s."
         differing = dict.fromkeys(texts(run.header, "versions_by_rank"))
         if differing:
-            yield None, f"Versions differ between the ranks of {run.name}: {'; '.join(differing)}."
+            yield f"Versions differ between the ranks of {run.name}: {'; '.join(differing)}."
         causes = {}
         for record in run.of("skipped"):
             causes.setdefault(text(record, "cause"), []).append(
                 f"{text(record, 'strategy')} on {words.count(number(record, 'world_size') or 0, 'rank')}")
-        yield from ((None, f"Not run in {run.name}: {words.listed(names)}: {cause}.") for cause, names in causes.items())
-    yield from ((None, text_) for text_ in [*stale(summary), *mixed_options(summary)])
+        yield from (f"Not run in {run.name}: {words.listed(names)}: {cause}." for cause, names in causes.items())
+    yield from [*stale(summary), *mixed_options(summary)]
 
 
 def stale(summary):
@@ -235,8 +228,7 @@ def stale(summary):
         for step in measured.steps[-1:]:
             updates = step.get("staleness_updates")
             if isinstance(updates, list) and any(updates):
-                name = ", ".join(filter(None, (measured.strategy, summary.label(measured.conditions))))
-                yield (f"{name}: {words.percent(updates[0] / sum(updates), 0)} of the gradients were not stale, the "
+                yield (f"{summary.named(measured)}: {words.percent(updates[0] / sum(updates), 0)} of the gradients were not stale, the "
                        f"oldest was {words.count(len(updates) - 1, 'update')} old.")
 
 

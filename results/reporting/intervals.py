@@ -8,6 +8,7 @@ from typing import NamedTuple, Optional
 from .records import number
 
 RANGE, OF_MEDIAN, OF_MEAN = "range", "95 % interval of the median", "95 % interval of the mean"
+SCATTER, AS_OTHER = "two standard deviations of a sample", "as the measurements that it is compared with"
 
 NO_INTERVAL = ("the only run or epoch was recorded without an interval of images/s (0.1 recorded that of "
                "the median step)")
@@ -19,7 +20,7 @@ class Rate(NamedTuple):
     median: float
     low: Optional[float]
     high: Optional[float]
-    kind: str  # what low and high are: RANGE, OF_MEDIAN, OF_MEAN, or empty
+    kind: str  # what low and high are: one of the above, or empty
     samples: int
     values: tuple = ()  # of repetitions
 
@@ -38,6 +39,27 @@ def without_outliers(rate):
     spread = statistics.median(abs(value - rate.median) for value in rate.values)
     agreeing = [value for value in rate.values if not far(value)]
     return rate_of(agreeing), [value for value in rate.values if far(value)]
+
+
+# 99.5 % quantiles of Student's t, of one degree of freedom and more.
+STUDENT = (63.7, 9.92, 5.84, 4.60, 4.03, 3.71, 3.50, 3.36, 3.25, 3.17)
+
+
+def with_interval(rate, other):
+    """A rate; where its own spread is not known, with that of the rate it is compared with: of repetitions as far as
+    one more of them may be (prediction interval)."""
+    if rate.low is not None or other.low is None:
+        return rate
+    share, n = max(other.high / other.median, other.median / other.low) - 1, len(other.values)
+    if n > 1:
+        t = STUDENT[min(n - 1, len(STUDENT)) - 1]
+        share = t * statistics.stdev(other.values) * math.sqrt(1 + 1 / n) / other.median
+    return scattered(rate.median, share, AS_OTHER)
+
+
+def scattered(value, share, kind=SCATTER):
+    """A single measurement that may be off by a share of it."""
+    return Rate(value, value, value / (1 + share), value * (1 + share), kind, 1)
 
 
 def median_interval(samples):

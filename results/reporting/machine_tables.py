@@ -218,18 +218,17 @@ def reduced_by(records, key):
 
 def timed_windows(summary):
     """What the GPUs did in the timed windows of the throughput runs, the worst rank."""
-    def make(title, rows, name):
-        return Table("timed_windows", f"GPUs in the timed windows, the worst rank: {title}", [
-            name, Column("C", lambda m: m.highest("temperature_c"), figure(0)),
-            Column("W", lambda m: m.highest("power_w"), figure(0)),
-            Column("lowest SM MHz", lambda m: m.lowest("sm_clock_mhz"), figure(0)),
-            Column("images/s per rank", lambda m: m.rate and m.rate.median / m.ranks_computing, words.rate),
-            Column("TFLOP/s per rank", lambda m: median_of(m.steps, "tflops_per_rank"), figure(1)),
-            Column("J/image", lambda m: median_of(m.steps, "joules_per_image"), "{:.3g}".format),
-            Column("clocks reduced by", lambda m: reduced_by(m.steps, "throttle_reasons")),
-        ], rows)
-    return by_conditions(summary, lambda m: m.highest("temperature_c") is not None or
-                         m.highest("power_w") is not None, make)
+    def known(measured):
+        return any(measured.highest(key) is not None for key in ("temperature_c", "power_w"))
+    return by_conditions(summary, "timed_windows", "GPUs in the timed windows, the worst rank", known, [
+        Column("C", lambda m: m.highest("temperature_c"), figure(0)),
+        Column("W", lambda m: m.highest("power_w"), figure(0)),
+        Column("lowest SM MHz", lambda m: m.lowest("sm_clock_mhz"), figure(0)),
+        Column("images/s per rank", lambda m: m.rate and m.rate.median / m.ranks_computing, words.rate),
+        Column("TFLOP/s per rank", lambda m: median_of(m.steps, "tflops_per_rank"), figure(1)),
+        Column("J/image", lambda m: median_of(m.steps, "joules_per_image"), "{:.3g}".format),
+        Column("clocks reduced by", lambda m: reduced_by(m.steps, "throttle_reasons")),
+    ])
 
 
 def tables(summary):

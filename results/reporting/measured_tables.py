@@ -11,13 +11,15 @@ from .records import number, numbers
 from .summary import Summary, highest, median_of
 
 
+COMPILED, GRAPH, EAGER = HOW = "torch.compile", "CUDA graph", "eager"
+
+
 def peers(path):
-    """{(GPUs, model, precision, batch per GPU, graph): images/s}, of several the last."""
+    """{(GPUs, model, precision, batch per GPU, how): images/s} of PyTorch, of several the last."""
     found = {}
-    for line in path.read_text(encoding="utf-8").splitlines():
-        one = json.loads(line)
-        found[one["world"], one["model"], one["precision"], one["batch_per_gpu"],
-              one["graph"]] = one["images_per_s"]
+    for one in map(json.loads, path.read_text(encoding="utf-8").splitlines()):
+        how = COMPILED if one.get("compiled") else GRAPH if one["graph"] else EAGER
+        found[one["world"], one["model"], one["precision"], one["batch_per_gpu"], how] = one["images_per_s"]
     return found
 
 
@@ -26,6 +28,20 @@ def peer_of(sources):
         if source.path.name == "pytorch.txt":
             return peers(source.path)
     return {}
+
+
+def rates(records):
+    return ", ".join(words.rate(record["images_per_s"]) for record in records)
+
+
+def ends(steps):
+    """The intervals of those that have one of their images/s."""
+    return ", ".join(words.ends((step["images_per_s_low"], step["images_per_s_high"])) for step in steps
+                     if number(step, "images_per_s_low") and step.get("images_per_s_interval"))
+
+
+def known(value, digits=2):
+    return None if value is None else f"{value:.{digits}f}"
 
 
 def gib(record):
@@ -52,20 +68,29 @@ def throughput(sources, interleaved=()):
 
 def row_of_throughput(key, steps, peer, interleaved):
     model, precision, batch, variant, revision, file = key
-    rates = [step["images_per_s"] for step in steps]
-    eager, graph = (peer.get((1, model, precision, batch, how)) for how in (False, True))
+    eager, graph = (peer.get((1, model, precision, batch, how)) for how in (EAGER, GRAPH))
     best = max(eager or 0, graph or 0) if not variant else 0
-    known = [step for step in steps if number(step, "images_per_s_low") and
-             step.get("images_per_s_interval")]
-    return [model, precision, batch, variant and f"`{variant}`",
-            ", ".join(map(words.rate, rates)),
-            ", ".join(words.ends((s["images_per_s_low"], s["images_per_s_high"])) for s in known),
+    return [model, precision, batch, variant and f"`{variant}`", rates(steps), ends(steps),
             f"{median_of(steps, 'step_ms_p50'):.2f}, {median_of(steps, 'step_ms_p95'):.2f}",
             gib(steps[0]),
             f"{words.rate(best)} {'graph' if best == graph else 'eager'}" if best else None,
-            f"{statistics.median(rates) / best:.2f}"
+            f"{median_of(steps, 'images_per_s') / best:.2f}"
             if best and f"{model} {precision} {batch} {revision}" in interleaved else None,
             revision, file]
+
+
+def windows(sources):
+    """Windows next to those of PyTorch, in the second file."""
+    ours, theirs = sources[0], peers(sources[1].path)
+    rows = []
+    for one in Summary(ours.runs).measured.values():
+        of = one.conditions
+        peer = [theirs.get((1, of.model, of.precision, of.batch, how)) for how in HOW]
+        rows.append([of.model, of.precision, of.batch, len(one.steps), words.rate(one.rate.median),
+                     words.ends((one.rate.low, one.rate.high)), *(rate and words.rate(rate) for rate in peer),
+                     f"{one.rate.median / max(filter(None, peer)):.2f}" if any(peer) else None])
+    return ["model", "precision", "batch", "windows", "images/s, median", "range",
+            *(f"PyTorch, {how}" for how in HOW), "ratio to the fastest"], rows
 
 
 def before_after(sources):
@@ -78,11 +103,7 @@ def before_after(sources):
     rows = []
     for key, before in sides[0].items():
         after = sides[1].get(key, [])
-        rows.append([*key, *(", ".join(words.rate(s["images_per_s"]) for s in side)
-                             for side in (before, after)),
-                     ", ".join(words.ends((s["images_per_s_low"], s["images_per_s_high"]))
-                               for s in after),
-                     ", ".join(f"{new['images_per_s'] / old['images_per_s']:.3f}"
+        rows.append([*key, rates(before), rates(after), ends(after), ", ".join(f"{new['images_per_s'] / old['images_per_s']:.3f}"
                                for old, new in zip(before, after))])
     return ["model", "precision", "batch", "images/s before", "after", "95 % intervals of after",
             "ratio of each round"], rows
@@ -123,8 +144,6 @@ def inputs(sources):
     synthetic = statistics.median(record["images_per_s"] for (name, *_), records in steps.items()
                                   if name == "synthetic" for record in records)
 
-    def rates(records):
-        return ", ".join(words.rate(record["images_per_s"]) for record in records)
     rows = [[*key, rates(records), f"{median_of(records, 'images_per_s') / synthetic:.3f}",
              limiting_stage(records), rates(alone.get(key, []))]
             for key, records in steps.items()]
@@ -188,7 +207,7 @@ def shares(sources):
             if measured.strategy not in ("ddp", "peer") or not none:
                 continue
             eager, graph = (peer.get((of.world_size, of.model, of.precision, of.batch, how))
-                            if source.known.get("peer") else None for how in (False, True))
+                            if source.known.get("peer") else None for how in (EAGER, GRAPH))
             window = statistics.median(step["iterations"] * step["step_ms_p50"] / 1e3
                                        for step in measured.steps)
             rows.append([of.world_size, of.batch, measured.strategy, f"{window:.1f}",
@@ -222,12 +241,10 @@ def strategies(sources, terms_of=64):
             row += [one and words.rate(one.rate.median), one and name != "none" and share_of(one)
                     or None]
         one = by.get((name, terms_of))
-        row += [None if name == "none" or not one or one.term(key) is None else
-                f"{one.term(key):.2f}" for key in ("exposed_comm_ms", "hidden_comm_ms")]
-        hidden = one and hidden_share(one)
-        row += [words.percent(hidden, 0) if hidden and name != "none" else None,
-                None if name == "none" or not one or not one.term("interference_ms") else
-                f"{one.term('interference_ms'):.2f}"]
+        exchanging = one if name != "none" else None
+        row += [exchanging and known(one.term(key)) for key in ("exposed_comm_ms", "hidden_comm_ms")]
+        hidden = exchanging and hidden_share(one)
+        row += [words.percent(hidden, 0) if hidden else None, exchanging and known(one.term("interference_ms") or None)]
         row += [sent(one, key) for key in ("bytes_per_step_predicted", "bytes_per_step_measured")]
         rows.append(row)
     return heads, rows
@@ -254,8 +271,7 @@ def settings(sources):
           for m in found}
     names = sorted({setting for setting, _ in by})
     return ["setting", *(f"batch {batch}" for batch in batches)], [
-        [name, *(None if by.get((name, batch)) is None else f"{by[name, batch]:.3f}"
-                 for batch in batches)] for name in names]
+        [name, *(known(by.get((name, batch)), 3) for batch in batches)] for name in names]
 
 
 def buckets(sources):
@@ -273,7 +289,7 @@ def buckets(sources):
                                  f"{median_of(one.steps, 'bucket_cap_mb'):g}",
                                  header.get("options.comm_ctas") or "default",
                                  words.rate(one.rate.median), share_of(one), len(one.steps),
-                                 *(None if term is None else f"{term:.2f}" for term in terms),
+                                 *map(known, terms),
                                  source.name])
     return ["GPUs", "batch", "bucket order", "cap MiB", "CTAs", "ddp images/s", "share of none",
             "rounds", "traced step ms", "exposed", "hidden", "interference", "file"], rows
@@ -303,7 +319,7 @@ def links(sources):
         for link in (link for run in source.runs for link in run.of("link")):
             rows.append([f"{link['from']} to {link['to']}", link["direction"], link["concurrency"],
                          words.size(link["bytes"]), f"{link['bandwidth_gbs']:.1f}",
-                         f"{link['latency_us']:.1f}" if "latency_us" in link else None,
+                         known(link.get("latency_us"), 1),
                          source.name])
     return ["ranks", "direction", "other pairs", "message", "GB/s", "latency us", "file"], rows
 
@@ -359,6 +375,5 @@ def modes(sources):
                 row[gpus[-1], mode] = record["time_us_p50"]
     heads = [f"{n} GPUs: {kind.replace('_', ' ')}" for n in gpus for kind in kinds]
     return ["operation", "size", *heads], [
-        [operation, words.size(size), *(f"{row[n, kind]:.2f}" if (n, kind) in row else None
-                                        for n in gpus for kind in kinds)]
+        [operation, words.size(size), *(known(row.get((n, kind))) for n in gpus for kind in kinds)]
         for (operation, size), row in found.items()]

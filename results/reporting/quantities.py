@@ -4,7 +4,7 @@ part of a job, with what it is of and where it was measured."""
 from typing import NamedTuple, Optional
 
 from . import words
-from .intervals import OF_MEDIAN, Rate, median_interval, rate_of
+from .intervals import OF_MEDIAN, Rate, median_interval, rate_of, scattered
 from .records import number, numbers
 from .summary import Measured
 
@@ -20,6 +20,14 @@ class Quantity(NamedTuple):
 
     def name(self, without=()):
         return ", ".join(text for key, _, text in self.what if text and key not in without)
+
+    @property
+    def rate_of_runs(self):
+        """The rate, with its interval where that says how far runs differ. On CPUs, whose cores others use too, one
+        run says nothing of the next: all its messages, samples or steps may take ten times as long."""
+        backend = self.measured.conditions.backend if self.measured else {key: value for key, value, _ in self.what}["backend"]
+        is_one = backend == "cpu" and len(self.rate.values) < 2
+        return self.rate._replace(low=None, high=None, kind="") if is_one else self.rate
 
     @property
     def place(self):
@@ -101,30 +109,34 @@ def rate_of_collective(records):
 
 
 def links(summary):
+    return of_records(summary.runs, "link", what_of("from", " to ", "to", "direction", "concurrency", "transport"),
+                      rate_of_key("bandwidth_gbs"))
+
+
+def splits(summary):
+    return of_records(summary.runs, "split", what_of("scope", " ", "name", "transport"), rate_of_key("busbw_gbs"))
+
+
+def what_of(first, between, second, *keys):
+    """What a record with a message's size is of: two keys that name it, and others."""
     def what(record):
-        yield "link", (record.get("from"), record.get("to")), \
-            f"{record.get('from')} to {record.get('to')}"
-        for key in ("direction", "concurrency", "transport"):
+        yield "name", (record.get(first), record.get(second)), f"{record.get(first)}{between}{record.get(second)}"
+        for key in keys:
             yield key, record.get(key), str(record.get(key, ""))
         yield "bytes", record.get("bytes"), words.size(number(record, "bytes") or 0)
         yield "ranks", record.get("world_size"), words.count(record.get("world_size"), "rank")
         yield "backend", record.get("backend"), ""
-    return of_records(summary.runs, "link", what, rate_of_key("bandwidth_gbs"))
-
-
-def splits(summary):
-    def what(record):
-        yield "part", (record.get("scope"), record.get("name")), \
-            f"{record.get('scope')} {record.get('name')}"
-        yield "bytes", record.get("bytes"), words.size(number(record, "bytes") or 0)
-        yield "ranks", record.get("world_size"), words.count(record.get("world_size"), "rank")
-        yield "transport", record.get("transport"), str(record.get("transport", ""))
-    return of_records(summary.runs, "split", what, rate_of_key("busbw_gbs"))
+    return what
 
 
 def rate_of_key(key):
+    """A single record has the standard deviation of its messages. It stands for that of runs, not divided by the
+    root of their number: what disturbs a run disturbs all messages of it."""
     def rate(records):
         rates = [value for value in numbers(records, key) if value]
+        deviation = number(records[0], "time_us_cv")
+        if len(rates) == 1 and deviation is not None:
+            return scattered(rates[0], 2 * deviation)
         return rate_of(rates) if rates else None
     return rate
 

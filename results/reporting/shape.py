@@ -8,7 +8,7 @@ import functools
 import json
 import math
 import pathlib
-from typing import NamedTuple, Optional
+from typing import NamedTuple
 
 DEFINITIONS = json.loads(
     (pathlib.Path(__file__).parents[1] / "schema.json").read_text(encoding="utf-8"))["$defs"]
@@ -40,7 +40,7 @@ class Shape(NamedTuple):
     """What the schema says of a value, resolved."""
     types: frozenset
     whole: bool  # not a fraction, if it is a number
-    items: "Optional[Shape]"  # of a list
+    items: "Shape"  # of a list; else None
     minimum: float
     above: float
     maximum: float

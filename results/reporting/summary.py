@@ -44,6 +44,8 @@ class Measured:
         self.certificates = []
         self.breakdowns = []
         self.rounds = []  # of each round of each run its exchanges (`bucket` records), by index
+        self.links = {}  # {path: `link_cost` record}
+        self.ready = []  # `ready` records: when gradients are
 
     @cached_property
     def histories(self):
@@ -196,6 +198,12 @@ class Summary:
                 self.of(configuration).certificates.append(record)
             elif kind == "breakdown":
                 self.of(configuration).breakdowns.append(record)
+            elif kind in ("ready", "link_cost") and "strategy" not in record:  # 0.1's and 0.2's
+                continue
+            elif kind == "ready":
+                self.of(configuration).ready.append(record)
+            elif kind == "link_cost":
+                self.of(configuration).links[record.get("path")] = record
             elif kind == "epoch" and number(record, "epoch") is not None:
                 histories.setdefault(configuration, []).append(record)
             elif kind == "bucket":
@@ -242,6 +250,10 @@ class Summary:
     def label(self, conditions):
         """Letter of the conditions, else their name."""
         return self.letters.get(conditions) or self.name(conditions)
+
+    def named(self, measured):
+        """A strategy and its conditions."""
+        return ", ".join(filter(None, (measured.strategy, self.label(measured.conditions))))
 
     def heading(self, conditions):
         """Letter and name, or all words where nothing else was measured."""

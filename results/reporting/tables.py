@@ -77,48 +77,43 @@ UNITS = {ms: "ms", share: FRACTION, signed: FRACTION, points: FRACTION, words.ra
          words.ends: "images/s", words.size: "bytes"}
 
 
-def by_conditions(summary, wanted, make):
+def fastest_first(rows):
+    return sorted(rows, key=lambda m: -m.rate.median if m.rate else 0)
+
+
+def by_conditions(summary, name, title, wanted, columns, notes=lambda rows: (), order=list, zeros=True):
     """[Table]: one for each set of conditions under which there is something to compare, one for
-    all configurations that stand alone. `make(title, configurations, name column)`."""
+    all configurations that stand alone. The columns are of a Measured, the notes of a table's rows."""
+    def table(of, rows, strategy):
+        rows = order(rows)
+        return Table(name, f"{title}: {of}" if title else of, [Column("strategy", strategy), *columns], rows, notes(rows),
+                     zeros)
     groups = [(conditions, [m for m in group if wanted(m)])
               for conditions, group in summary.groups]
     tables, alone = [], []
     for conditions, rows in groups:
         if len(rows) > 1 or rows and len(groups) == 1:
-            tables.append(make(summary.heading(conditions), rows,
-                               Column("strategy", lambda m: m.strategy)))
+            tables.append(table(summary.heading(conditions), rows, lambda m: m.strategy))
         else:
             alone += rows
-    if alone:
-        tables.append(make("other configurations", alone, Column(
-            "strategy", lambda m: ", ".join(filter(None, (m.strategy,
-                                                          summary.label(m.conditions)))))))
-    return tables
-
-
-def fastest_first(rows):
-    return sorted(rows, key=lambda m: -m.rate.median if m.rate else 0)
+    return tables + ([table("other configurations", alone, summary.named)] if alone else [])
 
 
 def strategies(summary):
     """The table that answers most questions."""
-    def make(title, rows, name):
-        rows = fastest_first(rows)
-        return Table("strategies", title, [
-            name,
-            Column("images/s", lambda m: m.rate and m.rate.median, words.rate),
-            Column("low-high", interval_of, words.ends),
-            Column("step ms", lambda m: m.step_ms, ms),
-            Column("% none", summary.efficiency_vs_none, lambda ratio: f"{100 * ratio:.1f}", FRACTION),
-            Column("exposed", lambda m: m.communication.get("exposed"), ms),
-            Column("hidden", lambda m: m.communication.get("hidden"), ms),
-            Column("GiB", lambda m: m.peak_memory and m.peak_memory / 2 ** 30, figure(2)),
-            Column("MHz", lambda m: m.lowest("sm_clock_mhz"), figure(0)),
-            Column("W", lambda m: m.highest("power_w"), figure(0)),
-            Column("limit", limited_by),
-            Column("weights", lambda m: m.verdict_of_weights),
-        ], rows, [*rate_notes(rows), *server_notes(rows), *ratio_notes(summary, rows)])
-    tables = by_conditions(summary, lambda m: m.rate and not m.conditions.setting, make)
+    tables = by_conditions(summary, "strategies", "", lambda m: m.rate and not m.conditions.setting, [
+        Column("images/s", lambda m: m.rate and m.rate.median, words.rate),
+        Column("low-high", interval_of, words.ends),
+        Column("step ms", lambda m: m.step_ms, ms),
+        Column("% none", summary.efficiency_vs_none, lambda ratio: f"{100 * ratio:.1f}", FRACTION),
+        Column("exposed", lambda m: m.communication.get("exposed"), ms),
+        Column("hidden", lambda m: m.communication.get("hidden"), ms),
+        Column("GiB", lambda m: m.peak_memory and m.peak_memory / 2 ** 30, figure(2)),
+        Column("MHz", lambda m: m.lowest("sm_clock_mhz"), figure(0)),
+        Column("W", lambda m: m.highest("power_w"), figure(0)),
+        Column("limit", limited_by),
+        Column("weights", lambda m: m.verdict_of_weights),
+    ], lambda rows: [*rate_notes(rows), *server_notes(rows), *ratio_notes(summary, rows)], fastest_first)
     for table in [table for table in tables if {"MHz", "W"} & set(table.columns)][:1]:
         table.notes.append(
             "MHz, W: lowest SM clock and highest power of a rank; limit: what reduced the clocks")
@@ -209,23 +204,16 @@ def rate_notes(rows):
 
 
 def trainings(summary):
-    def make(title, rows, name):
-        rows = fastest_first(rows)
-        return Table("trainings", f"training: {title}", [
-            name,
-            Column("images/s", lambda m: m.rate and m.rate.median, words.rate),
-            Column("mean", lambda m: m.rate and m.rate.mean, words.rate),
-            Column("s/epoch", lambda m: m.epoch_s, words.seconds),
-            Column("epochs", lambda m: median_of([h[-1] for h in m.histories], "epoch"),
-                   figure(0)),
-            Column("best accuracy", lambda m: m.best_accuracy, lambda v: words.percent(v, 2),
-                   FRACTION),
-            Column("at epoch", lambda m: median_of(m.best_epochs, "epoch"), figure(0)),
-            Column("train loss", lambda m: median_of([h[-1] for h in m.histories], "train_loss"),
-                   "{:.4g}".format),
-            Column("waited for data", waited_for_data, share),
-        ], rows, first_epochs(rows))
-    return by_conditions(summary, lambda m: m.histories, make)
+    return by_conditions(summary, "trainings", "training", lambda m: m.histories, [
+        Column("images/s", lambda m: m.rate and m.rate.median, words.rate),
+        Column("mean", lambda m: m.rate and m.rate.mean, words.rate),
+        Column("s/epoch", lambda m: m.epoch_s, words.seconds),
+        Column("epochs", lambda m: median_of([h[-1] for h in m.histories], "epoch"), figure(0)),
+        Column("best accuracy", lambda m: m.best_accuracy, lambda v: words.percent(v, 2), FRACTION),
+        Column("at epoch", lambda m: median_of(m.best_epochs, "epoch"), figure(0)),
+        Column("train loss", lambda m: median_of([h[-1] for h in m.histories], "train_loss"), "{:.4g}".format),
+        Column("waited for data", waited_for_data, share),
+    ], first_epochs, fastest_first)
 
 
 def waited_for_data(measured):
@@ -250,13 +238,10 @@ SHORT = {"exposed_comm_ms": "exposed"}  # of summary.TERMS
 
 def breakdowns(summary):
     """Where the time of a step goes, ms."""
-    def make(title, rows, name):
-        terms = {**{key: SHORT.get(key, term) for key, term in TERMS.items()}, "step_ms": "traced step",
-                 "hidden_comm_ms": "hidden"}
-        return Table("breakdown", f"step breakdown, ms: {title}", [
-            name, *(Column(head, lambda m, key=key: term_of(m, key), ms)
-                    for key, head in terms.items())], rows, tracing(rows), zeros=False)
-    tables = by_conditions(summary, lambda m: m.breakdowns, make)
+    terms = {**{key: SHORT.get(key, term) for key, term in TERMS.items()}, "step_ms": "traced step",
+             "hidden_comm_ms": "hidden"}
+    tables = by_conditions(summary, "breakdown", "step breakdown, ms", lambda m: m.breakdowns, [
+        Column(head, lambda m, key=key: term_of(m, key), ms) for key, head in terms.items()], tracing, zeros=False)
     if tables:
         tables[-1].notes.append(
             "the round with the median step. exposed: the compute stream exchanges or waits; "
@@ -284,23 +269,18 @@ def term_of(measured, key):
 
 def throughputs(summary):
     """What the first table leaves out of the throughput."""
-    def make(title, rows, name):
-        rows = fastest_first(rows)
-        return Table("throughput", f"throughput: {title}", [
-            name,
-            Column("median", lambda m: m.rate.median, words.rate),
-            Column("mean", lambda m: m.rate.mean, words.rate),
-            Column("s/epoch", lambda m: m.epoch_s, words.seconds),
-            Column("samples", samples),
-            Column("slower by", lambda m: slower_by(summary, m), share),
-            Column("distinct", lambda m: from_fastest(summary, m)),
-            Column("of all-reduce", lambda m: of_all_reduce(summary, m), share),
-            Column("of N x 1 rank", lambda m: summary.efficiency_vs_single(m)
-                   if m.conditions.world_size > 1 else None, share),
-        ], rows, ["distinct: from the fastest; no: the intervals overlap; too few: more runs "
-                   "are needed to decide"]
-            if len(rows) > 1 else [])
-    return by_conditions(summary, lambda m: m.rate, make)
+    return by_conditions(summary, "throughput", "throughput", lambda m: m.rate, [
+        Column("median", lambda m: m.rate.median, words.rate),
+        Column("mean", lambda m: m.rate.mean, words.rate),
+        Column("s/epoch", lambda m: m.epoch_s, words.seconds),
+        Column("samples", samples),
+        Column("slower by", lambda m: slower_by(summary, m), share),
+        Column("distinct", lambda m: from_fastest(summary, m)),
+        Column("of all-reduce", lambda m: of_all_reduce(summary, m), share),
+        Column("of N x 1 rank", lambda m: summary.efficiency_vs_single(m)
+               if m.conditions.world_size > 1 else None, share),
+    ], lambda rows: ["distinct: from the fastest; no: the intervals overlap; too few: more runs are needed to decide"] *
+        (len(rows) > 1), fastest_first)
 
 
 def samples(measured):

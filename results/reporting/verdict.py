@@ -38,16 +38,18 @@ def worst(outcomes):
 REGRESSION, FASTER, SAME = "REGRESSION", "faster", "within"
 UNSURE, PERHAPS_FASTER = "slower, intervals overlap", "faster, intervals overlap"
 FEW, ELSEWHERE = "slower, too few samples", "slower, other machine"
-UNEVEN = "single runs slower"
+UNEVEN, SINGLE = "single runs slower", "slower, spread unknown"
 
 
 def of_change(ratio, low, high, threshold, two_machines=False, by_chance=False):
-    """(outcome, words) of NEW's rate over OLD's, with its interval; without one the threshold, in
-    percent, alone decides. `by_chance`: it may be chance, with these few samples."""
+    """(outcome, words) of NEW's rate over OLD's, with its interval; the threshold is in percent. `by_chance`: it may
+    be chance, with these few samples."""
     if ratio < 1 - threshold / 100:
         if two_machines:
             return INCONCLUSIVE, ELSEWHERE
-        if high is not None and high >= 1:
+        if high is None:
+            return INCONCLUSIVE, SINGLE
+        if high >= 1:
             return INCONCLUSIVE, UNSURE
         if by_chance:
             return INCONCLUSIVE, FEW
@@ -187,11 +189,13 @@ def recorded(run):
     concluded = exit_code(run) == 0 and {record.get("verdict") for record in run.of("verdict")
                                          if record.get("scope") == "job"} == {PASS}
     dropped = {PASS, INCONCLUSIVE} if concluded else {PASS}
-    return [Verdict(record.get("verdict"), record.get("scope") or "job",
-                    record.get("name") or "without a name", record.get("cause") or "no cause recorded",
-                    record.get("class") or "", record.get("action") or "", run)
-            for record in run.of("verdict")
+    return [as_verdict(record.get("verdict"), record, run) for record in run.of("verdict")
             if record.get("verdict") not in dropped and not is_remark(record)]
+
+
+def as_verdict(outcome, record, run):
+    return Verdict(outcome, record.get("scope") or "job", record.get("name") or "without a name",
+                   record.get("cause") or "no cause recorded", record.get("class") or "", record.get("action") or "", run)
 
 
 def is_remark(record):
@@ -204,15 +208,12 @@ def is_remark(record):
 
 def warnings(summary):
     """[Verdict] of what somebody should look at, next to what did not pass."""
-    return [Verdict(WARN, record.get("scope") or "job", record.get("name") or "without a name",
-                    record.get("cause") or "no cause recorded", record.get("class") or "",
-                    record.get("action") or "", run)
-            for run in summary.runs for record in run.of("verdict")
+    return [as_verdict(WARN, record, run) for run in summary.runs for record in run.of("verdict")
             if WARN in (record.get("verdict"), record.get("severity"))]
 
 
 def of_learning(summary, measured):
-    name = ", ".join(filter(None, (measured.strategy, summary.label(measured.conditions))))
+    name = summary.named(measured)
     if measured.diverged:
         yield Verdict(FAIL, "strategy", name,
                       f"diverged: its loss is not finite in {measured.diverged[0]}")

@@ -8,10 +8,10 @@ import math
 import statistics
 
 from . import words
-from .records import Configuration, configuration_of, number, numbers, text
+from .records import Configuration, configuration_of, number, numbers, plain, text
 from .step_model import (Gradient, Inputs, Link, Scenario, Strategy, fit_link, predict, transfer_of,
                          usual_changes)
-from .summary import median_of
+from .summary import Summary, median_of
 
 KINDS = ("prediction", "advice", "winner", "model")
 IDENTITY = ("backend", "model", "image_size", "classes", "precision", "batch_size", "accumulate", "world_size",
@@ -23,59 +23,41 @@ SLOW_NETWORKS = (0.3, 1.0, 3.0, 10.0, 30.0, 100.0)  # GB/s
 GIGA = 1e9
 
 
-class Timed:
-    """What a run has of one strategy, cap, batch and number of ranks."""
-
-    def __init__(self, record):
-        self.identity = {key: record[key] for key in IDENTITY if key in record}
-        self.strategy, self.cap = text(record, "strategy"), number(record, "bucket_cap_mb")
-        self.ranks, self.batch = number(record, "world_size") or 1, number(record, "batch_size") or 0
-        self.steps, self.breakdowns, self.links, self.ready = [], [], {}, None
-
-    def add(self, record):
-        kind = record["kind"]
-        if kind == "step":
-            self.steps.append(record)
-        elif kind == "breakdown":
-            self.breakdowns.append(record)
-        elif kind == "link_cost":
-            self.links[record.get("path")] = record
-        elif is_whole(record):
-            self.ready = record
-
-    @property
-    def step_ms(self):
-        return median_of(self.steps, "step_ms_p50")
-
-    @property
-    def described(self):
-        """The strategy as the model knows it; None where it does not."""
-        names = self.steps[0].get("transfers") if self.steps else None
-        transfers = [transfer_of(name) for name in names] if isinstance(names, list) else [None]
-        if None in transfers:
-            return None
-        return Strategy(self.strategy, transfers, self.ranks - (number(self.steps[0], "ranks_computing") or self.ranks))
-
-    @property
-    def gradient_factor(self):
-        return BYTES.get(text(self.steps[0], "grad_dtype"), 4) / 4
-
-    @property
-    def accumulate(self):
-        return number(self.identity, "accumulate") or 1
-
-
 def groups_of(run):
-    """[[Timed]] of one model and precision each; none of --settings, which the model does not describe."""
+    """[[Measured]] of one model and precision each; none of --settings, which the model does not describe."""
     found = {}
-    for record in run.records:
-        if record["kind"] in ("step", "breakdown", "ready", "link_cost") and not record.get("setting"):
-            conditions = configuration_of(run, record).conditions._replace(
-                batch=0, batch_is_global=False, world_size=0)
-            key = tuple(map(str, (record.get(key) for key in ("strategy", "bucket_cap_mb", "world_size",
-                                                               "batch_size"))))
-            found.setdefault(conditions, {}).setdefault(key, Timed(record)).add(record)
-    return [[timed for timed in group.values() if timed.steps] for group in found.values()]
+    for (conditions, _), measured in Summary([run]).measured.items():
+        if measured.steps and not conditions.setting:
+            found.setdefault(conditions._replace(batch=0, batch_is_global=False, world_size=0), []).append(measured)
+    return list(found.values())
+
+
+def identity_of(measured):
+    return {key: measured.steps[0][key] for key in IDENTITY if key in measured.steps[0]}
+
+
+def batch_of(measured):
+    """Of a rank."""
+    return number(measured.steps[0], "batch_size") or 0
+
+
+def described(measured):
+    """The strategy as the model knows it; None where it does not."""
+    first, ranks = measured.steps[0], measured.conditions.world_size
+    names = first.get("transfers")
+    transfers = [transfer_of(name) for name in names] if isinstance(names, list) else [None]
+    if None in transfers:
+        return None
+    return Strategy(plain(measured.strategy), transfers, ranks - (number(first, "ranks_computing") or ranks))
+
+
+def gradient_factor(measured):
+    return BYTES.get(text(measured.steps[0], "grad_dtype"), 4) / 4
+
+
+def ready_of(measured):
+    """The last `ready` record that has all that the model needs."""
+    return next(filter(is_whole, reversed(measured.ready)), None)
 
 
 class Fitted:
@@ -83,17 +65,17 @@ class Fitted:
 
     def __init__(self, run, group):
         self.run, self.group = run, group
-        most = max((timed.ranks for timed in group), default=1)
-        self.bases = [timed for timed in group if timed.strategy == "none" and timed.ranks == most > 1 and
-                      timed.ready and timed.batch and median_of(timed.breakdowns, "compute_ms")]
-        costs = next((timed.links for timed in self.bases if {"ring", "star"} <= set(timed.links)), None)
+        most = max((one.conditions.world_size for one in group), default=1)
+        self.bases = [one for one in group if one.strategy == "none" and one.conditions.world_size == most > 1 and
+                      ready_of(one) and batch_of(one) and median_of(one.breakdowns, "compute_ms")]
+        costs = next((one.links for one in self.bases if {"ring", "star"} <= set(one.links)), None)
         self.fits = costs and {path: fit_link(pattern, most, points_of(costs[path]))
                                for path, pattern in (("ring", "all_reduce"), ("star", "star"))}
         if not self.fits or None in self.fits.values():
             self.bases = []
             return
         self.costs = costs
-        self.ddp = next((timed for timed in group if timed.strategy == "ddp" and timed.described), None)
+        self.ddp = next((one for one in group if plain(one.strategy) == "ddp" and described(one)), None)
 
     def records(self):
         """`link_cost`s with the fit, `model`, and `prediction`, `advice` and `winner` as 0.2 recorded them."""
@@ -106,7 +88,7 @@ class Fitted:
         measured = [one for base in self.bases for one in self.compared(base)]
         errors = [abs(one["error"]) for one in measured]
         trusted = bool(errors) and max(errors) <= TRUSTED
-        lines.append({"kind": "model", **self.bases[0].identity, "trusted": trusted,
+        lines.append({"kind": "model", **identity_of(self.bases[0]), "trusted": trusted,
                      **({"model_error": max(errors)} if errors else {})})
         lines += measured
         if trusted:
@@ -115,16 +97,16 @@ class Fitted:
         return lines
 
     def inputs(self, base):
-        ready = base.ready
-        hidden = [(timed, median_of(timed.breakdowns, "hidden_comm_ms")) for timed in self.group
-                  if timed.strategy == "ddp" and (timed.ranks, timed.batch) == (base.ranks, base.batch)]
-        slowed = next((max(0.0, (median_of(timed.breakdowns, "interference_ms") or 0) / ms)
-                       for timed, ms in hidden if ms), 0.0)
+        ready = ready_of(base)
+        hidden = [(one, median_of(one.breakdowns, "hidden_comm_ms")) for one in self.group
+                  if plain(one.strategy) == "ddp" and one.conditions == base.conditions]
+        slowed = next((max(0.0, (median_of(one.breakdowns, "interference_ms") or 0) / ms)
+                       for one, ms in hidden if ms), 0.0)
         average = number(base.links.get("star", self.costs["star"]), "average_gbs")
         return Inputs(
-            {other.batch: median_of(other.breakdowns, "compute_ms") / other.accumulate for other in self.bases},
+            {batch_of(one): median_of(one.breakdowns, "compute_ms") / one.conditions.accumulate for one in self.bases},
             [Gradient(*one) for one in zip(ready["bytes"], ready["ready_ms"], ready["block"])],
-            ready["backward_ms"], base.batch, median_of(base.breakdowns, "optimizer_ms") or 0.0, slowed,
+            ready["backward_ms"], batch_of(base), median_of(base.breakdowns, "optimizer_ms") or 0.0, slowed,
             1e3 / (average * GIGA) if average else 0.0, number(ready, "input_bytes_per_image") or 0.0)
 
     def scenario(self, base, of):
@@ -132,30 +114,31 @@ class Fitted:
         options = self.run.header
         caps = numbers_of(options, "options.bucket_caps") or [25]
         return Scenario(
-            of.ranks, of.batch, self.fits["ring"][0], self.fits["star"][0], of.accumulate,
-            number(options, "options.small_bucket_mb") or 1, of.cap or caps[0], of.gradient_factor,
-            number(base.ready, "weight_bytes_factor") or 1,
-            overlap=base.identity.get("backend") == "gpu" and not options.get("options.no_overlap"))
+            of.conditions.world_size, batch_of(of), self.fits["ring"][0], self.fits["star"][0], of.conditions.accumulate,
+            number(options, "options.small_bucket_mb") or 1, median_of(of.steps, "bucket_cap_mb") or caps[0],
+            gradient_factor(of), number(ready_of(base), "weight_bytes_factor") or 1,
+            overlap=base.conditions.backend == "gpu" and not options.get("options.no_overlap"))
 
-    def is_alike(self, timed):
+    def is_alike(self, measured):
         """Whether a rank that computes has the share of its host that it has in `none`: on the cpu backend a
         server leaves cores and memory to the workers."""
-        return timed.described and (timed.identity.get("backend") == "gpu" or not timed.described.servers)
+        strategy = described(measured)
+        return strategy and (measured.conditions.backend == "gpu" or not strategy.servers)
 
     def compared(self, base):
         inputs = self.inputs(base)
-        for timed in self.group:
-            if timed is base or timed.ranks == 1 or timed.batch != base.batch or not self.is_alike(timed):
+        for one in self.group:
+            if one is base or one.conditions.world_size == 1 or batch_of(one) != batch_of(base) or not self.is_alike(one):
                 continue
-            predicted = predict(inputs, timed.described, self.scenario(base, timed))
-            if timed.step_ms:
-                yield {"kind": "prediction", **timed.identity, **fields_of(predicted), "step_ms_measured": timed.step_ms,
-                       "error": predicted.step_ms / timed.step_ms - 1}
+            predicted = predict(inputs, described(one), self.scenario(base, one))
+            if one.step_ms:
+                yield {"kind": "prediction", **identity_of(one), **fields_of(predicted), "step_ms_measured": one.step_ms,
+                       "error": predicted.step_ms / one.step_ms - 1}
 
     def of_ddp(self, base):
         """(the scenario of ddp at the base's batch, the identity of its records)."""
-        scenario = self.scenario(base, base)._replace(gradient_factor=self.ddp.gradient_factor)
-        return scenario, {**base.identity, "strategy": "ddp", "bucket_cap_mb": scenario.bucket_cap_mb}
+        scenario = self.scenario(base, base)._replace(gradient_factor=gradient_factor(self.ddp))
+        return scenario, {**identity_of(base), "strategy": "ddp", "bucket_cap_mb": scenario.bucket_cap_mb}
 
     def more_ranks(self, base):
         if self.ddp is None:
@@ -164,7 +147,7 @@ class Fitted:
         for times in TIMES_RANKS:
             more = scenario._replace(world_size=scenario.world_size * times)
             yield {"kind": "prediction", **identity, "world_size": more.world_size,
-                   **fields_of(predict(self.inputs(base), self.ddp.described, more))}
+                   **fields_of(predict(self.inputs(base), described(self.ddp), more))}
 
     def advice(self, base):
         """The changes that would make ddp faster, the best first."""
@@ -173,8 +156,8 @@ class Fitted:
         scenario, identity = self.of_ddp(base)
         memory = min(numbers_of(self.run.header, "device_memory_bytes"), default=0)
         peak = max(numbers_of(base.steps[0], "peak_memory_bytes"), default=0)
-        largest = int(base.batch * min(memory / peak, 1e3)) if peak else 0
-        inputs, strategy = self.inputs(base), self.ddp.described
+        largest = int(batch_of(base) * min(memory / peak, 1e3)) if peak else 0
+        inputs, strategy = self.inputs(base), described(self.ddp)
         rate = predict(inputs, strategy, scenario).images_per_s
         gains = []
         for change, changed in usual_changes(inputs, strategy, scenario, largest):
@@ -187,21 +170,21 @@ class Fitted:
         """The fastest of the strategies that were measured on the most ranks, by batch, and by bandwidth from a
         slow network's to the measured. `none` would always win."""
         first = self.bases[0]
-        known = {timed.strategy: timed.described for timed in self.group
-                 if timed.ranks == first.ranks and timed.strategy != "none" and self.is_alike(timed)}
+        known = {plain(one.strategy): described(one) for one in self.group if one.strategy != "none" and
+                 one.conditions.world_size == first.conditions.world_size and self.is_alike(one)}
         measured = self.fits["ring"][0].bytes_per_s
         bandwidths = [gbs * GIGA for gbs in SLOW_NETWORKS if gbs * GIGA < 0.7 * measured]
         for base in self.bases if known else ():
             for bandwidth in [*bandwidths, *([measured] if math.isfinite(measured) else [])]:
                 scenario = self.scenario(first, first)
-                scenario = scenario._replace(batch=base.batch, gradient_factor=scenario.weight_factor)
+                scenario = scenario._replace(batch=batch_of(base), gradient_factor=scenario.weight_factor)
                 if bandwidth != measured:  # where the star keeps its own
                     scenario = scenario._replace(ring=Link(scenario.ring.latency_s, bandwidth),
                                                  star=Link(scenario.star.latency_s, bandwidth))
                 rates = sorted(((predict(self.inputs(first), strategy, scenario).images_per_s, name)
                                 for name, strategy in known.items()), key=lambda one: -one[0])
                 second = rates[1] if len(rates) > 1 else (rates[0][0], "")
-                yield {"kind": "winner", **base.identity, "strategy": rates[0][1],
+                yield {"kind": "winner", **identity_of(base), "strategy": rates[0][1],
                        "bandwidth_gbs": bandwidth / GIGA, "second": second[1],
                        "margin": rates[0][0] / second[0] - 1}
 

@@ -1,8 +1,6 @@
 """Tables of the step model (what_if.py): its links, its error, what it predicts and advises, which strategy wins
 where."""
 
-from typing import NamedTuple
-
 from . import words
 from .intervals import distinct
 from .records import number, numbers
@@ -108,12 +106,6 @@ def advice(model, suffix):
         Column("extrapolated", lambda one: "yes" if one[3] else None)], shown)
 
 
-class Winner(NamedTuple):
-    strategy: str
-    margin: float  # by how much it is faster than the second
-    text: str  # what is known of the margin
-
-
 class WinnerMap:
     """The fastest strategy of each batch and bandwidth: as measured where these runs measured several
     strategies at the links' own bandwidth, else as predicted."""
@@ -122,7 +114,7 @@ class WinnerMap:
         rings = [link for link in model.links if link.get("path") == "ring"]
         self.ring_gbs = sorted(set(numbers(rings, "bandwidth_gbs")))
         self.error = model.error(summary)
-        self.cells = {}  # {(batch, GB/s): Winner}, of several runs the last
+        self.cells = {}  # {(batch, GB/s): (strategy, by how much it is faster than the second)}, of several runs the last
         predicted = {strategy for (_, strategy), _ in model.predictions + model.winners}
         left_out = {}
         for (conditions, strategy), record in model.winners:
@@ -132,8 +124,8 @@ class WinnerMap:
             # What several runs measured differs a little, and is one column.
             column = self.ring_gbs[-1] if gbs in self.ring_gbs else gbs
             order = ranked(dict(summary.groups).get(conditions, [])) if gbs in self.ring_gbs else []
-            self.cells[conditions.batch, column] = self.measured(order) if len(order) > 1 else Winner(
-                strategy, margin, self.predicted(margin))
+            self.cells[conditions.batch, column] = self.measured(order) if len(order) > 1 else (
+                strategy, self.predicted(margin))
             left_out.update({m.strategy: None for m in ranked(dict(summary.groups).get(conditions, []))
                              if m.strategy not in predicted})
         self.left_out = list(left_out)
@@ -143,9 +135,8 @@ class WinnerMap:
     @staticmethod
     def measured(order):
         first, second = (m.rate for m in order[:2])
-        margin = first.median / second.median - 1
-        return Winner(order[0].strategy, margin, "within noise" if distinct(first, second) is False else
-                      f"{100 * margin:+.1f} % measured")
+        return order[0].strategy, "within noise" if distinct(first, second) is False else \
+            f"{100 * (first.median / second.median - 1):+.1f} % measured"
 
     def predicted(self, margin):
         return "within model error" if self.error is not None and margin <= self.error else \
@@ -156,11 +147,6 @@ class WinnerMap:
             return f"{gbs:.3g} GB/s"
         ends = dict.fromkeys(f"{end:.3g}" for end in (self.ring_gbs[0], self.ring_gbs[-1]))
         return f"{' to '.join(ends)} GB/s (measured)"
-
-    def parts(self, batch, gbs):
-        """(strategy, by how much it is faster, as text); None where nothing is known."""
-        found = self.cells.get((batch, gbs))
-        return found and (found.strategy, found.text)
 
     def notes(self):
         said = ["%: by how much it is faster than the second; within model error: by less than the model's "
@@ -175,7 +161,7 @@ def winners(summary, model, suffix):
     grid = WinnerMap(summary, model)
 
     def cell(batch):
-        return lambda gbs: " ".join(grid.parts(batch, gbs) or ()) or None
+        return lambda gbs: " ".join(grid.cells.get((batch, gbs), ())) or None
     return Table("winners",
                  f"fastest strategy predicted by the step model, by link bandwidth{suffix}",
                  [Column("bandwidth", grid.bandwidth_name),

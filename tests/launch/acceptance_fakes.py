@@ -2,17 +2,15 @@
 
 import json
 import pathlib
-import sys
 import tempfile
 import unittest
 import unittest.mock
 
-TREE = pathlib.Path(__file__).resolve().parents[2]
-sys.path.insert(0, str(TREE / "launch"))
-from shakedown_launch.acceptance import stages  # noqa: E402
-from shakedown_launch.acceptance.campaign import campaign, progress  # noqa: E402
-from shakedown_launch.acceptance.judge import judge, program  # noqa: E402
-from shakedown_launch.acceptance.model import FAIL, INCONCLUSIVE, PASS, Facts, Node, Run, worst  # noqa: E402
+import tree  # noqa: F401 - what is imported below is in its folders
+from shakedown_launch.acceptance import stages
+from shakedown_launch.acceptance.campaign import campaign, progress
+from shakedown_launch.acceptance.judge import judge, program
+from shakedown_launch.acceptance.model import FAIL, INCONCLUSIVE, PASS, Facts, Node, Run, worst
 
 
 def run_of(stage, nodes, code=0, record="", **more):

@@ -15,14 +15,13 @@ import unittest
 import unittest.mock
 from types import SimpleNamespace
 
-TREE = pathlib.Path(__file__).resolve().parents[2]
-sys.path[:0] = [str(TREE / "launch"), str(TREE / "tests/launch")]
-import acceptance_samples as samples  # noqa: E402
-from shakedown_launch import (  # noqa: E402
+from tree import TREE
+import acceptance_samples as samples
+from shakedown_launch import (
     bench, command, compare_nodes, experiments, fashion_mnist, gpus, job, mpi, places, variants)
-from shakedown_launch.acceptance import main, options, stages  # noqa: E402
-from shakedown_launch.acceptance.campaign import campaign, fleet  # noqa: E402
-from shakedown_launch.acceptance.model import FAIL, WARN, Finding  # noqa: E402
+from shakedown_launch.acceptance import main, options, stages
+from shakedown_launch.acceptance.campaign import campaign, fleet
+from shakedown_launch.acceptance.model import FAIL, WARN, Finding
 
 
 def names(chosen):
@@ -99,12 +98,15 @@ class Stages(unittest.TestCase):
 
 
 class Options(unittest.TestCase):
-    def test_tiers(self):
-        for words, tier in [([], "default"), (["--quick"], "quick"), (["--full"], "full"),
-                            (["--prolog"], "prolog"), (["--passive"], "passive")]:
-            self.assertEqual(options.request(words)[0].settings.tier, tier)
-        self.assertEqual(options.request(["--full", "--soak-minutes", "0.5"])[0]
-                         .settings.soak_minutes, 0.5)
+    def test_what_is_requested(self):
+        for words, tier, minutes, accepted in [
+                ([], "default", 15, ()), (["--quick", "--accept", "governor"], "quick", 15, ("governor",)),
+                (["--full", "--soak-minutes", "0.5"], "full", 0.5, ()), (["--prolog"], "prolog", 15, ()),
+                (["--passive", "--accept=nics, link/copy_engine/one_way"], "passive", 15,
+                 ("nics", "link/copy_engine/one_way"))]:
+            request, _ = options.request(words)
+            self.assertEqual((request.settings.tier, request.settings.soak_minutes, request.accept),
+                             (tier, minutes, accepted))
 
     def test_a_help_that_lists_exit_codes_lists_all_of_them(self):
         for each in (mpi, variants, compare_nodes, options):
@@ -116,12 +118,6 @@ class Options(unittest.TestCase):
         for each in (mpi, variants, compare_nodes, options, bench, experiments, fashion_mnist):
             _, *lines = command.help_text(each.COMMAND).splitlines()
             self.assertTrue(len(lines) <= 48 and max(map(len, lines)) <= 80, each.__name__)
-
-    def test_accepted_checks(self):
-        for words, checks in [([], ()), (["--accept", "governor"], ("governor",)),
-                              (["--accept=nics, link/copy_engine/one_way"],
-                               ("nics", "link/copy_engine/one_way"))]:
-            self.assertEqual(options.request(words)[0].accept, checks)
 
     def test_refused(self):
         folder = tempfile.mkdtemp()
@@ -138,6 +134,8 @@ class Options(unittest.TestCase):
                 (["--history", f"{folder}/none/h"], f"--history {folder}/none/h: its folder"),
                 (["--accept", "a b"], "--accept a b: name checks"), (["--accept", "a,,b"], "--accept a,,b"),
                 (["--history", "/tmp"], "--history /tmp is a folder"),
+                *(([option, "/dev/null"], f"{option} /dev/null is not a regular file")
+                  for option in ("--record-reference", "--history")),
                 (["--record-reference", "/tmp"], "--record-reference /tmp is a folder"),
                 (["--passive", "-n", "2", "--reference", "x"], "leave out --reference and -n"),
                 (["--inject-fault", "slow"], "--inject-fault slow: must be"),
@@ -145,18 +143,6 @@ class Options(unittest.TestCase):
                 (["--inject-fault", "product:1:5%"], "--inject-fault product:1:5%: must be")]:
             with self.assertRaisesRegex(places.UsageError, re.escape(named)):
                 options.request(words)
-
-    def test_a_user_who_may_not_write_everywhere(self):
-        with unittest.mock.patch("os.access", return_value=False):
-            options.request(["--passive"])  # the parent of the current folder is of no concern
-            with tempfile.TemporaryDirectory() as folder, \
-                    self.assertRaisesRegex(places.UsageError, "--output .* cannot be written"):
-                options.output_folder(options.request(["--output", folder])[0], {})
-
-    def test_a_device_is_no_file_to_be_replaced(self):
-        for option in ("--record-reference", "--history"):
-            with self.assertRaisesRegex(places.UsageError, f"{option} /dev/null is not a regular file"):
-                options.request([option, "/dev/null"])
 
     def test_a_daemon_without_standard_output(self):
         command = [sys.executable, TREE / "launch/acceptance", "--quik"]
@@ -214,6 +200,10 @@ class Options(unittest.TestCase):
             options.output_folder(options.request(["--output", file.name])[0], {})
         for tier in ("--prolog", "--passive"):
             self.assertIsNone(options.output_folder(options.request([tier])[0], {}))
+        with unittest.mock.patch("os.access", return_value=False), tempfile.TemporaryDirectory() as folder:
+            options.request(["--passive"])  # the parent of the current folder is of no concern
+            with self.assertRaisesRegex(places.UsageError, "--output .* cannot be written"):
+                options.output_folder(options.request(["--output", folder])[0], {})
 
 
 class Hosts(unittest.TestCase):
@@ -237,58 +227,56 @@ class Main(unittest.TestCase):
     def setUp(self):
         for number in job.PASSED_ON_SIGNALS:  # an acceptance ends at them, which tests that follow do not expect
             self.addCleanup(signal.signal, number, signal.getsignal(number))
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.output = f"{folder.name}/out"
+        self.patch(main.mpi, "check_open_mpi")
+
+    def patch(self, *what, **how):
+        patch = unittest.mock.patch.object(*what, **how)
+        self.addCleanup(patch.stop)
+        return patch.start()
+
+    def quick(self):
+        return main.main(["--quick", "--output", self.output])
 
     def test_a_disk_that_is_full_loses_no_report(self):
-        full = OSError(errno.ENOSPC, "No space left on device", "train/n1.log")
+        self.patch(main, "check_programs")
+        self.patch(campaign.Campaign, "run", side_effect=OSError(errno.ENOSPC, "No space left on device", "train/n1.log"))
         out = io.StringIO()
-        with tempfile.TemporaryDirectory() as folder, contextlib.redirect_stdout(out), \
-                unittest.mock.patch.object(campaign.Campaign, "run", side_effect=full), \
-                unittest.mock.patch.object(main.mpi, "check_open_mpi"), \
-                unittest.mock.patch.object(main, "check_programs"):
-            code = main.main(["--quick", "--output", folder])
-            self.assertTrue(os.path.exists(f"{folder}/acceptance.jsonl"))
-        self.assertEqual(code, 3)
+        with contextlib.redirect_stdout(out):
+            self.assertEqual(self.quick(), 3)
+        self.assertTrue(os.path.exists(f"{self.output}/acceptance.jsonl"))
         self.assertIn("train/n1.log: No space left on device", out.getvalue())
-
-    def test_a_full_disk_without_a_file_s_name_is_the_output_s(self):
-        """Python has none where writing fails."""
-        full = OSError(errno.ENOSPC, "No space left on device")
-        with tempfile.TemporaryDirectory() as folder, \
-                unittest.mock.patch.object(main, "accept", side_effect=full), \
-                unittest.mock.patch.object(main.mpi, "check_open_mpi"), \
-                unittest.mock.patch.object(main, "check_programs"):
-            with self.assertRaises(OSError) as raised:
-                main.main(["--quick", "--output", folder])
-            self.assertEqual(raised.exception.filename, f"--output {folder}")
+        # Python has no file's name where writing fails: it is the output's.
+        self.patch(main, "accept", side_effect=OSError(errno.ENOSPC, "No space left on device"))
+        self.output += "2"
+        with self.assertRaises(OSError) as raised:
+            self.quick()
+        self.assertEqual(raised.exception.filename, f"--output {self.output}")
 
     def test_every_program_is_there_before_the_first_runs(self):
         there = places.find_program
-        with unittest.mock.patch.object(main.mpi, "check_open_mpi"), \
-                unittest.mock.patch.object(places, "find_program") as find, \
-                tempfile.TemporaryDirectory() as folder:
-            find.side_effect = lambda word, environ: there(
-                "no-such-program" if word == "soak" else "sh", environ)
-            with self.assertRaisesRegex(places.UsageError, "no-such-program: not found"):
-                main.main(["--quick", "--output", f"{folder}/out"])
-            self.assertFalse(os.path.exists(f"{folder}/out"))
+        self.patch(places, "find_program", side_effect=lambda word, environ: there(
+            "no-such-program" if word == "soak" else "sh", environ))
+        with self.assertRaisesRegex(places.UsageError, "no-such-program: not found"):
+            self.quick()
+        self.assertFalse(os.path.exists(self.output))
 
     def test_a_hook_on_a_driver_that_hangs(self):
         """nvidia-smi is called once at most, and the time that is left is enough for node_check."""
+        made = []
+        self.patch(campaign.Campaign, "run", autospec=True, side_effect=made.append)
+        self.patch(gpus, "by_minor", return_value={0: ""})
+        self.patch(main, "check_programs")
         for tier, calls, most, least in [("--prolog", 1, 20, 6), ("--passive", 0, 5, 4)]:
-            made, start = [], time.monotonic()
-            with unittest.mock.patch.object(campaign.Campaign, "run", autospec=True,
-                                               side_effect=lambda self: made.append(self)), \
-                    unittest.mock.patch.object(gpus, "asked", return_value=None) as smi, \
-                    unittest.mock.patch.object(gpus, "by_minor", return_value={0: ""}), \
-                    unittest.mock.patch.object(main.mpi, "check_open_mpi"), \
-                    unittest.mock.patch.object(main, "check_programs"), \
-                    unittest.mock.patch.dict(os.environ, SLURM_JOB_ID="1", SLURM_JOB_GPUS="0",
-                                             BACKENDS="gpu"), \
+            start, smi = time.monotonic(), self.patch(gpus, "asked", return_value=None)
+            with unittest.mock.patch.dict(os.environ, SLURM_JOB_ID="1", SLURM_JOB_GPUS="0", BACKENDS="gpu"), \
                     contextlib.redirect_stdout(io.StringIO()):
                 main.main([tier])
-                made[0]._visible({"BACKENDS": "gpu"})
+                made[-1]._visible({"BACKENDS": "gpu"})
             self.assertEqual(smi.call_count, calls)
-            fleet_ = made[0].fleet
+            fleet_ = made[-1].fleet
             self.assertLess(fleet_._deadline - start + fleet_._grace, most)
             listing = sum(call.args[1] for call in smi.call_args_list)
             self.assertGreater(fleet_._deadline - start - listing, least)

@@ -3,20 +3,19 @@
 import dataclasses
 import os
 import pathlib
-import sys
 import tempfile
+import time
 import unittest
 import unittest.mock
 
-TREE = pathlib.Path(__file__).resolve().parents[2]
-sys.path[:0] = [str(TREE / each) for each in ("launch", "tests/programs", "tests/simulation", "tests/launch")]
-from acceptance_fakes import FakeFleet, FakeJudge, concluded, conduct  # noqa: E402
-from shakedown_launch import gpus, job, places, slurm  # noqa: E402
-from shakedown_launch.acceptance import stages  # noqa: E402
-from shakedown_launch.acceptance.campaign import campaign, fleet, progress  # noqa: E402
-from shakedown_launch.acceptance.evidence import inventory  # noqa: E402
-from shakedown_launch.acceptance.ladder import isolation  # noqa: E402
-from shakedown_launch.acceptance.model import (  # noqa: E402
+import tree  # noqa: F401 - what is imported below is in its folders
+from acceptance_fakes import FakeFleet, FakeJudge, concluded, conduct
+from shakedown_launch import gpus, job, places, slurm
+from shakedown_launch.acceptance import stages
+from shakedown_launch.acceptance.campaign import campaign, fleet, progress
+from shakedown_launch.acceptance.evidence import inventory
+from shakedown_launch.acceptance.ladder import isolation
+from shakedown_launch.acceptance.model import (
     FAIL, HARDWARE, INCONCLUSIVE, INFRASTRUCTURE, PASS, SOFTWARE, Finding, Gpu)
 
 
@@ -30,23 +29,18 @@ def names_of(made):
 
 class Campaign(unittest.TestCase):
     def test_every_node_alone_then_together(self):
-        made = FakeFleet(["a", "b"])
-        one = conduct(made, stages.DEFAULT)
-        alone = [task for task in made.tasks if len(task.nodes) == 1]
+        one = conduct(FakeFleet(["a", "b"]), stages.DEFAULT)
+        alone = [task for task in one.fleet.tasks if len(task.nodes) == 1]
         for name in ("a", "b"):
             self.assertEqual([task.stage for task in alone if task.nodes == (name,)],
                              names(stages.chosen(one.settings, stages.NODE)))
-        self.assertEqual([task.stage for task in made.tasks if len(task.nodes) == 2],
+        self.assertEqual([task.stage for task in one.fleet.tasks if len(task.nodes) == 2],
                          ["nodes", "all_reduce", "node_links"])
         self.assertEqual(one.settings.backend, stages.CPU)
         self.assertEqual(one.isolations[stages.LADDER].good, ("a", "b"))
-        self.assertEqual(one.expected()["a"], list(dict.fromkeys(task.stage for task in made.tasks)))
-
-    def test_nodes_with_one_rank_each_are_also_tested_together(self):
-        made = FakeFleet(["a", "b"])
-        one = conduct(made, stages.DEFAULT, ranks=1)
-        self.assertEqual([task.stage for task in made.tasks if len(task.nodes) == 2],
-                         ["nodes", "all_reduce"])
+        self.assertEqual(one.expected()["a"], list(dict.fromkeys(task.stage for task in one.fleet.tasks)))
+        one = conduct(FakeFleet(["a", "b"]), stages.DEFAULT, ranks=1)  # which need no two on a node
+        self.assertEqual([task.stage for task in one.fleet.tasks if len(task.nodes) == 2], ["nodes", "all_reduce"])
         self.assertNotIn("links", one.expected()["a"])
 
     def test_expected_gpus_reach_every_node_check(self):
@@ -74,10 +68,9 @@ class Campaign(unittest.TestCase):
             self.assertNotIn(has_not, kinds)
 
     def test_a_rank_per_gpu(self):
-        made = FakeFleet(["a", "b"])
-        one = conduct(made, judge=FakeJudge(gpus=8))
+        one = conduct(FakeFleet(["a", "b"]), judge=FakeJudge(gpus=8))
         self.assertEqual(one.settings.backend, stages.GPU)
-        for task in made.tasks:
+        for task in one.fleet.tasks:
             per_node = 1 if task.stage == stages.INVENTORY else 8
             self.assertEqual(task.ranks, per_node * len(task.nodes), task.stage)
         self.assertEqual((one.ranks, one.facts().rates), ({"a": 8, "b": 8}, [
@@ -86,34 +79,31 @@ class Campaign(unittest.TestCase):
     def test_backend_gpu_without_a_gpu_is_inconclusive_and_says_so(self):
         """However many ranks are requested; not called as what node_check does not know."""
         for ranks in (None, 2):
-            made = FakeFleet(["a"])
-            one = conduct(made, backend=stages.GPU, ranks=ranks)
+            one = conduct(FakeFleet(["a"]), backend=stages.GPU, ranks=ranks)
             found, = one.findings
             self.assertEqual((found.outcome, found.check, found.cause), (
                 INCONCLUSIVE, "gpu-unusable", "no GPU can be used, though --backend gpu requests GPUs"))
-            self.assertEqual((names_of(made), one.left_out), ([stages.INVENTORY], {"a": found.cause}))
+            self.assertEqual((names_of(one.fleet), one.left_out), ([stages.INVENTORY], {"a": found.cause}))
 
     def test_too_few_gpus_make_no_communicator(self):
         """CRE#82: a node with fewer GPUs was grouped anyway, and the job hung. aicr#1858: 7 of 8, and no cause."""
         missing = Finding(stages.INVENTORY, FAIL, ("b",), "7 GPUs, 8 expected", check="gpu-count")
-        made = FakeFleet("abc", codes=lambda task: int(task.nodes == ("b",)))
-        one = conduct(made, judge=FakeJudge(8, {(stages.INVENTORY, ("b",)): [missing]}),
-                      expect_gpus=8)
-        self.assertEqual([task.stage for task in made.tasks if "b" in task.nodes],
+        one = conduct(FakeFleet("abc", codes=lambda task: int(task.nodes == ("b",))),
+                      judge=FakeJudge(8, {(stages.INVENTORY, ("b",)): [missing]}), expect_gpus=8)
+        self.assertEqual([task.stage for task in one.fleet.tasks if "b" in task.nodes],
                          [stages.INVENTORY])
-        self.assertIn("--expect-gpus", made.tasks[0].words)
+        self.assertIn("--expect-gpus", one.fleet.tasks[0].words)
         self.assertEqual(one.left_out, {"b": "7 GPUs, 8 expected"})
         self.assertIn("soak", one.expected()["b"])
-        self.assertIn(("a", "c"), {task.nodes for task in made.tasks})
+        self.assertIn(("a", "c"), {task.nodes for task in one.fleet.tasks})
 
     def test_what_is_meant_for_gpus_is_not_accepted_on_the_cpu(self):
         for environ, has, why in [
                 ({"CUDA_VISIBLE_DEVICES": "3"}, 0, "CUDA_VISIBLE_DEVICES=3 requests GPUs"),
                 ({"SLURM_GPUS_PER_NODE": "h100:8"}, 0, "SLURM_GPUS_PER_NODE=h100:8 requests GPUs"),
                 ({}, 8, "the node has 8"), ({"CUDA_VISIBLE_DEVICES": ""}, 8, "the node has 8")]:
-            made = FakeFleet("a")
-            one = conduct(made, judge=FakeJudge(has), environ=environ)
-            self.assertEqual([task.stage for task in made.tasks], [stages.INVENTORY])
+            one = conduct(FakeFleet("a"), judge=FakeJudge(has), environ=environ)
+            self.assertEqual([task.stage for task in one.fleet.tasks], [stages.INVENTORY])
             self.assertEqual([(each.outcome, each.nodes) for each in one.findings],
                              [(INCONCLUSIVE, ("a",))])
             self.assertIn(why, one.left_out["a"])
@@ -126,32 +116,23 @@ class Campaign(unittest.TestCase):
             self.assertEqual((one.findings, one.left_out), ([], {}))
 
     def test_a_prolog(self):
-        """A GPU of the job that is not there is a FAIL; a job without GPUs has its node read."""
-        made = FakeFleet("a")
-        job_ = {"7": None, "1": "GPU-a-1"}
-        one = conduct(made, stages.PROLOG, stages.GPU, FakeJudge(7), job_gpus=job_)
-        self.assertEqual([(each.outcome, each.subject) for each in one.findings], [(FAIL, "GPU 7")])
-        self.assertEqual([task.stage for task in made.tasks], [stages.INVENTORY])
-        self.assertIn("not found", one.left_out["a"])
-        for backend, more in [("auto", []), (stages.CPU, ["compute", "collectives"])]:
-            made = FakeFleet("a")
-            one = conduct(made, stages.PROLOG, backend)
-            self.assertEqual([task.stage for task in made.tasks], [stages.INVENTORY, *more])
-            self.assertEqual(one.expected()["a"], [stages.INVENTORY, *more])
-
-    def test_a_gpu_of_a_prolog_that_is_not_known_is_not_tested(self):
-        """Nor another in its place; on a node where no GPU answers the inventory says why."""
+        """A GPU of the job that is not there is a FAIL, one that is not known is not tested, nor another in its place;
+        on a node where no GPU answers the inventory says why. A job without GPUs has its node read."""
         for gpus_, job_, said in [
-                (2, {"0": "GPU-a-0"}, []), (2, {"0": "", "1": "GPU-a-1"}, [INCONCLUSIVE]), (2, {"0": "GPU-x"}, [FAIL]),
-                (0, {"0": "GPU-x"}, []), (0, {"0": ""}, [INCONCLUSIVE]), (0, {"0": None}, []), (2, {}, [])]:
+                (7, {"7": None, "1": "GPU-a-1"}, [(FAIL, "GPU 7")]), (2, {"0": "GPU-a-0"}, []),
+                (2, {"0": "", "1": "GPU-a-1"}, [(INCONCLUSIVE, "node a")]), (2, {"0": "GPU-x"}, [(FAIL, "GPU 0")]),
+                (0, {"0": "GPU-x"}, []), (0, {"0": ""}, [(INCONCLUSIVE, "node a")]), (0, {"0": None}, []), (2, {}, [])]:
             for backend in (stages.GPU, "auto"):
-                made = FakeFleet("a")
-                one = conduct(made, stages.PROLOG, backend, FakeJudge(gpus_), job_gpus=job_)
-                self.assertEqual([each.outcome for each in one.findings if each.check != "gpu-unusable"], said)
-                self.assertEqual("a" in one.left_out, bool(said) or any(
-                    each.check == "gpu-unusable" for each in one.findings) or not gpus_ and backend == stages.GPU)
+                one = conduct(FakeFleet("a"), stages.PROLOG, backend, FakeJudge(gpus_), job_gpus=job_)
+                unusable = any(each.check == "gpu-unusable" for each in one.findings)
+                self.assertEqual([(each.outcome, each.subject) for each in one.findings if each.check != "gpu-unusable"],
+                                 said)
+                self.assertEqual("a" in one.left_out, bool(said) or unusable or not gpus_ and backend == stages.GPU)
                 if said:
-                    self.assertEqual(names_of(made), [stages.INVENTORY])
+                    self.assertEqual(names_of(one.fleet), [stages.INVENTORY])
+        for backend, more in [("auto", []), (stages.CPU, ["compute", "collectives"])]:
+            one = conduct(FakeFleet("a"), stages.PROLOG, backend)
+            self.assertEqual((names_of(one.fleet), one.expected()["a"]), ([stages.INVENTORY, *more],) * 2)
 
     def test_a_gpu_that_cuda_refuses_twice_fails(self):
         """Where NVML lists it, and nothing was measured at once."""
@@ -167,9 +148,8 @@ class Campaign(unittest.TestCase):
     def test_a_node_that_is_lost_holds_nobody_up(self):
         def dies(task):
             return {"b"} & set(task.nodes) if task.stage in ("train", "nodes") else ()
-        made = FakeFleet("abc", codes=lambda task: 3 if dies(task) else 0, lost=dies)
-        one = conduct(made)
-        last = [task.stage for task in made.tasks if "b" in task.nodes][-1]
+        one = conduct(FakeFleet("abc", codes=lambda task: 3 if dies(task) else 0, lost=dies))
+        last = [task.stage for task in one.fleet.tasks if "b" in task.nodes][-1]
         self.assertEqual(last, "train")
         self.assertIn("lost in train", one.left_out["b"])
         self.assertEqual(one.isolations[stages.LADDER].good, ("a", "c"))
@@ -187,29 +167,27 @@ class Campaign(unittest.TestCase):
             def run(self, tasks, tick):
                 return [dataclasses.replace(run, code=3, seconds=1e4) if run.stage == "compute"
                         and run.nodes == ("b",) else run for run in super().run(tasks, tick)]
-        made = Hangs("ab")
-        one = conduct(made)
+        one = conduct(Hangs("ab"))
         self.assertIn("b", one.left_out)
         self.assertEqual(one.left_out["a"], "no other node was left")
 
     def test_the_ladder_traces_a_failure(self):
         def codes(task):
             return int(task.stage == stages.LADDER and "n5" in task.nodes)
-        made = FakeFleet([f"n{i}" for i in range(9)], codes)
-        one = conduct(made)
+        one = conduct(FakeFleet([f"n{i}" for i in range(9)], codes))
         self.assertEqual([each.node for each in one.isolations[stages.LADDER].faulty], ["n5"])
-        rounds = {task.round for task in made.tasks if task.stage == stages.LADDER}
+        rounds = {task.round for task in one.fleet.tasks if task.stage == stages.LADDER}
         self.assertEqual(rounds, set(range(one.isolations[stages.LADDER].rounds)))
 
     def test_a_group_without_a_result_is_traced(self):
         def codes(task):
             return 3 if task.stage == "nodes" and "n2" in task.nodes else 0
-        made = FakeFleet([f"n{i}" for i in range(6)], codes)
-        one = conduct(made, stages.DEFAULT)
+        one = conduct(FakeFleet([f"n{i}" for i in range(6)], codes), stages.DEFAULT)
         self.assertEqual([each.node for each in one.isolations["nodes"].dead], ["n2"])
-        found = concluded(made.nodes, one.runs, isolation.findings(one.isolations["nodes"], "nodes"), one.isolations)
+        found = concluded(one.fleet.nodes, one.runs, isolation.findings(one.isolations["nodes"], "nodes"),
+                          one.isolations)
         self.assertEqual([each.node.name for each in found if each.outcome != PASS], ["n2"])
-        files = [fleet.place_of(task) for task in made.tasks]
+        files = [fleet.place_of(task) for task in one.fleet.tasks]
         self.assertEqual(len(files), len(set(files)))
 
     def test_a_link_is_no_nodes_fault(self):
@@ -354,21 +332,18 @@ AT_ONCE = 64  # whatever this machine has
 
 
 class FakeJob:
-    """Ends at the given time of the fake clock; `dies`: as mpirun would report it."""
+    """Ends at the given time of the fake clock, and at its limit."""
 
-    def __init__(self, clock, ends, code):
-        self.clock, self.ends, self.code, self.result, self.stopped = clock, ends, code, None, False
+    def __init__(self, clock, ends, code, limit):
+        self.clock, self.ends, self.code, self.limit, self.result = clock, ends, code, limit, None
 
     def start(self):
         self.started = self.clock.now
 
-    def stop(self):
-        self.stopped = True
-        self.result = job.Result(5, -15, True, False, [], [], ["stopped"])
-
     def advance(self):
-        if self.result is None and self.clock.now >= self.started + self.ends:
-            self.result = job.Result(self.code, self.code, False, False, [], [], [])
+        late = self.clock.now > self.started + self.limit
+        if self.result is None and (late or self.clock.now >= self.started + self.ends):
+            self.result = job.Result(3 if late else self.code, 0, late, False, [], [], [], late)
 
 
 class Clock:
@@ -390,9 +365,9 @@ class Fleet(unittest.TestCase):
     def run_tasks(self, count, ends=lambda i: 2, code=lambda i: 0, limit=10, before=None, **more):
         clock = Clock()
 
-        def make(what, *_, **__):
+        def make(what, *_, limit, **__):
             number = len(clock.jobs)
-            clock.jobs.append(FakeJob(clock, ends(number), code(number)))
+            clock.jobs.append(FakeJob(clock, ends(number), code(number), limit))
             return clock.jobs[-1]
         hosts = [f"n{i}" for i in range(count)]
         with tempfile.TemporaryDirectory() as folder, \
@@ -413,8 +388,7 @@ class Fleet(unittest.TestCase):
     def test_one_that_hangs_ends_alone(self):
         runs, clock = self.run_tasks(3, ends=lambda i: 1000 if i == 1 else 4)
         self.assertEqual([run.code for run in runs], [0, 3, 0])
-        self.assertEqual([each.stopped for each in clock.jobs], [False, True, False])
-        self.assertIn("did not end within 10 s", runs[1].note)
+        self.assertEqual([each.result.late for each in clock.jobs], [False, True, False])
         self.assertLess(clock.now, 20)
 
     def test_after_a_signal_nothing_is_started(self):
@@ -436,11 +410,11 @@ class Fleet(unittest.TestCase):
         with tempfile.TemporaryDirectory() as folder:
             log = pathlib.Path(folder, "soak.log")
             log.write_text(f"cpu\nerror: rank 1 on n1: an earlier one\nerror: {error}\nno error: rank\n")
-            for code, dead, note in [(3, [], f"said; {error}"), (1, [], "said"), (3, [(1, "n1", "x")], "said")]:
-                result = job.Result(code, code, False, False, dead, [], ["said"])
+            for code, dead, late, note in [(3, [], False, f"said; {error}"), (1, [], False, "said"),
+                                           (3, [(1, "n1", "x")], False, "said"), (3, [], True, "said")]:
+                result = job.Result(code, code, late, False, dead, [], ["said"], late)
                 task = fleet.Task("soak", ("n1",), 2, (), 10)
-                running = fleet.Running(task, unittest.mock.Mock(result=result), 10)
-                self.assertEqual(running.run(str(log)).note, note)
+                self.assertEqual(fleet.run_of(task, result, time.gmtime(0), str(log)).note, note)
             self.assertEqual(fleet.last_error(f"{folder}/none"), [])
 
     def test_files_of_a_job(self):

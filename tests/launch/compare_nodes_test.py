@@ -4,12 +4,11 @@ import contextlib
 import io
 import json
 import pathlib
-import sys
 import tempfile
 import unittest
 
-sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "launch"))
-from shakedown_launch import command, compare_nodes  # noqa: E402
+import tree  # noqa: F401 - what is imported below is in its folders
+from shakedown_launch import command, compare_nodes
 
 
 class Table(unittest.TestCase):

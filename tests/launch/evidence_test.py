@@ -2,17 +2,15 @@
 
 import json
 import pathlib
-import sys
 import tempfile
 import unittest
 
-TREE = pathlib.Path(__file__).resolve().parents[2]
-sys.path[:0] = [str(TREE / each) for each in ("launch", "tests/programs", "tests/simulation", "tests/launch")]
-from acceptance_fakes import FakeFleet, FakeJudge, conduct, run_of as fake_run  # noqa: E402
-from shakedown_launch import records  # noqa: E402
-from shakedown_launch.acceptance import stages  # noqa: E402
-from shakedown_launch.acceptance.evidence import findings, inventory  # noqa: E402
-from shakedown_launch.acceptance.model import (  # noqa: E402
+import tree  # noqa: F401 - what is imported below is in its folders
+from acceptance_fakes import FakeFleet, FakeJudge, conduct, run_of as fake_run
+from shakedown_launch import records
+from shakedown_launch.acceptance import stages
+from shakedown_launch.acceptance.evidence import findings, inventory
+from shakedown_launch.acceptance.model import (
     CONFIG, FAIL, INCONCLUSIVE, INFRASTRUCTURE, PASS, UNKNOWN, WARN, Run)
 
 HOSTS, GPUS = ["n1", "n1", "n2", "n2"], ["GPU-a", "GPU-b", "GPU-c", "GPU-d"]
@@ -82,39 +80,34 @@ class HowItEnded(Case):
             self.assertEqual([(each.outcome, each.cause) for each in found],
                              [(INCONCLUSIVE, said)])
 
-    def test_no_line_at_all(self):
-        self.one(findings.findings(run_of(), []), INCONCLUSIVE, self.BOTH, "not-finished")
+    def test_ends_that_only_one_finding_explains(self):
+        hosts = run_of(3, ("n2",), lost=(("n2", "host n2 was lost"),))
+        for lines, run, outcome, check, class_, said in [
+                ([], run_of(), INCONCLUSIVE, "not-finished", "", "wrote no record"),
+                ([HEAD], run_of(3, note="did not end within 60 s and was stopped"), INCONCLUSIVE, "not-finished", "",
+                 "within 60 s"),
+                ([HEAD], hosts, INCONCLUSIVE, "node-lost", "INFRASTRUCTURE", "host n2 was lost"),
+                ([HEAD, OK, END, {**HEAD, "run_id": "s"}], run_of(), INCONCLUSIVE, "not-finished", "", "soak"),  # two jobs
+                ([ended(2)], run_of(2), INCONCLUSIVE, "exit-code", "CONFIG", "usage error"),  # before the run record
+                # autopilot#68: the wrapper reported a healthy node while the diagnosis that it ran had failed.
+                ([HEAD, OK, ended(1)], run_of(1), FAIL, "exit-code", "", "failed"),
+                ([HEAD, OK, ended(0)], run_of(1), FAIL, "exit-code", "", "failed"),
+                ([HEAD, OK, ended(1)], run_of(0), FAIL, "exit-code", "", "failed"),  # which the launcher has lost
+                ([HEAD, ended(1)], run_of(), FAIL, "exit-code", "", "failed"),
+                ([HEAD, END], run_of(4), INCONCLUSIVE, "exit-code", "SOFTWARE", "internal error"),
+                *(([HEAD, ended(code)], run_of(code), outcome, check, class_, f"exit code {code}")
+                  for code, outcome, check, class_ in [
+                      (1, FAIL, "exit-code", ""), (2, INCONCLUSIVE, "exit-code", "CONFIG"),
+                      (3, INCONCLUSIVE, "exit-code", ""), (4, INCONCLUSIVE, "exit-code", "SOFTWARE"),
+                      (5, INCONCLUSIVE, "missing", ""), (137, INCONCLUSIVE, "exit-code", "")])]:
+            found = self.one(findings.findings(run, lines), outcome, run.nodes, check, class_=class_)
+            self.assertIn(said, found.cause)
 
     def test_a_record_without_an_end_whatever_the_exit_code(self):
         for code in (0, 3, 137, -9):
             found = of(OK, run=run_of(code))
             self.assertIn("no end line", found[0].cause)
             self.assertTrue(all(each.outcome == INCONCLUSIVE for each in found))
-
-    def test_a_time_out_says_so(self):
-        found = of(run=run_of(3, note="did not end within 60 s and was stopped"))
-        self.assertIn("within 60 s", self.one(found, INCONCLUSIVE, self.BOTH).cause)
-
-    def test_codes_that_nothing_explains(self):
-        for code, outcome, class_ in ((1, FAIL, ""), (2, INCONCLUSIVE, "CONFIG"),
-                                      (3, INCONCLUSIVE, ""), (4, INCONCLUSIVE, "SOFTWARE"),
-                                      (5, INCONCLUSIVE, ""), (137, INCONCLUSIVE, "")):
-            check = "missing" if code == 5 else "exit-code"  # what a signal has stopped has no class
-            self.one(of(ended(code), run=run_of(code)), outcome, self.BOTH, check, class_=class_)
-
-    def test_a_failed_program_whose_record_passes(self):
-        """autopilot#68: the wrapper reported a healthy node while the diagnosis that it ran had failed."""
-        self.one(of(OK, ended(1), run=run_of(1)), FAIL, self.BOTH, "exit-code")
-        self.one(of(OK, ended(0), run=run_of(1)), FAIL, self.BOTH, "exit-code")
-        self.one(of(OK, ended(1), run=run_of(0)), FAIL, self.BOTH, "exit-code")
-
-    def test_a_usage_error_before_the_run_record(self):
-        found = findings.findings(run_of(2), [ended(2)])
-        self.one(found, INCONCLUSIVE, self.BOTH, "exit-code", class_="CONFIG")
-
-    def test_the_record_s_code_counts_where_the_launcher_lost_it(self):
-        self.one(of(ended(1)), FAIL, self.BOTH, "exit-code")
-        self.one(of(END, run=run_of(4)), INCONCLUSIVE, self.BOTH, "exit-code")
 
     def test_a_dead_rank_is_named_and_the_other_node_has_no_result(self):
         found = of(run=run_of(1, dead=((2, "n2.site", "signal 9 (Killed)"),)))
@@ -146,15 +139,6 @@ class HowItEnded(Case):
                 self.assertEqual((rest.nodes, rest.check), (("n1",), "not-finished"))
         found = self.one(of(run=run_of(3, note=waits)), INCONCLUSIVE, self.BOTH, "not-finished")
         self.assertEqual((found.cause, found.action), (f"soak did not end in order: {waits}", "see the log"))
-
-    def test_a_lost_node(self):
-        found = of(run=run_of(3, nodes=("n2",), lost=(("n2", "host n2 was lost"),)))
-        self.one(found, INCONCLUSIVE, ("n2",), "node-lost")
-
-    def test_two_jobs_in_one_file_are_two(self):
-        second = {**HEAD, "run_id": "s"}
-        found = findings.findings(run_of(), [HEAD, OK, END, second])
-        self.one(found, INCONCLUSIVE, self.BOTH, "not-finished")
 
 
 class WhatItRecorded(Case):
@@ -300,9 +284,8 @@ class Machines(unittest.TestCase):
         class OneAnswers(FakeJudge):
             def records(self, run):
                 return [{"kind": "run", "hosts": ["n1"], "boot_ids": ["a"]}]
-        made = FakeFleet(["n1", "n2"])
-        one = conduct(made, judge=OneAnswers(), backend=stages.CPU)
-        self.assertEqual({task.stage for task in made.tasks}, {"inventory"})
+        one = conduct(FakeFleet(["n1", "n2"]), judge=OneAnswers(), backend=stages.CPU)
+        self.assertEqual({task.stage for task in one.fleet.tasks}, {"inventory"})
         self.assertEqual(set(one.left_out), {"n1", "n2"})
 
 

@@ -5,12 +5,11 @@ import io
 import json
 import os
 import pathlib
-import sys
 import tempfile
 import unittest
 
-sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "launch"))
-from shakedown_launch.headline import RECORD, Headline, record_of  # noqa: E402
+import tree  # noqa: F401 - what is imported below is in its folders
+from shakedown_launch.headline import RECORD, Headline, record_of
 
 HEAD = {"kind": "run", "program": "train", "started": "2026-11-21T16:14:04Z", "host": "n1", "hosts": ["n1"]}
 STEP = {"kind": "step", "strategy": "ddp", "images_per_s": 1000, "world_size": 2}

@@ -4,15 +4,15 @@ import datetime
 import os
 import shutil
 import subprocess
-import sys
 import time
 import unittest
-import pathlib
 
-sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
-from hook_fakes import HOOKS, PATH, HookCase  # noqa: E402
+import tree  # noqa: F401 - what is imported below is in its folders
+from hook_fakes import HOOKS, PATH, HookCase
 
 REASON = "shakedown:gpu-count: 7 GPUs, 8 expected"
+PASSES = "echo 'PASS job node_check: 1'"
+WAITS = "the check: an earlier one (pid 7) has not ended"
 
 
 class CommandLine(unittest.TestCase):
@@ -38,15 +38,39 @@ class HealthCheck(HookCase):
     def checks(self, times, code):
         return [self.call("health_check", code) for _ in range(times)]
 
-    def test_a_node_that_fails_twice_is_drained_until_it_passes_twice(self):
-        self.slurm_says("idle|none")
-        self.node_check_fails()
-        self.checks(2, 1)
-        self.assertEqual(self.scontrol_calls(), [f"state=drain reason={REASON}"])
-        self.slurm_says(f"drained|{REASON}")
-        self.replace("bin/node_check", "echo 'PASS job node_check: 1'")
-        self.checks(2, 0)
-        self.assertEqual(self.scontrol_calls()[1:], ["state=resume"])
+    def goes(self, *steps):
+        """What the last of these checks print. A step: what node_check does, what Slurm says of the node, how often."""
+        does = {"passes": (lambda: self.replace("bin/node_check", PASSES), 0), "fails": (self.node_check_fails, 1),
+                "hangs": (self.node_check_hangs, 3),
+                # in the kernel, where nothing ends it; and as the next one says, without findings
+                "sleeps": (lambda: self.replace("bin/node_check", "exec /bin/sleep 60"), 3),
+                "waits": (lambda: self.replace("bin/node_check", f"echo 'FAIL job node_check: {WAITS}'; exit 1"), 1)}
+        for what, state, times in steps:
+            self.slurm_says(state)
+            does[what][0]()
+            said = self.checks(times, does[what][1])
+        return said
+
+    def test_a_node_is_drained_and_resumed(self):
+        idle, ours, drain = "idle|none", f"drained|{REASON}", f"state=drain reason={REASON}"
+        hang = "state=drain reason=shakedown:management: the driver did not return in 3 checks in a row"
+        of_hang = "INCONCLUSIVE: node_check ended with 3: INCONCLUSIVE job node_check"
+        for settings, steps, calls, said in [
+                # That fails twice, until it passes twice; others have drained it since, by the same reason.
+                ("", [("fails", idle, 2), ("passes", ours, 2), ("passes", ours, 3)], [drain, "state=resume"], ""),
+                ("health_action=drain", [("fails", idle, 2), ("passes", ours, 3)], [drain],
+                 "would run: scontrol update nodename=n1 state=resume"),
+                ("", [("hangs", idle, 2), ("passes", idle, 1), ("hangs", idle, 2)], [], of_hang),
+                ("node_check_seconds=1", [("hangs", idle, 2), ("sleeps", idle, 1)], [hang], ""),
+                ("hangs_until_drained=0", [("hangs", idle, 5)], [], of_hang),
+                ("", [("hangs", idle, 1), ("waits", idle, 1)], [f"state=drain reason=shakedown:node_check: {WAITS}"], "")]:
+            self.settings(settings)
+            self.assertIn(said, "".join(self.goes(*steps)))
+            self.assertEqual(self.scontrol_calls(), calls, (settings, steps))
+            self.scontrol.unlink(missing_ok=True)
+            shutil.rmtree(self.state)
+        self.settings("hangs_until_drained=often")
+        self.assertIn("hangs_until_drained=often is not a number", self.call("health_check", 2))
 
     def test_an_answer_that_is_none_changes_nothing(self):
         """A node that the administrator drained keeps its reason, though Slurm's answer was lost: full /tmp."""
@@ -60,10 +84,10 @@ class HealthCheck(HookCase):
             self.assertEqual(self.scontrol_calls(), [], answer)
         self.slurm_says("idle|none")
         for found in ("", "exit 1", "echo FAIL; exit 1", "echo 'PASS job'", "echo Killed; exit 137",
-                      "head -c 99 /dev/urandom", "echo 'FAIL   ecc x'", "echo 'PASS job node_check:'; exit 1"):
+                      "printf 'a\\0b\\n\\0c'", "printf '\\377\\0\\n'", "echo 'FAIL   ecc x'", "echo 'PASS job node_check:'; exit 1"):
             self.replace("bin/node_check", found)
             for said in self.checks(2, 3):
-                self.assertIn("INCONCLUSIVE: node_check ended with", said)
+                self.assertRegex(said, "INCONCLUSIVE: node_check ended with (0|1|137):")
             self.assertEqual(self.scontrol_calls(), [], found)
 
     def test_of_many_nodes_that_fail_only_the_first_are_drained(self):
@@ -113,58 +137,10 @@ class HealthCheck(HookCase):
             reason = f"shakedown:ecc-volatile: {text} uncorrected ECC errors"
             self.assertEqual(self.scontrol_calls()[-1], f"state=drain reason={reason}")
             self.slurm_says(f"drained|{reason}")
-            self.replace("bin/node_check", "echo 'PASS job node_check: 1'")
+            self.replace("bin/node_check", PASSES)
             self.checks(3, 0)
             self.assertEqual(self.scontrol_calls()[-1] == "state=resume", times < 3)
         self.assertEqual(len(self.scontrol_calls()), 5)
-
-    def test_drain_alone_resumes_nothing(self):
-        self.settings("health_action=drain")
-        self.state.mkdir()
-        (self.state / "drained").write_text(f"{REASON}\n")
-        self.slurm_says(f"drained|{REASON}")
-        said = "".join(self.checks(3, 0))
-        self.assertIn("would run: scontrol update nodename=n1 state=resume", said)
-        self.assertEqual(self.scontrol_calls(), [])
-        self.slurm_says("idle|none")
-        self.node_check_fails()
-        self.checks(2, 1)
-        self.assertEqual(self.scontrol_calls(), [f"state=drain reason={REASON}"])
-
-    def test_a_driver_that_hangs_is_drained_in_the_end(self):
-        self.slurm_says("idle|none")
-        self.node_check_hangs()
-        for said in self.checks(2, 3):
-            self.assertIn("INCONCLUSIVE: node_check ended with 3: INCONCLUSIVE job node_check", said)
-        self.replace("bin/node_check", "echo 'PASS job node_check: 1'")
-        self.checks(1, 0)
-        self.node_check_hangs()
-        self.checks(2, 3)
-        self.assertEqual(self.scontrol_calls(), [])
-        self.replace("bin/node_check", "exec /bin/sleep 60")  # in the kernel, where nothing ends it
-        self.settings("node_check_seconds=1")
-        self.checks(1, 3)
-        self.assertEqual(self.scontrol_calls(), [
-            "state=drain reason=shakedown:management: the driver did not return in 3 checks in a row"])
-
-    def test_a_driver_that_hangs_stays_where_that_is_chosen(self):
-        self.slurm_says("idle|none")
-        self.settings("hangs_until_drained=0")
-        self.node_check_hangs()
-        self.checks(5, 3)
-        self.settings("hangs_until_drained=often")
-        self.assertIn("hangs_until_drained=often is not a number", self.call("health_check", 2))
-        self.assertEqual(self.scontrol_calls(), [])
-
-    def test_a_check_that_hangs_in_the_kernel_fails(self):
-        """As node_check itself says, without findings; the check before did not return."""
-        self.slurm_says("idle|none")
-        self.node_check_hangs()
-        self.checks(1, 3)
-        self.replace("bin/node_check", "echo 'FAIL job node_check: the check: an earlier one (pid 7) has not ended'; exit 1")
-        self.checks(1, 1)
-        self.assertEqual(self.scontrol_calls(), [
-            "state=drain reason=shakedown:node_check: the check: an earlier one (pid 7) has not ended"])
 
     def test_two_checks_do_not_overlap(self):
         self.replace("bin/node_check", f"touch {self.folder}/began; while [[ ! -e {self.folder}/over ]]; do "
@@ -225,7 +201,7 @@ class HealthCheck(HookCase):
                          r"^state=drain reason=shakedown:ecc: GPU 1 at 91 C  x y{70,}$")
         self.assertLessEqual(len(call), len("state=drain reason=") + 120)
         self.slurm_says(f"drained|{call.partition('reason=')[2]}")
-        self.replace("bin/node_check", "echo 'PASS job node_check: 1'")
+        self.replace("bin/node_check", PASSES)
         self.checks(2, 0)
         self.assertEqual(self.scontrol_calls()[1:], ["state=resume"])
 
@@ -248,7 +224,7 @@ class HealthCheck(HookCase):
             for name, text in before.items():
                 (state / name).write_text(text)
             self.node_check_fails("ecc", "x") if code else \
-                self.replace("bin/node_check", "echo 'PASS job node_check: 1'")
+                self.replace("bin/node_check", PASSES)
             self.slurm_says(answer)
             said = self.call("health_check", code, arguments=["--print"])
             self.assertEqual((notes(), calls.exists()), (before, False), said)

@@ -13,12 +13,11 @@ import unittest
 import unittest.mock
 from unittest import mock
 
-TREE = pathlib.Path(__file__).resolve().parents[2]
-sys.path[:0] = [str(TREE / each) for each in ("launch", "tests/programs", "tests/simulation", "tests/launch")]
-from support import gone  # noqa: E402
-from shakedown_launch import job, mpi  # noqa: E402
-from shakedown_launch.acceptance.campaign import fleet  # noqa: E402
-from shakedown_launch.messages import Messages  # noqa: E402
+import tree  # noqa: F401 - what is imported below is in its folders
+from support import gone
+from shakedown_launch import job, mpi
+from shakedown_launch.acceptance.campaign import fleet
+from shakedown_launch.messages import Messages
 
 
 def setUpModule():
@@ -39,36 +38,46 @@ class Jobs(unittest.TestCase):
 
     def job(self, text, shown=False, log=True, **options):
         return job.Job(["bash", "-c", text], output=job.Output(self.log if log else None, shown),
-                       **options)
+                       **{"limit": 60, **options})
 
-    def wait_for_lines(self, started, count=1):
-        limit = time.monotonic() + 60
-        while self.log.read_text().count("\n") < count and time.monotonic() < limit:
-            started.wait(0.01)
-        return self.log.read_text().split()
+    def ended(self, text, **options):
+        started = self.job(text, **options)
+        started.start()
+        started.wait()
+        return started.result
+
+    def up(self, text, **options):
+        """A job that has said so, and its words."""
+        started, limit = self.job(text, **options), time.monotonic() + 60
+        started.start()
+        while not self.log.read_text() and time.monotonic() < limit:
+            self.serve(0.01)
+        return started, self.log.read_text().split()
+
+    @staticmethod
+    def serve(seconds):
+        job.RUNNING.serve(time.monotonic() + seconds)
 
 
 class End(Jobs):
     def test_code(self):
         for text, code in [("exit 0", 0), ("exit 3", 3), ("kill -9 $$", 137)]:
-            started = self.job(text)
-            started.start()
-            self.assertTrue(started.wait())
-            self.assertEqual((started.result.code, started.result.stopped, started.result.killed),
-                             (code, False, False))
+            result = self.ended(text)
+            self.assertEqual((result.code, result.stopped, result.killed, result.late), (code, False, False, False))
         self.assertEqual(job.RUNNING.jobs, [])
 
-    def test_time_limit_and_stop(self):
-        started = self.job("trap 'echo once >&2; exit 0' TERM; echo up; while :; do sleep 0.01; done")
-        started.start()
-        self.wait_for_lines(started)
-        self.assertFalse(started.wait(0.01))
+    def test_limit_and_stop(self):
+        trap = "trap 'echo once >&2; exit 0' TERM; echo up; while :; do sleep 0.01; done"
+        started, _ = self.up(trap)
         self.assertIsNone(started.result)
         started.stop()
         started.stop()
-        self.assertTrue(started.wait())
+        started.wait()
         self.assertEqual((started.result.code, started.result.stopped), (0, True))
         self.assertEqual(self.log.read_text(), "up\nonce\n")
+        result = self.ended("sleep 60", limit=0.3)
+        self.assertEqual((result.code, result.late, result.said), (3, True, ["did not end within 0 s and was stopped"]))
+        self.assertLess(result.seconds, 30)
         ended = self.job("sleep 60")
         ended.start()
         ended.stop()
@@ -76,38 +85,23 @@ class End(Jobs):
         self.assertEqual(ended.result.code, 5)
 
     def test_one_that_does_not_end_is_killed_with_its_children(self):
-        said = []
-        started = self.job("trap '' TERM; sleep 60 & echo $$ $!; wait; wait; sleep 60", grace=0.1,
-                           say=said.append)
-        started.start()
-        pids = self.wait_for_lines(started)
-        started.stop()
-        self.assertTrue(started.wait(60))
-        self.assertTrue(started.result.killed)
-        self.assertRegex(said[0], "bash did not end within 0.1 s and was killed")
-        self.assertTrue(gone(*pids))
+        """On other hosts ranks may still run."""
+        for elsewhere, more in [(False, ""), (True, ": a host or its link is lost; ranks may still run there")]:
+            said = []
+            started, pids = self.up("trap '' TERM; sleep 60 & echo $$ $!; wait; wait; sleep 60", grace=0.1,
+                                    say=said.append, elsewhere=elsewhere)
+            started.stop()
+            started.wait()
+            self.assertEqual((started.result.killed, said), (True, [f"bash did not end within 0.1 s and was killed{more}"]))
+            self.assertTrue(gone(*pids))
 
     def test_once_a_rank_has_failed_it_must_end(self):
         for descriptor in ["$OPAL_OUTPUT_STDERR_FD", "2"]:  # Open MPI 4; 5
             said = []
             say = f"printf '%s\\n' ---------- 'MPI_ABORT was invoked on rank 0' ---------- >&{descriptor}"
-            started = self.job(f"trap '' TERM; {say}; sleep 60 & wait; wait", grace=0.1,
-                               say=said.append,
-                               messages=Messages(said.append, said.append))
-            started.start()
-            self.assertTrue(started.wait(60))
-            self.assertEqual(started.result.code, 3)
-            self.assertEqual(said, ["bash did not end within 0.1 s and was killed"])
-
-    def test_on_other_hosts_ranks_may_still_run(self):
-        said = []
-        started = self.job("trap '' TERM; echo up; sleep 60 & wait; wait", grace=0.1, say=said.append,
-                           elsewhere=True)
-        started.start()
-        self.wait_for_lines(started)
-        started.stop()
-        started.wait(60)
-        self.assertIn("was killed: a host or its link is lost; ranks may still run there", said[0])
+            result = self.ended(f"trap '' TERM; {say}; sleep 60 & wait; wait", grace=0.1, say=said.append,
+                                messages=Messages(said.append, said.append))
+            self.assertEqual((result.code, said), (3, ["bash did not end within 0.1 s and was killed"]))
 
     def test_processes_that_wait_in_the_kernel_are_named(self):
         for pid, text in [(7, "7 (train) D 1 7"), (8, "8 (a) b) S 1 8"), (9, "9 (a (b) D 1 9")]:
@@ -122,13 +116,11 @@ class End(Jobs):
         self.assertEqual(job.RUNNING.jobs, [])
 
     def test_jobs_next_to_each_other(self):
-        one, other = self.job("read < <(:); echo one; sleep 60"), job.Job(["bash", "-c", "exit 3"])
-        one.start()
+        other = job.Job(["bash", "-c", "exit 3"])
         other.start()
-        self.wait_for_lines(one)
-        self.assertTrue(other.wait())  # served while the first was waited for, or now
-        self.assertEqual(other.result.code, 3)
-        self.assertFalse(one.wait(0))
+        one, _ = self.up("echo one; sleep 60")
+        other.wait()  # served while the first was waited for, or now
+        self.assertEqual((other.result.code, one.result), (3, None))
         one.kill()
         self.assertEqual(job.RUNNING.jobs, [])
 
@@ -144,19 +136,15 @@ class Output(Jobs):
         try:
             reader = threading.Thread(target=read, args=(ours,))
             reader.start()
-            started = self.job(text, shown=True, log=False)
-            started.start()
-            started.wait(60)
+            result = self.ended(text, shown=True, log=False)
         finally:
             os.dup2(kept, 1)
             os.close(kept)
         reader.join()
-        return started
+        return result
 
     def test_log_has_both_streams_without_progress(self):
-        started = self.job(r"echo out; printf '\r1/9\033[K' >&2; printf '\r2/9\033[K' >&2; printf '\r\033[K' >&2; echo err >&2")
-        started.start()
-        started.wait()
+        self.ended(r"echo out; printf '\r1/9\033[K' >&2; printf '\r2/9\033[K' >&2; printf '\r\033[K' >&2; echo err >&2")
         self.assertEqual(sorted(self.log.read_text().split()), ["err", "out"])
 
     def test_a_full_disk_under_standard_output_is_named(self):
@@ -187,8 +175,7 @@ class Output(Jobs):
         def read(descriptor):
             os.read(descriptor, 10)
             os.close(descriptor)
-        started = self.own("while echo line; do :; done", read)
-        self.assertEqual(started.result.code, 5)
+        self.assertEqual(self.own("while echo line; do :; done", read).code, 5)
 
     def test_a_log_on_a_full_disk_is_this_process_s_trouble(self):
         self.log = pathlib.Path("/dev/full")
@@ -201,9 +188,7 @@ class Output(Jobs):
 
 class Signals(Jobs):
     def test_one_is_handed_over_once(self):
-        started = self.job("trap 'echo once; sleep 0.2; exit 7' TERM; echo up; while :; do sleep 0.01; done")
-        started.start()
-        self.wait_for_lines(started)
+        started, _ = self.up("trap 'echo once; sleep 0.2; exit 7' TERM; echo up; while :; do sleep 0.01; done")
         for number in job.STOP_SIGNALS:
             os.kill(os.getpid(), number)
         started.wait()
@@ -214,15 +199,15 @@ class Signals(Jobs):
 
     def test_a_second_one_kills(self):
         said = []
-        started = self.job("trap '' TERM; sleep 60 & echo $$ $!; wait; sleep 60", say=said.append)
-        started.start()
-        pids = self.wait_for_lines(started)
+        started, pids = self.up("trap '' TERM; sleep 60 & echo $$ $!; wait; sleep 60", say=said.append)
         os.kill(os.getpid(), signal.SIGTERM)
-        self.assertFalse(started.wait(0.1))
+        self.serve(0.1)
+        self.assertIsNone(started.result)
         with mock.patch.object(job, "SAME_STOP", 0):
             os.kill(os.getpid(), signal.SIGTERM)
-        self.assertTrue(started.wait(5))
+        started.wait()
         self.assertEqual((started.result.code, started.result.killed), (5, True))
+        self.assertLess(started.result.seconds, 8)  # within its grace of 10
         self.assertEqual(said, ["a second signal: bash was killed, with all that it started on this host"])
         self.assertTrue(gone(*pids))
 
@@ -232,17 +217,13 @@ class Signals(Jobs):
             time.sleep(1)
 
     def test_usr1_is_passed_on(self):
-        started = self.job("trap 'exit 9' USR1; echo up; while :; do sleep 0.01; done")
-        started.start()
-        self.wait_for_lines(started)
+        started, _ = self.up("trap 'exit 9' USR1; echo up; while :; do sleep 0.01; done")
         os.kill(os.getpid(), signal.SIGUSR1)
         started.wait()
         self.assertEqual(started.result.code, 9)
 
     def test_the_job_has_a_group_of_its_own(self):
-        started = self.job("cut -d' ' -f5 /proc/$$/stat; echo $$")
-        started.start()
-        started.wait()
+        self.ended("cut -d' ' -f5 /proc/$$/stat; echo $$")
         group, pid = self.log.read_text().split()
         self.assertEqual(group, pid)
 
@@ -272,10 +253,9 @@ class ManyJobs(unittest.TestCase):
             taken.append(os.dup(taken[0]))
         self.addCleanup(lambda: [os.close(descriptor) for descriptor in taken])
         with tempfile.TemporaryDirectory() as folder:
-            one = job.Job(["sh", "-c", "echo said; exit 3"],
-                          output=job.Output(f"{folder}/log", shown=False))
+            one = job.Job(["sh", "-c", "echo said; exit 3"], output=job.Output(f"{folder}/log", shown=False), limit=20)
             one.start()
-            self.assertTrue(one.wait(20))
+            one.wait()
             self.assertEqual(one.result.code, 3)
             self.assertEqual(pathlib.Path(f"{folder}/log").read_text(), "said\n")
 

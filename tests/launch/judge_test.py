@@ -5,19 +5,17 @@ import dataclasses
 import json
 import os
 import pathlib
-import sys
 import tempfile
 import unittest
 import unittest.mock
 
-TREE = pathlib.Path(__file__).resolve().parents[2]
-sys.path[:0] = [str(TREE / each) for each in ("launch", "tests/programs", "tests/simulation", "tests/launch")]
-from acceptance_fakes import FakeFleet, FakeProgram, conduct, run_of  # noqa: E402
-from shakedown_launch.acceptance import stages  # noqa: E402
-from shakedown_launch.acceptance.campaign import fleet  # noqa: E402
-from shakedown_launch.acceptance.judge import judge, program  # noqa: E402
-from shakedown_launch.acceptance.ladder import isolation  # noqa: E402
-from shakedown_launch.acceptance.model import (  # noqa: E402
+import tree  # noqa: F401 - what is imported below is in its folders
+from acceptance_fakes import FakeFleet, FakeProgram, conduct, run_of
+from shakedown_launch.acceptance import stages
+from shakedown_launch.acceptance.campaign import fleet
+from shakedown_launch.acceptance.judge import judge, program
+from shakedown_launch.acceptance.ladder import isolation
+from shakedown_launch.acceptance.model import (
     FAIL, HARDWARE, INCONCLUSIVE, INFRASTRUCTURE, NOT_JUDGED, PASS, UNKNOWN, WARN, Facts, Finding, Node, Rounds,
     Run)
 

@@ -1,18 +1,15 @@
 """acceptance/ladder: which node or path a failure of several nodes belongs to, without noise by exact cases and with
 noise by small simulated fleets; and what happens to a node that is lost meanwhile."""
 
-import pathlib
 import random
-import sys
 import unittest
 
-TREE = pathlib.Path(__file__).resolve().parents[2]
-sys.path[:0] = [str(TREE / each) for each in ("launch", "tests/programs", "tests/simulation", "tests/launch")]
-import fleet as simulation  # noqa: E402
-from acceptance_fakes import FakeFleet, conduct  # noqa: E402
-from shakedown_launch.acceptance import stages  # noqa: E402
-from shakedown_launch.acceptance.ladder import isolation, ladder  # noqa: E402
-from shakedown_launch.acceptance.model import FAIL, HARDWARE, INCONCLUSIVE, INFRASTRUCTURE, PASS, WARN  # noqa: E402
+import tree  # noqa: F401 - before what it has the place of
+import fleet as simulation
+from acceptance_fakes import FakeFleet, conduct
+from shakedown_launch.acceptance import stages
+from shakedown_launch.acceptance.ladder import isolation, ladder
+from shakedown_launch.acceptance.model import FAIL, HARDWARE, INCONCLUSIVE, INFRASTRUCTURE, PASS, WARN
 
 
 def names(count):
@@ -77,117 +74,64 @@ def blamed(result):
     return [each.node for each in result.faulty]
 
 
+MIDDLE = [lambda group: len(group) > 1 and any(leaf_of(node) == 2 for node in group),  # its nodes reach no other
+          lambda group: sum(leaf_of(node) == 2 for node in group) > 1]  # they reach those of other leaves
+BROKEN, AT_PORT, ON_PATH = (FAIL, HARDWARE), (FAIL, INFRASTRUCTURE), (FAIL, INFRASTRUCTURE)
+DEAD = INCONCLUSIVE, ""
+CASES = [  # nodes, faults, options, faulty nodes, dead ones, links by the names of their sides, what is found
+    (232, [broken("n077")], {}, ["n077"], [], [], [BROKEN]),
+    (232, [broken("n077")], {"domains": False}, ["n077"], [], [], [BROKEN]),
+    (232, [port("n077")], {}, ["n077"], [], [], [AT_PORT]),
+    (64, [dead("n040")], {}, [], ["n040"], [], [DEAD]),
+    (64, [path("n003", "n014")], {}, [], [], ["n003 - n014"], [ON_PATH]),
+    (128, [lambda group: {2, 6} <= set(map(leaf_of, group))], {}, [], [], ["leaf2 - leaf6"], [ON_PATH]),
+    (128, [crossing(3, 5)], {}, [], [], ["leaf3 - the others", "leaf5 - the others"], [ON_PATH] * 2),
+    (128, [lambda group: INCONCLUSIVE if crossing(3)(group) else None], {}, [], [], ["leaf3 - the others"],
+     [(INCONCLUSIVE, INFRASTRUCTURE)]),
+    (8, [dead("n003")], {"size": 1}, [], ["n003"], [], [DEAD]),
+    (8, [port("n003")], {"size": 1}, ["n003"], [], [], [(FAIL, "")]),
+    (128, [crossing(*range(8))], {}, [], [], [", ".join(f"leaf{i}" for i in range(8))], [ON_PATH]),  # the spine
+    (128, MIDDLE[:1], {}, [], [], ["leaf2"], [ON_PATH]), (128, MIDDLE[1:], {}, [], [], ["leaf2"], [ON_PATH]),
+    (64, [lambda group: len({int(node[1:]) // 8 for node in group if leaf_of(node) == 1}) > 1], {}, [], [],
+     ["n016 to n023 (8 nodes) - n024 to n031 (8 nodes)"], [ON_PATH]),
+    (232, [broken("n003", "n005", "n100"), port("n101"), dead("n200"), path("n020", "n030"), crossing(7)], {},
+     ["n003", "n005", "n100", "n101"], ["n200"], ["n020 - n030", "leaf7 - the others"],
+     [BROKEN, BROKEN, BROKEN, AT_PORT, DEAD, ON_PATH, ON_PATH]),
+    (1, [broken("n000")], {}, ["n000"], [], [], [BROKEN]), (1, [dead("n000")], {}, [], ["n000"], [], [DEAD]),
+    (2, [broken("n001")], {}, ["n001"], [], [], [BROKEN]),
+    (2, [path("n000", "n001")], {}, [], [], ["n000 - n001"], [ON_PATH]),
+    (3, [port("n001")], {}, ["n001"], [], [], [AT_PORT]),
+    (3, [lambda group: len(group) > 1], {}, [], [], ["leaf0"], [ON_PATH])]
+
+
 class Classes(unittest.TestCase):
+    def test_each_fault_is_named_and_nothing_else(self):
+        for number, (count, faults, options, faulty, dead_, links, found) in enumerate(CASES):
+            with self.subTest(number):
+                result = isolated(count, *faults, **options)
+                self.assertEqual((sorted(blamed(result)), [each.node for each in result.dead], result.unresolved),
+                                 (faulty, dead_, ()))
+                self.assertEqual([" - ".join(link.names) for link in result.links], links)
+                self.assertEqual(set(result.good), set(names(count)) - {*faulty, *dead_})
+                reported = isolation.findings(result, "ladder")
+                self.assertEqual([(each.outcome, each.class_) for each in reported], found)
+                for each in reported[len(faulty) + len(dead_):]:
+                    self.assertEqual(each.subject.partition(" ")[0], "link" if " - " in each.subject else "paths")
+                if count == 232 and len(faults) == 1:
+                    self.assertLessEqual((result.tests, result.rounds), (31, 8))
+                    suspect, = result.faulty
+                    self.assertEqual((suspect.failed, suspect.tests, suspect.alone, len(set(suspect.partners))),
+                                     (3, 3, FAIL if found == [BROKEN] else PASS, 3))
+                    self.assertEqual("alone it passes" in reported[0].cause, found != [BROKEN])
+
     def test_all_healthy(self):
-        for count, tests, rounds in [(232, 16, 2), (16, 1, 1), (2, 1, 1), (1, 1, 1)]:
+        for count, tests, rounds in [(232, 16, 2), (16, 1, 1), (2, 1, 1), (1, 1, 1), (0, 0, 0)]:
             result = isolated(count)
             self.assertEqual((result.tests, result.rounds), (tests, rounds))
             self.assertEqual(result.good, tuple(names(count)))
             self.assertEqual(isolation.findings(result, "ladder"), [])
         # groups of 16 and 17, and one of each
         self.assertEqual(isolated(232, domains=False).tests, 15)
-
-    def test_without_nodes(self):
-        self.assertEqual(isolated(0).tests, 0)
-
-    def test_node(self):
-        for domains in (True, False):
-            result = isolated(232, broken("n077"), domains=domains)
-            self.assertEqual(blamed(result), ["n077"])
-            self.assertEqual(len(result.good), 231)
-            self.assertLessEqual((result.tests, result.rounds), (31, 8))
-            suspect, = result.faulty
-            self.assertEqual((suspect.failed, suspect.tests, suspect.alone), (3, 3, FAIL))
-            self.assertEqual(len(set(suspect.partners)), 3)
-            found, = isolation.findings(result, "ladder")
-            self.assertEqual((found.outcome, found.nodes, found.class_),
-                             (FAIL, ("n077",), HARDWARE))
-
-    def test_port_of_a_node(self):
-        result = isolated(232, port("n077"))
-        self.assertEqual((blamed(result), result.faulty[0].alone), (["n077"], PASS))
-        found, = isolation.findings(result, "ladder")
-        self.assertEqual(found.class_, INFRASTRUCTURE)
-        self.assertIn("alone it passes", found.cause)
-
-    def test_dead_node(self):
-        result = isolated(64, dead("n040"))
-        self.assertEqual((blamed(result), [each.node for each in result.dead]), ([], ["n040"]))
-        self.assertNotIn("n040", result.good)
-        found, = isolation.findings(result, "ladder")
-        self.assertEqual((found.outcome, found.nodes), (INCONCLUSIVE, ("n040",)))
-
-    def test_path_between_two_nodes(self):
-        result = isolated(64, path("n003", "n014"))
-        self.assertEqual(blamed(result), [])
-        self.assertEqual([link.sides for link in result.links], [(("n003",), ("n014",))])
-        found, = isolation.findings(result, "ladder")
-        self.assertEqual((found.outcome, found.nodes, found.class_),
-                         (FAIL, ("n003", "n014"), INFRASTRUCTURE))
-
-    def test_path_between_two_leaves(self):
-        result = isolated(128, lambda group: {2, 6} <= set(map(leaf_of, group)))
-        self.assertEqual([link.names for link in result.links], [("leaf2", "leaf6")])
-        self.assertEqual((blamed(result), len(result.good)), ([], 128))
-        found, = isolation.findings(result, "ladder")
-        self.assertEqual((found.subject, found.class_), ("link leaf2 - leaf6", INFRASTRUCTURE))
-        self.assertEqual({leaf_of(node) for node in found.nodes}, {2, 6})
-
-    def test_uplinks_of_leaves(self):
-        result = isolated(128, crossing(3, 5))
-        self.assertEqual([link.names for link in result.links],
-                         [("leaf3", "the others"), ("leaf5", "the others")])
-        self.assertEqual(blamed(result), [])
-
-    def test_uplinks_that_hang(self):
-        result = isolated(128, lambda group: INCONCLUSIVE if crossing(3)(group) else None)
-        self.assertEqual([link.names for link in result.links], [("leaf3", "the others")])
-        found, = isolation.findings(result, "ladder")
-        self.assertEqual(found.outcome, INCONCLUSIVE)
-        result = isolated(8, dead("n003"), size=1)
-        self.assertEqual([each.node for each in result.dead], ["n003"])
-
-    def test_spine(self):
-        result = isolated(128, crossing(*range(8)))
-        link, = result.links
-        self.assertEqual((len(link.sides), blamed(result)), (1, []))
-
-    def test_switch_of_a_leaf(self):
-        for across in (True, False):  # its nodes reach others, or do not
-            result = isolated(128, lambda group, across=across: sum(
-                leaf_of(node) == 2 for node in group) > (0 if across and len(group) > 1 else 1))
-            self.assertEqual([link.names for link in result.links], [("leaf2",)])
-            self.assertEqual((blamed(result), result.unresolved), ([], ()))
-
-    def test_halves_of_a_leaf(self):
-        result = isolated(64, lambda group: len({int(node[1:]) // 8 for node in group
-                                                 if leaf_of(node) == 1}) > 1)
-        link, = result.links
-        self.assertEqual(sorted(map(len, link.sides)), [8, 8])
-
-    def test_several_at_once(self):
-        result = isolated(232, broken("n003", "n005", "n100"), port("n101"), dead("n200"),
-                          path("n020", "n030"), crossing(7))
-        self.assertEqual(sorted(blamed(result)), ["n003", "n005", "n100", "n101"])
-        self.assertEqual([each.node for each in result.dead], ["n200"])
-        self.assertEqual({link.names for link in result.links},
-                         {("n020", "n030"), ("leaf7", "the others")})
-        self.assertEqual(result.unresolved, ())
-
-    def test_one_node(self):
-        self.assertEqual(blamed(isolated(1, broken("n000"))), ["n000"])
-        self.assertEqual(isolated(1, dead("n000")).good, ())
-
-    def test_two_nodes(self):
-        link, = isolated(2, path("n000", "n001")).links
-        self.assertEqual(link.sides, (("n000",), ("n001",)))
-        result = isolated(2, broken("n001"))
-        self.assertEqual((blamed(result), result.good), (["n001"], ("n000",)))
-
-    def test_three_nodes(self):
-        self.assertEqual(blamed(isolated(3, port("n001"))), ["n001"])
-        result = isolated(3, lambda group: len(group) > 1)
-        self.assertEqual([len(link.sides) for link in result.links], [1])
 
     def test_all_fail(self):
         """The test is wrong, or what all nodes share: no node is blamed."""
@@ -197,9 +141,9 @@ class Classes(unittest.TestCase):
             self.assertEqual(result.unresolved[0].nodes, tuple(names(count)))
             self.assertEqual(len(isolation.findings(result, "ladder")), count)
 
-    def test_domains_of_one_node(self):
-        result = isolated(8, port("n003"), size=1)
-        self.assertEqual((blamed(result), result.links), (["n003"], ()))
+    def test_a_switch_of_few_nodes_blames_none_of_them(self):
+        result = isolated(24, lambda group: len(group) > 1 and {"n003", "n004", "n005"} & set(group), size=3)
+        self.assertEqual((blamed(result), [link.names for link in result.links]), ([], [("leaf1",)]))
 
     def test_unknown_switches(self):
         """Leaves of 18 that are not known: bad uplinks blame no node of theirs."""
@@ -281,17 +225,6 @@ class Bounds(unittest.TestCase):
         unresolved = {node for each in result.unresolved for node in each.nodes}
         self.assertLessEqual(set(groups[0]), unresolved)
 
-    def test_outcomes_of_another_number(self):
-        search = ladder.isolate(names(4))
-        next(search)
-        with self.assertRaises(ValueError):
-            search.send([])
-
-    def test_unknown_outcome_is_inconclusive(self):
-        result, _ = drive(ladder.isolate(names(4)), lambda group: "n001" in group or PASS)
-        self.assertEqual(([each.node for each in result.dead], result.good),
-                         (["n001"], ("n000", "n002", "n003")))
-
 
 class Simulated(unittest.TestCase):
     """With noise, of fixed seeds: regressions of the table in docs/engineering/isolation.md."""
@@ -340,7 +273,7 @@ class Simulated(unittest.TestCase):
         self.assertEqual(total["wrong nodes"], 0)
 
 
-def losing(nodes, domains, dies, broken=()):
+def losing(nodes, domains, dies, fails=lambda group: False):
     """(Isolation, groups tested): `dies`: {node: the round from which on it does not answer}."""
     lost, tested, outcomes, number = set(), [], None, 0
     search = ladder.isolate(nodes, domains, lost=lost)
@@ -349,7 +282,7 @@ def losing(nodes, domains, dies, broken=()):
             groups = search.send(outcomes)
             dead = {node for node, first in dies.items() if first <= number}
             outcomes = [INCONCLUSIVE if dead.intersection(group) else
-                        FAIL if set(broken).intersection(group) else PASS for group in groups]
+                        FAIL if fails(group) else PASS for group in groups]
             lost |= dead.intersection(node for group in groups for node in group)
             tested += groups
             number += 1
@@ -382,15 +315,24 @@ class Lost(unittest.TestCase):
         result, _ = losing(nodes, None, dict.fromkeys(nodes, 0))
         self.assertEqual((set(result.lost), result.good), (set(nodes), ()))
 
+    def test_a_node_that_is_lost_on_a_bad_leaf_lets_no_other_be_blamed(self):
+        """Its partner in a pair passes, as it is alone."""
+        nodes = names(64)
+        leaf = set(nodes[16:32])
+        for dies in ({"n020": 0}, {"n020": 1}, {"n020": 2}, {"n020": 0, "n021": 0}):
+            result, _ = losing(nodes, leaves(nodes, 16), dies, lambda group: len(group) > 1 and leaf & set(group))
+            self.assertEqual((result.faulty, result.dead), ((), ()), dies)
+            self.assertEqual([set(link.sides[0]) for link in result.links], [leaf - set(dies)], dies)
+
     def test_others_are_blamed_as_without_it(self):
         chance = random.Random(1)
         for _ in range(100):
             nodes = names(chance.choice((16, 48, 64)))
-            broken, *dead = chance.sample(nodes, 4)
+            bad, *dead = chance.sample(nodes, 4)
             dies = {node: chance.randrange(6) for node in dead}
-            result, tested = losing(nodes, leaves(nodes, 16), dies, [broken])
-            self.assertEqual({each.node for each in result.faulty}, {broken}, dies)
-            self.assertEqual(set(result.good) | set(result.lost) | {broken}, set(nodes))
+            result, tested = losing(nodes, leaves(nodes, 16), dies, lambda group: bad in group)
+            self.assertEqual({each.node for each in result.faulty}, {bad}, dies)
+            self.assertEqual(set(result.good) | set(result.lost) | {bad}, set(nodes))
             self.assertLessEqual(set(result.lost), set(dead))
             self.assertFalse(result.dead or result.links or result.unresolved)
 
@@ -401,12 +343,11 @@ class LostInACampaign(unittest.TestCase):
         for names_it in (True, False):
             def dies(task):
                 return {"c"} & set(task.nodes) if task.stage.startswith(stages.LADDER) else ()
-            made = FakeFleet("abcdefgh", codes=lambda task: 3 if dies(task) else 0,
-                             lost=lambda task: dies(task) if names_it else ())
-            one = conduct(made)
-            together = [task.nodes for task in made.tasks if task.stage == stages.LADDER]
+            one = conduct(FakeFleet("abcdefgh", codes=lambda task: 3 if dies(task) else 0,
+                             lost=lambda task: dies(task) if names_it else ()))
+            together = [task.nodes for task in one.fleet.tasks if task.stage == stages.LADDER]
             self.assertEqual(sum("c" in nodes for nodes in together), 1)
-            asked = [task.nodes for task in made.tasks if task.stage == f"{stages.LADDER}/answer"]
+            asked = [task.nodes for task in one.fleet.tasks if task.stage == f"{stages.LADDER}/answer"]
             self.assertIn(("c",), asked)
             self.assertEqual(len(asked) == 1, names_it)
             self.assertEqual(one.isolations[stages.LADDER].lost, ("c",))
@@ -415,10 +356,9 @@ class LostInACampaign(unittest.TestCase):
 
     def test_a_node_that_answers_stays(self):
         """Its job was lost once; the node was not."""
-        made = FakeFleet("abcd", codes=lambda task: 3 if task.stage == stages.LADDER and
+        one = conduct(FakeFleet("abcd", codes=lambda task: 3 if task.stage == stages.LADDER and
                          task.round == 0 and "c" in task.nodes else 0,
-                         lost=lambda task: ["c"] if task.stage == stages.LADDER and task.round == 0 else ())
-        one = conduct(made)
+                         lost=lambda task: ["c"] if task.stage == stages.LADDER and task.round == 0 else ()))
         self.assertEqual(one.isolations[stages.LADDER].lost, ())
         self.assertIn("c", one.isolations[stages.LADDER].good)
 

@@ -1,11 +1,9 @@
 """What is made of mpirun's messages and exit code, by text as Open MPI 4 and 5 write it."""
 
-import pathlib
-import sys
 import unittest
 
-sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "launch"))
-from shakedown_launch.messages import LONGEST_BLOCK, Messages  # noqa: E402
+import tree  # noqa: F401 - what is imported below is in its folders
+from shakedown_launch.messages import LONGEST_BLOCK, Messages
 
 DASHES = "-" * 74
 MISSING = "There are not enough slots available in the system to satisfy the 50 slots"

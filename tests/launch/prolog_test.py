@@ -1,14 +1,13 @@
 """launch/slurm/prolog and epilog without Slurm; tests/slurm has Slurm call them."""
 
 import os
-import pathlib
 import subprocess
 import sys
 import time
 import unittest
 
-sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
-from hook_fakes import HOOKS, HookCase  # noqa: E402
+import tree  # noqa: F401 - what is imported below is in its folders
+from hook_fakes import HOOKS, HookCase
 
 JOB = {"SLURM_JOB_ID": "7", "SLURM_JOB_GPUS": "0"}
 PASSES = "echo 'PASS n1 (rates not judged)'; echo 'WARN inventory: eth0 at unknown speed'"

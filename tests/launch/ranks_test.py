@@ -5,15 +5,13 @@ import io
 import os
 import pathlib
 import subprocess
-import sys
 import tempfile
 import unittest
 import unittest.mock
 
-TREE = pathlib.Path(__file__).resolve().parents[2]
-sys.path[:0] = [str(TREE / each) for each in ("launch", "tests/programs", "tests/simulation", "tests/launch")]
-from shakedown_launch import command, gpus, hosts, mpi, places, ranks, slurm  # noqa: E402
-from shakedown_launch.places import Said  # noqa: E402
+from tree import TREE
+from shakedown_launch import command, gpus, hosts, mpi, places, ranks, slurm
+from shakedown_launch.places import Said
 
 
 class FakeHost(ranks.Host):
@@ -39,11 +37,26 @@ def line(*words, host=None, **environ):
     return mpi.line(what, mpi.environment(what, environ), host or FakeHost())
 
 
-def option(words, name):
-    return words[words.index(name) + 1]
+class Case(unittest.TestCase):
+    def lines(self, *rows, host=None, **environ):
+        """(launch/mpi's words, variables, what the mpirun line has, what it lacks), parts of it separated by ;"""
+        for words, more, has, *lacks in rows:
+            made = f" {' '.join(line(*words.split(), host=host, **environ, **more))} "
+            for part in has.split("; "):
+                self.assertIn(f" {part} ", made, (words, more))
+            for part in "".join(lacks).split("; ") if lacks else ():
+                self.assertNotIn(part, made, (words, more))
+
+    def refused(self, *rows, error=command.UsageError, host=None, **environ):
+        """(launch/mpi's words, variables, what the message has)"""
+        for words, more, named in rows:
+            with self.assertRaises(error, msg=(words, more)) as raised:
+                line(*words.split(), host=host, **environ, **more)
+            self.assertIn(named, str(raised.exception))
+            self.assertLess(len(str(raised.exception)), 300)
 
 
-class Ranks(unittest.TestCase):
+class Ranks(Case):
     def test_one_per_visible_gpu_else_two(self):
         for visible, count in [("0,1,2", 3), ("", 2), ("1,-1,0", 1), ("NoDevFiles", 2),
                                ("0, 1", 2), (" 0,1gpu2,\t+2", 3), ("0,0", 2), ("0,1,00", 2),
@@ -51,43 +64,31 @@ class Ranks(unittest.TestCase):
                                ("GPU-a, GPU-b", 1), (" GPU-a", 2), ("gpu-a", 2), ("GPU-a,GPU-a", 2),
                                ("GPU-a,MIG-b", 1), ("00,01,2", 3),
                                ("GPU-1a,GPU-1b,GPU-1c", 3), ("MIG-1a", 1)]:
-            self.assertEqual(option(line("true", CUDA_VISIBLE_DEVICES=visible), "-n"), str(count),
-                             visible)
-        self.assertEqual(option(line("true", CUDA_VISIBLE_DEVICES="0,1,2", BACKENDS="cpu"), "-n"),
-                         "2")
-        host = FakeHost([["GPU-a"], ["GPU-b"], ["GPU-c"], ["GPU-d"]])
-        self.assertEqual(option(line("true", host=host), "-n"), "4")
-        words = line("--gpus", "4,5,6,7", "true")
-        self.assertEqual((option(words, "-n"), option(words, "-x")),
-                         ("4", "CUDA_VISIBLE_DEVICES=4,5,6,7"))
-        for more in [["--backend", "cpu"], ["--backend=cpu"], ["a", "--backend", "cpu", "b"]]:
-            self.assertEqual(option(line("--gpus", "0,1,2", "true", *more), "-n"), "2")
-        self.assertEqual(option(line("-n", 7, "--gpus", "0", "true"), "-n"), "7")
+            self.lines(("true", {"CUDA_VISIBLE_DEVICES": visible}, f"-n {count}"))
+        self.lines(("true", {}, "-n 4"), host=FakeHost([["GPU-a"], ["GPU-b"], ["GPU-c"], ["GPU-d"]]))
+        self.lines(("true", {"CUDA_VISIBLE_DEVICES": "0,1,2", "BACKENDS": "cpu"}, "-n 2"),
+                   ("--gpus 4,5,6,7 true", {}, "-n 4; -x CUDA_VISIBLE_DEVICES=4,5,6,7"),
+                   ("-n 7 --gpus 0 true", {}, "-n 7"), ("--gpus 0,1,2 true --backend cpu", {}, "-n 2"),
+                   ("--gpus 0,1,2 true --backend=cpu", {}, "-n 2"), ("--gpus 0,1,2 true a --backend cpu b", {}, "-n 2"))
 
     def test_fewer_gpus_than_requested(self):
         three = FakeHost([["GPU-aa", "MIG-x1"], ["GPU-bb"], ["GPU-cc"]])
-        for words, environ, named in [
-                (["--gpus", "0,1,2,3"], {}, "requested GPUs 0,1,2,3: 3 not found; this host has 3"),
-                (["-n", "2", "--gpus", "5,1,7"], {}, "5, 7 not found"),
-                ([], {"CUDA_VISIBLE_DEVICES": "GPU-a,GPU-b,GPU-d"}, "GPU-d not found"),
-                (["--gpus", "MIG-x2"], {}, "MIG-x2 not found"),
-                (["--hosts", "h1,here", "--gpus", "3"], {}, "3 not found"),
-                ([], {"SLURM_JOB_ID": "1", "SLURMD_NODENAME": "here", "SLURM_GPUS_ON_NODE": "4"},
-                 "Slurm granted 4 GPUs on this node: 1 of them not found; this host has 3")]:
-            with self.assertRaisesRegex(places.InconclusiveError, named):
-                line(*words, "true", host=three, **environ)
-        for words, environ, count in [
-                (["--gpus", "0,2"], {}, 2), ([], {"CUDA_VISIBLE_DEVICES": "GPU-a,GPU-b"}, 2),
-                (["--gpus", "0,1,2,3", "--hosts", "h1,h2"], {}, 8),  # other hosts may have four
-                (["-n", "4"], {"CUDA_VISIBLE_DEVICES": "0,1,2,3"}, 4),  # the programs report that
-                ([], {"SLURM_JOB_ID": "1", "SLURMD_NODENAME": "here", "SLURM_GPUS_ON_NODE": "3"},
-                 3)]:
-            self.assertEqual(option(line(*words, "true", host=three, **environ), "-n"), str(count),
-                             words)
-        self.assertEqual(option(line("--gpus", "9", "true", "--backend", "cpu", host=three), "-n"),
-                         "2")
-        # The login node's GPUs are not those of the job's node.
-        self.assertEqual(option(line("--gpus", "0,1,2,3", "true", host=three, SLURM_JOB_ID="1"), "-n"), "4")
+        on_node = {"SLURM_JOB_ID": "1", "SLURMD_NODENAME": "here"}
+        self.refused(
+            ("--gpus 0,1,2,3 true", {}, "requested GPUs 0,1,2,3: 3 not found; this host has 3"),
+            ("-n 2 --gpus 5,1,7 true", {}, "5, 7 not found"), ("--gpus MIG-x2 true", {}, "MIG-x2 not found"),
+            ("true", {"CUDA_VISIBLE_DEVICES": "GPU-a,GPU-b,GPU-d"}, "GPU-d not found"),
+            ("--hosts h1,here --gpus 3 true", {}, "3 not found"),
+            ("true", {**on_node, "SLURM_GPUS_ON_NODE": "4"},
+             "Slurm granted 4 GPUs on this node: 1 of them not found; this host has 3"),
+            error=places.InconclusiveError, host=three)
+        self.lines(
+            ("--gpus 0,2 true", {}, "-n 2"), ("true", {"CUDA_VISIBLE_DEVICES": "GPU-a,GPU-b"}, "-n 2"),
+            ("--gpus 0,1,2,3 --hosts h1,h2 true", {}, "-n 8"),  # other hosts may have four
+            ("-n 4 true", {"CUDA_VISIBLE_DEVICES": "0,1,2,3"}, "-n 4"),  # the programs report that
+            ("true", {**on_node, "SLURM_GPUS_ON_NODE": "3"}, "-n 3"), ("--gpus 9 true --backend cpu", {}, "-n 2"),
+            # The login node's GPUs are not those of the job's node.
+            ("--gpus 0,1,2,3 true", {"SLURM_JOB_ID": "1"}, "-n 4"), host=three)
 
     def test_requested_gpus_of_which_none_is_visible(self):
         both = {"BACKENDS": "cpu gpu"}
@@ -166,18 +167,11 @@ ctypes.CDLL = CDLL\n"""
                 self.assertEqual(gpus.refused(["GPU-a"], {}, 1), {})
 
     def test_binding_and_sharing(self):
-        words = line("true")
-        self.assertEqual(option(words, "--bind-to"), "none")
-        self.assertNotIn("--map-by", words)
-        words = line("--bind", "numa", "-n", 7, "true")
-        self.assertEqual((option(words, "--bind-to"), option(words, "--map-by")),
-                         ("numa:overload-allowed", "ppr:4:numa"))
-        words = line("--bind", "core", "true")
-        self.assertEqual((option(words, "--bind-to"), option(words, "--map-by")),
-                         ("core:overload-allowed", "slot"))
-        self.assertNotIn("mpi_yield_when_idle", line("-n", 8, "true"))
-        self.assertIn("mpi_yield_when_idle", line("-n", 9, "true"))
-        self.assertNotIn("mpi_yield_when_idle", line("-n", 16, "--hosts", "h1,h2", "true"))
+        self.lines(("true", {}, "--bind-to none", "--map-by"),
+                   ("--bind numa -n 7 true", {}, "--bind-to numa:overload-allowed; --map-by ppr:4:numa"),
+                   ("--bind core true", {}, "--bind-to core:overload-allowed; --map-by slot"),
+                   ("-n 8 true", {}, "-n 8", "mpi_yield_when_idle"), ("-n 9 true", {}, "--mca mpi_yield_when_idle 1"),
+                   ("-n 16 --hosts h1,h2 true", {}, "-n 16", "mpi_yield_when_idle"))
         self.assertGreaterEqual(ranks.Host().numa_nodes(), 1)
 
     def test_numa_nodes_with_cores_for_this_process(self):
@@ -193,19 +187,15 @@ ctypes.CDLL = CDLL\n"""
             self.assertEqual(host.numa_nodes(f"{folder}/none"), 1)
 
     def test_what_depends_on_this_host(self):
-        self.assertNotIn("--allow-run-as-root", line("true"))
-        self.assertIn("--allow-run-as-root", line("true", host=FakeHost(is_root=True)))
         name = "btl_vader_single_copy_mechanism"
-        self.assertNotIn(name, line("true"))
-        forbidden = FakeHost(may_read=False)
-        self.assertEqual(option(line("true", host=forbidden), name), "none")
-        self.assertNotIn(name,
-                         line("true", host=forbidden,
-                              OMPI_MCA_btl_vader_single_copy_mechanism="cma"))
+        self.lines(("true", {}, "true", f"{name}; --allow-run-as-root"))
+        self.lines(("true", {}, "--allow-run-as-root"), host=FakeHost(is_root=True))
+        self.lines(("true", {}, f"--mca {name} none"), host=FakeHost(may_read=False))
+        self.lines(("true", {f"OMPI_MCA_{name}": "cma"}, "true", name), host=FakeHost(may_read=False))
         self.assertIs(type(ranks.Host().may_read_processes()), bool)
 
 
-class Slurm(unittest.TestCase):
+class Slurm(Case):
     TWO = {"SLURM_JOB_ID": "1", "SLURM_JOB_NUM_NODES": "2"}
 
     def test_allocation(self):
@@ -239,55 +229,38 @@ class Slurm(unittest.TestCase):
         self.assertEqual(login, self.TWO)
         self.assertEqual(slurm.for_mpirun({"CUDA_VISIBLE_DEVICES": "7"}), {"CUDA_VISIBLE_DEVICES": "7"})
 
-    def test_tasks(self):
-        words = line("true", SLURM_NTASKS="16", **self.TWO)
-        self.assertEqual(option(words, "-n"), "16")
-        self.assertFalse({"--host", "--oversubscribe"} & set(words))
-        words = line("true", SLURM_JOB_ID="1", SLURM_NTASKS="1", CUDA_VISIBLE_DEVICES="0,1,2")
-        self.assertEqual(option(words, "-n"), "3")
-        self.assertIn("--oversubscribe", words)
-
-    def test_one_task_per_node_is_all_of_its_gpus(self):  # torchrun's header
-        two = {**self.TWO, "SLURM_NTASKS": "2"}
-        for more, visible, count in [([], "0,1,2,3", 8), (["-n", 4], "0,1", 4)]:
-            error = io.StringIO()
-            with contextlib.redirect_stderr(error):
-                words = line(*more, "true", CUDA_VISIBLE_DEVICES=visible, **two)
-            self.assertEqual("8 ranks are started, one per GPU" in error.getvalue(), count == 8)
-            self.assertEqual((option(words, "-n"), option(words, "--map-by")),
-                             (str(count), f"ppr:{count // 2}:node"))
-            self.assertIn("--oversubscribe", words)
-        for visible in ["0", ""]:
-            words = line("true", CUDA_VISIBLE_DEVICES=visible, **two)
-            self.assertEqual(option(words, "-n"), "2")
-            self.assertNotIn("--map-by", words)
-
-    def test_fewer_tasks_than_gpus_are_pointed_out(self):
+    def said(self, words, has, **environ):
+        """What it says on standard error, of a line that has these."""
         error = io.StringIO()
         with contextlib.redirect_stderr(error):
-            words = line("true", CUDA_VISIBLE_DEVICES="0,1,2,3",
-                         **{**self.TWO, "SLURM_NTASKS": "4"})
-        self.assertIn("use 4 of 8 GPUs; -n 8 uses all", error.getvalue())
-        self.assertEqual(option(words, "-n"), "4")
+            self.lines((words, environ, has), **self.TWO)
+        return error.getvalue()
+
+    def test_tasks(self):
+        self.lines(("true", {**self.TWO, "SLURM_NTASKS": "16"}, "-n 16", "--host; --oversubscribe"),
+                   ("true", {"SLURM_JOB_ID": "1", "SLURM_NTASKS": "1", "CUDA_VISIBLE_DEVICES": "0,1,2"},
+                    "-n 3; --oversubscribe"))
+        # One per node is all of its GPUs, as in torchrun's header.
+        self.assertIn("8 ranks are started, one per GPU", self.said(
+            "true", "-n 8; --map-by ppr:4:node; --oversubscribe", CUDA_VISIBLE_DEVICES="0,1,2,3", SLURM_NTASKS="2"))
+        self.assertEqual("", self.said("-n 4 true", "-n 4; --map-by ppr:2:node; --oversubscribe",
+                                       CUDA_VISIBLE_DEVICES="0,1", SLURM_NTASKS="2"))
+        self.assertIn("use 4 of 8 GPUs; -n 8 uses all", self.said(
+            "true", "-n 4", CUDA_VISIBLE_DEVICES="0,1,2,3", SLURM_NTASKS="4"))
+        for visible in ("0", ""):
+            self.lines(("true", {"CUDA_VISIBLE_DEVICES": visible, "SLURM_NTASKS": "2"}, "-n 2", "--map-by"), **self.TWO)
 
     def test_without_a_number_of_tasks(self):
-        for more, visible, count, per_node in [([], "0,1,2,3", "8", "4"),
-                                               (["-n", 6], "0,1", "6", "3"),
-                                               (["--bind", "core"], "0", "2", "1")]:
-            words = line(*more, "true", CUDA_VISIBLE_DEVICES=visible, **self.TWO)
-            self.assertEqual((option(words, "-n"), option(words, "--map-by")),
-                             (count, f"ppr:{per_node}:node"))
-        self.assertEqual(option(line("true", "--backend", "cpu", **self.TWO), "-n"), "4")
         # On a node of the allocation that was given no GPUs, two CPU ranks per node.
-        node = {"CUDA_VISIBLE_DEVICES": "", "SLURMD_NODENAME": "n1", **self.TWO}
-        self.assertEqual(option(line("true", **node), "-n"), "4")
-        self.assertEqual(option(line("true", **self.TWO, BACKENDS="cpu"), "-n"), "4")
-        for changes in [{"SLURMD_NODENAME": ""}, {"SLURM_JOB_GPUS": "0,1"}]:
-            with self.assertRaisesRegex(command.UsageError, "specify the number of ranks with -n"):
-                line("true", BACKENDS="gpu", **{**node, **changes})
-        words = line("true", CUDA_VISIBLE_DEVICES="0,1,2", SLURM_JOB_ID="1")
-        self.assertEqual(option(words, "-n"), "3")
-        self.assertNotIn("--map-by", words)
+        node = {"CUDA_VISIBLE_DEVICES": "", "SLURMD_NODENAME": "n1"}
+        self.lines(("true", {"CUDA_VISIBLE_DEVICES": "0,1,2,3"}, "-n 8; --map-by ppr:4:node"),
+                   ("-n 6 true", {"CUDA_VISIBLE_DEVICES": "0,1"}, "-n 6; --map-by ppr:3:node"),
+                   ("--bind core true", {"CUDA_VISIBLE_DEVICES": "0"}, "-n 2; --map-by ppr:1:node"),
+                   ("true --backend cpu", {}, "-n 4"), ("true", node, "-n 4"), ("true", {"BACKENDS": "cpu"}, "-n 4"),
+                   **self.TWO)
+        self.refused(*(("true", {"BACKENDS": "gpu", **node, **each}, "specify the number of ranks with -n")
+                       for each in ({"SLURMD_NODENAME": ""}, {"SLURM_JOB_GPUS": "0,1"})), **self.TWO)
+        self.lines(("true", {"CUDA_VISIBLE_DEVICES": "0,1,2", "SLURM_JOB_ID": "1"}, "-n 3", "--map-by"))
 
     def test_node_lists(self):
         for text, names in [("", []), ("n1", ["n1"]), ("n1,n2", ["n1", "n2"]),
@@ -302,17 +275,12 @@ class Slurm(unittest.TestCase):
     def test_variables_that_slurm_would_not_set(self):
         job = {"SLURM_JOB_ID": "1"}
         self.assertEqual(slurm.allocation({**job, "SLURM_NNODES": "2", "SLURM_NTASKS_PER_NODE": "4(x2)"}).tasks, 8)
-        for name, text in [("SLURM_NTASKS", "x"), ("SLURM_NTASKS_PER_NODE", "4,2"), ("SLURM_JOB_NUM_NODES", "-1"),
-                           ("SLURM_NTASKS", "0"), ("SLURM_NTASKS", "4(x2)"), ("SLURM_NNODES", "2.5"), ("SLURM_NTASKS", "²"),
-                           ("SLURM_JOB_NODELIST", "n[000x111]"), ("SLURM_NODELIST", "n[1" * 999)]:
-            with self.assertRaisesRegex(command.UsageError, f"{name}=") as raised:
-                line("true", **job, **{name: text})
-            self.assertLess(len(str(raised.exception)), 300)
-
-    def test_a_heterogeneous_job_is_refused(self):
-        with self.assertRaisesRegex(command.UsageError, "SLURM_HET_SIZE=2: of a heterogeneous job only the first"):
-            line("-n", 2, "true", SLURM_JOB_ID="1", SLURM_HET_SIZE="2")
-        line("-n", 2, "true", SLURM_JOB_ID="1", SLURM_HET_SIZE="1")
+        self.refused(*(("true", {name: text}, f"{name}={text[:80]}") for name, text in [
+            ("SLURM_NTASKS", "x"), ("SLURM_NTASKS_PER_NODE", "4,2"), ("SLURM_JOB_NUM_NODES", "-1"),
+            ("SLURM_NTASKS", "0"), ("SLURM_NTASKS", "4(x2)"), ("SLURM_NNODES", "2.5"), ("SLURM_NTASKS", "²"),
+            ("SLURM_JOB_NODELIST", "n[000x111]"), ("SLURM_NODELIST", "n[1" * 999)]), **job)
+        self.refused(("-n 2 true", {"SLURM_HET_SIZE": "2"}, "SLURM_HET_SIZE=2: of a heterogeneous job only the first"), **job)
+        self.lines(("-n 2 true", {"SLURM_HET_SIZE": "1"}, "-n 2"), **job)
 
     def test_what_slurm_knows_of_a_job_that_did_not_start(self):
         environ = {"SLURM_JOB_ID": "77", "SLURM_JOB_NODELIST": "n[1-2]"}
@@ -330,44 +298,28 @@ class Slurm(unittest.TestCase):
     def test_some_nodes_of_the_allocation(self):
         job = {"SLURM_JOB_ID": "1", "SLURM_NTASKS": "4", "SLURM_JOB_NUM_NODES": "4",
                "SLURM_JOB_NODELIST": "n[1-4]"}
-        for count, per_node in [(2, 1), (4, 2)]:  # also as many as Slurm's tasks
-            words = line("--hosts", "n2,n4", "-n", count, "true", **job)
-            self.assertEqual((option(words, "--host"), option(words, "--map-by")),
-                             (f"n2:{per_node},n4:{per_node}", f"ppr:{per_node}:node"))
-            self.assertIn("--oversubscribe", words)
-        words = line("--hosts", "n3", "-n", 2, "true", NCCL_DEBUG="INFO", **job)
-        self.assertEqual(option(words, "--map-by"), "ppr:2:node")
-        self.assertIn("NCCL_DEBUG", words)  # another host has no other way to it
-        for host, job in [("h1", job), ("n1", {"SLURM_JOB_ID": "1"})]:
-            with self.assertRaisesRegex(command.UsageError,
-                                        f"{host}: not of this Slurm allocation, whose nodes are"):
-                line("--hosts", host, "true", **job)
+        self.lines(("--hosts n2,n4 -n 2 true", job, "--host n2:1,n4:1; --map-by ppr:1:node; --oversubscribe"),
+                   ("--hosts n2,n4 -n 4 true", job, "--host n2:2,n4:2; --map-by ppr:2:node; --oversubscribe"),
+                   # Another host has no other way to the variable.
+                   ("--hosts n3 -n 2 true", {**job, "NCCL_DEBUG": "INFO"}, "--map-by ppr:2:node; -x NCCL_DEBUG"))
+        self.refused(("--hosts h1 true", job, "h1: not of this Slurm allocation, whose nodes are n1 n2 n3 n4"),
+                     ("--hosts n1 true", {"SLURM_JOB_ID": "1"}, "n1: not of this Slurm allocation, whose nodes are unknown"))
 
 
-class Options(unittest.TestCase):
+class Options(Case):
     def test_refused(self):
         with tempfile.TemporaryDirectory() as folder:
-            comments = pathlib.Path(folder, "comments")
-            comments.write_text("# h1\n\n")
-            for words in [["-n"], ["-n", "0", "true"], ["-n", "x", "true"], ["-n", "", "true"],
-                          ["-n", "²", "true"], ["--wat", "true"], ["--bind", "x", "true"],
-                          ["--hostfile", "/nonexistent", "true"], ["--hostfile", folder, "true"],
-                          ["--hostfile", "/dev/null", "true"], ["--hostfile", comments, "true"],
-                          ["--hosts", "", "true"], ["--hosts", "a,,b", "true"],
-                          ["--gpus", "", "true"], ["--gpus=", "true"], ["--gpus", "0,,1", "true"],
-                          ["--gpus", "0,a", "true"], ["--gpus", "0,1,0", "true"],
-                          ["--gpus", "GPU-a,GPU-a", "true"],
-                          ["no_such_program"], ["no/such_program"]]:
-                with self.assertRaises(command.UsageError, msg=words) as raised:
-                    line(*words)
-                self.assertNotIn("\n", str(raised.exception))
-                for word in words[:2 if words[0] == "--hostfile" else 1]:
-                    self.assertIn(str(word).rstrip("="), str(raised.exception))
-            for words, named in [([], "no program"),
-                                 (["--hosts", "a", "--hostfile", "b", "true"],
-                                  "cannot be combined")]:
-                with self.assertRaisesRegex(command.UsageError, named):
-                    line(*words)
+            pathlib.Path(folder, "comments").write_text("# h1\n\n")
+            self.refused(*((words, {}, words.split()[0].rstrip("=")) for words in (
+                "-n", "-n 0 true", "-n x true", "-n ² true", "--wat true", "--bind x true", "--hosts a,,b true",
+                "--gpus= true", "--gpus 0,,1 true", "--gpus 0,a true", "--gpus 0,1,0 true", "--gpus GPU-a,GPU-a true",
+                "no_such_program", "no/such_program")), *(
+                    (f"--hostfile {path} true", {}, f"--hostfile {path}") for path in (
+                        "/nonexistent", folder, "/dev/null", f"{folder}/comments")),
+                         ("", {}, "no program"), ("--hosts a --hostfile b true", {}, "cannot be combined"))
+        for words in (["-n", "", "true"], ["--hosts", "", "true"], ["--gpus", "", "true"]):
+            with self.assertRaisesRegex(command.UsageError, words[0]):
+                line(*words)
 
     def test_forms(self):
         for words in [["--gpus=0,1", "true", "-n", "9"],
@@ -385,59 +337,47 @@ class Options(unittest.TestCase):
                 self.assertIn(name, text)
 
 
-class Hosts(unittest.TestCase):
+class Hosts(Case):
     def test_hosts(self):
-        words = line("--hosts", "h1,h2", "--gpus", "0,1,2,3", "true", NCCL_DEBUG="INFO")
-        self.assertEqual((option(words, "-n"), option(words, "--host")), ("8", "h1:4,h2:4"))
-        for name in ["NCCL_DEBUG", "CUDA_VISIBLE_DEVICES=0,1,2,3"]:
-            self.assertIn(name, words)
-        words = line("--hosts", "h1,h2", "true", CUDA_VISIBLE_DEVICES="2,3",
-                     NVIDIA_TF32_OVERRIDE="0",
-                     NVIDIA_VISIBLE_DEVICES="all", FI_PROVIDER="cxi", UCX_TLS="rc")
-        self.assertEqual(option(words, "-n"), "4")
-        self.assertTrue({"NVIDIA_TF32_OVERRIDE", "FI_PROVIDER", "UCX_TLS"} <= set(words))
-        self.assertNotIn("VISIBLE_DEVICES", " ".join(words))  # each host's own
-        self.assertFalse({"PATH", "BACKENDS"} & set(words))
-        self.assertNotIn("-x", line("true", NCCL_DEBUG="INFO"))
+        two = "--hosts h1,h2"
+        self.lines((f"{two} --gpus 0,1,2,3 true", {"NCCL_DEBUG": "INFO"},
+                    "-n 8; --host h1:4,h2:4; -x NCCL_DEBUG; -x CUDA_VISIBLE_DEVICES=0,1,2,3"),
+                   (f"{two} true", {"CUDA_VISIBLE_DEVICES": "2,3", "NVIDIA_TF32_OVERRIDE": "0",
+                                    "NVIDIA_VISIBLE_DEVICES": "all"},
+                    "-n 4; -x NVIDIA_TF32_OVERRIDE", "VISIBLE_DEVICES; PATH; BACKENDS"),  # the first are each host's own
+                   ("true", {"NCCL_DEBUG": "INFO"}, "true", "-x"))
 
     def test_variables_that_travel_to_other_hosts(self):
-        names = ["OFI_NCCL_PROTOCOL", "RDMAV_FORK_SAFE", "HCOLL_MAIN_IB", "NVSHMEM_IB_ENABLE",
+        names = ["OFI_NCCL_PROTOCOL", "RDMAV_FORK_SAFE", "HCOLL_MAIN_IB", "NVSHMEM_IB_ENABLE", "UCX_TLS",
                  "SHARP_COLL_LOG_LEVEL", "PMIX_MCA_gds", "UCC_TLS", "FI_PROVIDER", "NCCL_DEBUG"]
         words = line("--hosts", "h1,h2", "-n", 2, "true", **dict.fromkeys(names, "1"), SSH_KEY="secret")
         self.assertEqual([word for before, word in zip(words, words[1:]) if before == "-x"],
                          [*sorted(names), "SHAKEDOWN_HOSTS=2"])
 
     def test_names_that_differ_in_their_domain_are_two_hosts(self):
-        for named, kept in [("w.1.foo,w.2.foo", True), ("h1,h2", False), ("10.0.0.1,10.0.0.2", False),
-                            ("h1,h2.site", True)]:
-            words = line("--hosts", named, "-n", 2, "true")
-            self.assertEqual("orte_keep_fqdn_hostnames" in words, kept, named)
-            self.assertIn("SHAKEDOWN_HOSTS=2", words)
+        kept, hosts_ = "--mca orte_keep_fqdn_hostnames 1", "-x SHAKEDOWN_HOSTS=2"
         job = {"SLURM_JOB_ID": "1", "SLURM_JOB_NUM_NODES": "2", "SLURM_JOB_NODELIST": "w[1-2].foo"}
-        self.assertIn("orte_keep_fqdn_hostnames", line("-n", 2, "true", **job))
+        self.lines(("--hosts w.1.foo,w.2.foo -n 2 true", {}, f"{kept}; {hosts_}"), ("-n 2 true", job, kept),
+                   ("--hosts h1,h2.site -n 2 true", {}, f"{kept}; {hosts_}"),
+                   ("--hosts h1,h2 -n 2 true", {}, hosts_, "orte_keep"),
+                   ("--hosts 10.0.0.1,10.0.0.2 -n 2 true", {}, hosts_, "orte_keep"))
 
     def test_how_many_hosts_are_to_answer(self):
         four = {"SLURM_JOB_ID": "1", "SLURM_JOB_NUM_NODES": "4", "SLURM_JOB_NODELIST": "n[1-4]"}
-        for words, environ, count in [(["--hosts", "h1,h2,h3", "-n", 5], {}, 3), (["-n", 8], four, 4),
-                                      (["-n", 3], four, 3), (["-n", 5], four, 3),
-                                      (["-n", 2], {**four, "SLURM_NTASKS": "2"}, 4)]:
-            self.assertIn(f"SHAKEDOWN_HOSTS={count}", line(*words, "true", **environ), (words, environ))
-        self.assertNotIn("SHAKEDOWN_HOSTS", " ".join(line("-n", 3, "true", SHAKEDOWN_HOSTS="7")))
+        self.lines(*((words, environ, f"-x SHAKEDOWN_HOSTS={count}") for words, environ, count in [
+            ("--hosts h1,h2,h3 -n 5 true", {}, 3), ("-n 8 true", four, 4), ("-n 3 true", four, 3), ("-n 5 true", four, 3),
+            ("-n 2 true", {**four, "SLURM_NTASKS": "2"}, 4)]), ("-n 3 true", {"SHAKEDOWN_HOSTS": "7"}, "-n 3", "_HOSTS"))
 
     def test_a_host_without_a_rank_is_refused(self):
-        for count, named, idle in [(1, "h1,h2", "h2"), (5, "h1,h2,h3,h4", "h4"), (2, "a,b,c,d", "c d")]:
-            with self.assertRaisesRegex(command.UsageError, f"no rank would run on {idle}: use a multiple"):
-                line("--hosts", named, "-n", count, "true")
+        self.refused(*((f"-n {count} --hosts {named} true", {}, f"no rank would run on {idle}: use a multiple")
+                       for count, named, idle in [(1, "h1,h2", "h2"), (5, "h1,h2,h3,h4", "h4"), (2, "a,b,c,d", "c d")]))
 
     def test_words_that_are_no_host(self):
-        for word, named in [("fd00::5", "fd00::5 is an IPv6 address"), ("::1", "::1 is an IPv6 address"),
-                            ("[2001:db8::1]", "IPv6"), ("[fd00::5]:4", "IPv6"), ("fe80::1%eth0", "IPv6"),
-                            ("h1:x", "'h1:x' is not a host"), ("h1:", "'h1:' is not"), (":4", "':4' is not"),
-                            ("h[1-2]", "is not a host")]:
-            with self.assertRaises(command.UsageError, msg=word) as raised:
-                line("--hosts", f"h0,{word}", "true")
-            self.assertIn(named, str(raised.exception))
-        self.assertEqual(option(line("--hosts", "h1:4,h2,h1", "-n", 2, "true"), "--host"), "h1:1,h2:1")
+        self.refused(*((f"--hosts h0,{word} true", {}, named) for word, named in [
+            ("fd00::5", "fd00::5 is an IPv6 address"), ("::1", "::1 is an IPv6 address"), ("[2001:db8::1]", "IPv6"),
+            ("[fd00::5]:4", "IPv6"), ("fe80::1%eth0", "IPv6"), ("h1:x", "'h1:x' is not a host"), ("h1:", "'h1:' is not"),
+            (":4", "':4' is not"), ("h[1-2]", "is not a host")]))
+        self.lines(("--hosts h1:4,h2,h1 -n 2 true", {}, "--host h1:1,h2:1"))
 
     def test_names_of_one_host(self):
         for one, other, same in [("vm", "vm", True), ("vm", "vm.example.com", True),
@@ -463,8 +403,7 @@ class Hosts(unittest.TestCase):
         with tempfile.NamedTemporaryFile("w") as file:
             file.write("# two\nh1 slots=8\n\nh2\nh1\n")
             file.flush()
-            words = line("--hostfile", file.name, "-n", 5, "true")
-        self.assertEqual(option(words, "--host"), "h1:3,h2:3")
+            self.lines((f"--hostfile {file.name} -n 5 true", {}, "--host h1:3,h2:3"))
 
     def test_ranks_elsewhere(self):
         """Where some are, those of a job that was killed may still run there."""
@@ -485,13 +424,12 @@ class Hosts(unittest.TestCase):
             self.assertIs(elsewhere(*hosts, **environ), expected, (hosts, environ))
 
     def test_no_gpu_to_count_by(self):
-        login_node = {"SLURM_JOB_ID": "1", "SLURM_JOB_NODELIST": "n5"}
-        for words, environ in [(("--hosts", "h1,h2"), {}), (("--hosts", "h1"), {}), ((), login_node)]:
-            with self.assertRaisesRegex(command.UsageError,
-                                        "no GPU visible on this host; specify .* -n"):
-                line(*words, "true", CUDA_VISIBLE_DEVICES="", BACKENDS="gpu", **environ)
-        self.assertEqual(option(line("--hosts", "h1,h2", "true", CUDA_VISIBLE_DEVICES="",
-                                     BACKENDS="cpu"), "-n"), "4")
+        none = {"CUDA_VISIBLE_DEVICES": "", "BACKENDS": "gpu"}
+        self.refused(*((words, {**none, **more}, "no GPU visible on this host; specify the number of ranks with -n")
+                       for words, more in [("--hosts h1,h2 true", {}), ("--hosts h1 true", {}),
+                                           ("true", {"SLURM_JOB_ID": "1", "SLURM_JOB_NODELIST": "n5"})]))
+        self.lines(("--hosts h1,h2 true", {**none, "BACKENDS": "cpu"}, "-n 4"))
+
 
 LEAVES = """SwitchName=leaf0 Level=0 LinkSpeed=1 Nodes=n[000-001]
 SwitchName=leaf1 Level=0 LinkSpeed=1 Nodes=n[002,004]
@@ -503,30 +441,17 @@ BlockName=rack2 BlockIndex=1 Nodes=n004 BlockSize=3
 IN_JOB = {"SLURM_JOB_ID": "1"}
 
 
-def domains(nodes, environ, printed):
-    return slurm.domains(nodes, environ, lambda words: Said(0, printed))
-
-
 class Domains(unittest.TestCase):
-    def test_leaves_of_a_tree(self):
-        self.assertEqual(domains(["n000", "n002.site", "n004"], IN_JOB, LEAVES),
-                         {"n000": "leaf0", "n002.site": "leaf1", "n004": "leaf1"})
-
-    def test_blocks(self):
-        self.assertEqual(domains(["n001", "n004"], IN_JOB, BLOCKS),
-                         {"n001": "rack1", "n004": "rack2"})
-
-    def test_names_that_differ_in_their_domain(self):
-        tree = "SwitchName=a Level=0 Nodes=w.1.foo\nSwitchName=b Level=0 Nodes=w.2.foo\n"
-        self.assertEqual(domains(["w.1.foo", "w.2.foo"], IN_JOB, tree),
-                         {"w.1.foo": "a", "w.2.foo": "b"})
-        self.assertIsNone(domains(["w"], IN_JOB, tree))
-        self.assertIsNone(domains(["n1"], IN_JOB, "SwitchName=a Level=0 Nodes=n[000x111]\n"))
-
-    def test_unknown(self):
-        for text in ("", "No topology information available\n", LEAVES):
-            self.assertIsNone(domains(["n000", "n003"], IN_JOB, text))
-        self.assertIsNone(domains(["n000"], {}, LEAVES))
+    def test_what_slurm_knows_of_switches(self):
+        of_foo = "SwitchName=a Level=0 Nodes=w.1.foo\nSwitchName=b Level=0 Nodes=w.2.foo\n"
+        for printed, nodes, found in [
+                (LEAVES, ["n000", "n002.site", "n004"], {"n000": "leaf0", "n002.site": "leaf1", "n004": "leaf1"}),
+                (BLOCKS, ["n001", "n004"], {"n001": "rack1", "n004": "rack2"}),
+                (of_foo, ["w.1.foo", "w.2.foo"], {"w.1.foo": "a", "w.2.foo": "b"}), (of_foo, ["w"], None),
+                ("SwitchName=a Level=0 Nodes=n[000x111]\n", ["n1"], None), ("", ["n000"], None),
+                ("No topology information available\n", ["n000"], None), (LEAVES, ["n000", "n003"], None)]:
+            self.assertEqual(slurm.domains(nodes, IN_JOB, lambda words, said=printed: Said(0, said)), found)
+        self.assertIsNone(slurm.domains(["n000"], {}))
 
 
 if __name__ == "__main__":

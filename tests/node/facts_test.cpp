@@ -10,7 +10,6 @@
 #include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
-#include <set>
 
 #include "launch/node/health/check/own_process.hpp"
 #include "launch/node/health/facts/host_facts.hpp"
@@ -305,6 +304,44 @@ TEST_CASE("what to do about a small /dev/shm fits the place", "[node][facts]") {
   CHECK_THAT(action(), ContainsSubstring("--ipc=host"));
   facts["container"] = "none seen";
   CHECK(action() == "mount -o remount,size=8g /dev/shm");
+}
+
+TEST_CASE("shared memory that is no tmpfs, cannot be written or has files left over",
+          "[node][facts]") {
+  const Tree tree;
+  const auto shm = [&] { return read_facts({tree.path, {}}, 20).at("shm"); };
+  for (const char* name : {"nccl-a", "nccl-b", "vader_segment.h.0.1.2", "other"})
+    tree.touch(fmt::format("dev/shm/{}", name));
+  std::filesystem::create_symlink("other", tree / "dev/shm/sm_segment.link");
+  tree.write("/proc/7/maps", "7f00-7f01 rw-s 00000000 00:17 3   /dev/shm/nccl-a\n");
+  tree.write("/proc/8/maps", "7f00-7f01 rw-s 00000000 00:17 3   /dev/shm/nccl-b (deleted)\n");
+  CHECK_FALSE(shm().contains("file_system"));
+  for (const auto& [mounts, type] : std::vector<std::pair<std::string, const char*>>{
+           {"overlay / overlay rw 0 0\n", "overlay"},
+           {"overlay / overlay rw 0 0\nshm /dev/shm tmpfs rw 0 0\n", "tmpfs"}}) {
+    tree.write("/proc/self/mounts", mounts);
+    CHECK(shm().at("file_system") == type);
+  }
+  CHECK(shm().at("left_over") == 1);
+  CHECK(shm().at("writable") == true);
+
+  const Json large{{"total_bytes", 64e9}, {"free_bytes", 60e9}};
+  for (const auto& [key, value, outcome, cause] :
+       std::vector<std::tuple<const char*, Json, MaybeOutcome, const char*>>{
+           {"writable", false, Outcome::fail, "cannot make files"},
+           {"file_system", "ext4", Outcome::warn, "/dev/shm is ext4, no tmpfs"},
+           {"left_over", 3, Outcome::warn, "3 files of NCCL or Open MPI that no process"},
+           {"file_system", "tmpfs", Outcome::pass, "a tmpfs of at least 8 GB"}}) {
+    Json facts{{"shm", large}};
+    facts["shm"][key] = value;
+    for (const HostRule& rule : host_rules())
+      if (rule.name == std::string("shared-memory")) {
+        const Judgement found = worst(rule.judge(facts));
+        CHECK(found.outcome == outcome);
+        CHECK_THAT(found.cause, ContainsSubstring(cause));
+        CHECK(found.action.empty() == (outcome == Outcome::pass));
+      }
+  }
 }
 
 TEST_CASE("what NCCL's variables name is looked for", "[node][facts][closed]") {

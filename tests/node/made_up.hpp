@@ -3,8 +3,6 @@
 #pragma once
 
 #include <fmt/format.h>
-#include <filesystem>
-#include <fstream>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <vector>

@@ -1,8 +1,6 @@
 // What compute_perf gives the judge of what the ranks measured, and what it concludes itself.
 #include "launch/node/compute/results.hpp"
 
-#include <algorithm>
-#include <cmath>
 #include <sstream>
 
 #include "common/error.hpp"

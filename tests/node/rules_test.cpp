@@ -1,6 +1,5 @@
 // The rules on a GPU's reading: each has a case that trips it and one that must not, and every way
 // in which another tool passed what it had not measured is a case of its own.
-#include <algorithm>
 #include <fstream>
 #include <functional>
 #include <nlohmann/json.hpp>

@@ -1,9 +1,7 @@
 // The loads of a soak on every backend: each finds a flipped bit, and says where it sticks.
 #include <algorithm>
-#include <cstdlib>
 #include <vector>
 
-#include "common/backend.hpp"
 #include "common/error.hpp"
 #include "launch/node/soak/injected_faults.hpp"
 #include "launch/node/soak/memory_test.hpp"

@@ -26,7 +26,8 @@ class Jobs(Scratch):
         write_script(self.tree / "results/report", "echo a report\n")
         for program in ["train", "compare"]:
             self.program(program, "echo hello\n")
-        self.commands = {"bench": [], "experiments": ["--data-dir", self.tree / "data"]}
+        self.commands = {"bench": [], "experiments": ["--data-dir", self.tree / "data"],
+                         "variants": ["-n", "2", "--variants", "default,ring", "train"]}
         self.make_images(self.tree / "runs")
 
     def make_images(self, runs, source=fashion_mnist.SOURCE):

@@ -152,45 +152,12 @@ class Sentences(Report):
                                ([{**part, "stage": "inventory"}], "PASS")):  # launch/acceptance's
             self.assertEqual(self.shown(*lines).said["Verdict"], outcome, lines)
 
-    def test_rates_of_gpus_and_what_would_have_been_found(self):
-        def metric(name, unit, gpu, *samples, **more):
-            return {"kind": "metric", "metric": name, "unit": unit, "scope": "gpu", "name": gpu, "hosts": ["n1"],
-                    "board": "NVIDIA H100", "samples": list(samples), **more}
-        lines = [metric("product/fp16/flop_per_cycle_sm", "FLOP/cycle/SM", gpu, value, value, None)
-                 for gpu, value in (("GPU-a", 4001), ("GPU-b", 4003))]
-        lines += [metric("product/fp16/clock_mhz", "MHz", "GPU-a", 1400),
-                  metric("memory/copy", "GB/s", "GPU-a", 2900), metric("memory/copy", "GB/s", "GPU-b", 1000),
-                  metric("memory/copy", "GB/s", "GPU-b", 2800, look=2), metric("train/compute_ms", "ms", "GPU-a", 26),
-                  metric("train/compute_ms", "ms", "GPU-b", 27), metric("memory/read", "GB/s", "GPU-a", None)]
-        warning = {"kind": "verdict", "scope": "gpu", "name": "GPU-b", "verdict": "WARN", "cause": "slow in 1 of 2 looks"}
-        shown = self.shown(*lines, warning, {"kind": "found", "rates": "host_link", "metric": "m", "slow_down": 0.0381})
-        self.assertEqual(shown.cells("products", "fp16", "FLOP/cycle/SM", "least", "SM MHz"), ["4002", "4001", "1400"])
-        self.assertEqual([shown.cells("rates", name, "slowest", "of") for name in ("memory/copy", "train/compute_ms")],
-                         [["2800", "n1 GPU-b"], ["27", "n1 GPU-b"]])
-        self.assertNotIn("memory/read", shown.names("rates"))
-        self.assertEqual(shown.said["Verdict"], "PASS")
-        self.assertIn("would have found at 99 %: host link 3.9 %", shown.said["Reason"])
-        self.assertIn("WARN: gpu GPU-b: slow in 1 of 2 looks", shown.words)
-
     def test_what_reduced_the_clocks_may_be_unknown(self):
         for reasons, said in ((["", ""], "nothing"), ([None, None], "unknown"), (["", None], "unknown"), (None, "unknown"),
                               (["hw_slowdown sw_power_cap", None], "hw_slowdown, sw_power_cap, unknown")):
             figures = {"power_w": [700, 700], **({"throttle_reasons": reasons} if reasons else {})}
             self.assertEqual(self.shown(step("ddp", 1000, **figures)).cells(
                 "timed_windows", "ddp", "W", "clocks reduced by"), ["700", said])
-
-    def test_what_did_not_run_and_how_stale_gradients_were(self):
-        shown = self.shown(step("parameter-server-async", 1000, staleness_updates=[60, 30, 10]), *(
-            {"kind": "skipped", "strategy": "peer", "world_size": n, "cause": "needs GPUs"} for n in (1, 2)))
-        self.assert_said(shown.words, "Not run in train", "peer on 1 rank and peer on 2 ranks: needs GPUs")
-        self.assert_said(shown.words, "parameter-server-async", "60 % of the gradients", "2 updates old")
-
-    def test_versions_are_those_that_ran(self):
-        shown = self.shown(step("ddp", 1000), head=header(**{
-            "versions.onednn": "3.1", "versions.onednn_built": "3.0", "versions.mpi": "MPICH"}))
-        self.assertEqual(shown.words.splitlines()[2], "revision abc1234, driver 580, onednn 3.1, mpi MPICH")
-        differing = self.shown(step("ddp", 1000), head=header(versions_by_rank=["nccl 2.28"] * 2 + ["nccl 2.27"] * 2))
-        self.assert_said(differing.words, "Versions differ between the ranks of train", "nccl 2.28; nccl 2.27")
 
     def test_failures_and_verdicts_are_reported(self):
         shown = self.shown(step("ddp", 1000), {

@@ -20,7 +20,7 @@ sys.path.insert(0, str(REPORT.parent))
 from reporting import command  # noqa: E402
 from reporting.reading import read_runs  # noqa: E402
 from reporting.summary import Summary  # noqa: E402
-from reporting.interpreter import prefer_one_with_libraries  # noqa: E402, F401
+from reporting.interpreter import prefer_one_with_matplotlib  # noqa: E402, F401
 
 
 def called(arguments):
@@ -147,17 +147,3 @@ class Report(unittest.TestCase):
         if "is missing" in result.stderr:
             self.skipTest(result.stderr.strip())
         return result
-
-
-def row(text, method):
-    """The cells of a method's row in the first table that has it, by heading."""
-    line = re.search(rf"^{re.escape(method)} +(\S.*)$", text, re.M)
-    above = text[:line.start()].splitlines()
-    rule = max(at for at, one in enumerate(above) if one and set(one) == {"-"})
-    heads = re.split(r"  +", above[rule - 1])[1:]
-    return dict(zip(heads, re.split(r"  +", line[1])))
-
-
-def table(text, title):
-    """The text from a table's title on."""
-    return text[text.index(title):]

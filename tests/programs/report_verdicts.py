@@ -3,8 +3,8 @@
 import json
 import subprocess
 
-from report_records import breakdown, collective, header, record, step, training
-from report_support import REPORT, Report, read_runs, row, table
+from report_records import breakdown, header, record, step, training
+from report_support import REPORT, Report, read_runs
 from reporting import page
 from reporting.headline import text_of
 from reporting.summary import Summary
@@ -131,13 +131,6 @@ class Shown(Report):
         self.assertEqual({name for name, parts, _, _ in bars if any(part_[2] == page.BACK for part_ in parts)},
                          {"zero1", "fsdp"})
 
-    def test_exposed_is_what_is_not_hidden_and_what_waits(self):
-        text = self.text_of(step("ddp", 1000), breakdown("ddp", compute_ms=8.0, exposed_comm_ms=0.7) |
-                            {"comm_ms": 0.5, "hidden_comm_ms": 0.1})
-        known = row(table(text, "communication per step"), "ddp")
-        self.assertEqual((known["total"], known["hidden"], known["exposed"], known["of it waits"]),
-                         ("0.50", "0.10", "0.70", "0.30"))
-
     def notes(self, name, *records):
         return " ".join(note for table_ in self.content(*records).front if table_.name == name
                         for note in table_.notes)
@@ -148,23 +141,14 @@ class Shown(Report):
         self.assertIn("% none: median of the ratios within each round", of(0.95))
         self.assertNotIn("% none", of(0.9))
 
-    def test_traced_and_timed_steps_are_told_apart(self):
-        records = step("ddp", 1000, step_ms_p50=8.0), breakdown("ddp", compute_ms=8.4)
-        self.assertIn("+5.0 % compared with the timed step", self.notes("breakdown", *records))
-        self.assertIn("traced step 8.40 ms; timed 8.00 ms", self.sentences(*records)["Where the time goes"])
-
     def test_clocks_power_and_their_limit_are_in_the_first_table(self):
         def shown(**figures):
-            return row(self.text_of(step("ddp", 1000, **figures)), "ddp")
+            return self.shown(step("ddp", 1000, **figures)).row("strategies", "ddp")
         found = shown(sm_clock_mhz=[1980, 1750], power_w=[650, 700], throttle_reasons=["", "sw_power_cap"])
         self.assertEqual((found["MHz"], found["W"], found["limit"]), ("1750", "700", "power"))
         self.assertEqual(shown(power_w=[650], throttle_reasons=[""])["limit"], "-")
         self.assertEqual(shown(power_w=[650])["limit"], "unknown")
         self.assertNotIn("limit", shown())
-
-    def test_how_many_gpus(self):
-        content = self.content(step("ddp", 1000), head=header(gpu_uuids=["GPU-1", "GPU-2", "GPU-2", ""]))
-        self.assertEqual(content.machines[0], "2 x NVIDIA H200, on n1")
 
     def test_configurations_with_long_names_have_letters(self):
         several = [step(name, 1000, batch_size=batch, model=model, world_size=ranks)
@@ -183,18 +167,6 @@ class Shown(Report):
             self.assertNotIn("resnet", sentence)
         self.assertEqual(self.content(step("ddp", 1, batch_size=1), step("ddp", 1)).configurations, [])
 
-    def test_collectives_are_compared_at_the_same_sizes(self):
-        sizes = {"back_to_back": ((2 ** 20, 20), (2 ** 27, 290), (2 ** 32, 343)),
-                 "graph": ((2 ** 20, 40), (2 ** 27, 293))}
-        records = [collective(size, 10.0, launch_mode=mode, busbw_gbs=rate)
-                   for mode, rows in sizes.items() for size, rate in rows]
-        text = self.text_of(*records)
-        plain, graph = row(text, "all_reduce, back to back"), row(text, "all_reduce, graph")
-        self.assertEqual((plain["busbw GB/s"], plain["at"], plain["at other sizes"]),
-                         ("290", "128 MiB", "343 at 4 GiB"))
-        self.assertEqual((graph["busbw GB/s"], graph["at"], graph["at other sizes"]), ("293", "128 MiB", "-"))
-        self.assertIn("343 GB/s at 4 GiB", self.sentences(*records)["Fastest"])
-
     def test_runs_with_other_options_are_not_merged(self):
         def strategies(option, *values, **figures):
             paths = [self.write(f"{at}.jsonl", step("ddp", 1000 + at, bucket_cap_mb=25, **figures),
@@ -211,7 +183,6 @@ class Shown(Report):
             (name, option): 1 for name in ("ddp", "none") for option in ("--recompute", "")})
         self.assertEqual(strategies("workers", 4, 8), {("ddp", ""): 2, ("none", ""): 2})
         self.assertEqual(len(strategies("workers", 4, 8, data="photos")), 4)
-
 
     def test_a_training_that_goes_on_with_other_options_is_one(self):
         epochs = training("ddp", [0.1, 0.2, 0.3, 0.4])

@@ -1,5 +1,5 @@
 // A reduction over a gradient, unfused and fused with the convolution that computes that gradient
-// (resnet/gpu/block_gradient.cu, inner_gradient.cu).
+// (resnet/gpu/block_products.cu).
 #include <algorithm>
 #include <cmath>
 #include <limits>

@@ -62,11 +62,6 @@ class Hooks(unittest.TestCase):
         path = self.cluster.folder / f"log-{node}"
         return path.read_text() if path.exists() else ""
 
-    def streak(self, node):
-        """What the last health checks found, and how many of them."""
-        found = (self.cluster.folder / f"state-{node}/streak").read_text().split()
-        return (found[0], int(found[1])) if len(found) == 2 else ("", 0)
-
     def until_state(self, node, state):
         self.assertTrue(wait_until(lambda: re.search(state, self.cluster.node(node, "State"))),
                         f"{self.cluster.node(node, 'State')}: {self.log(node)}")
@@ -81,14 +76,6 @@ class Hooks(unittest.TestCase):
         broken.unlink()
         self.until_state("n2", "^IDLE$")
         self.assertIn("state=resume", self.log("n2"))
-
-    def test_a_node_that_others_drained_is_left_to_them(self):
-        self.cluster("scontrol", "update", "nodename=n1", "state=drain", f"reason={REASON}")
-        before, acted = self.streak("n1")[1], self.log("n1").count("scontrol")
-        self.assertTrue(wait_until(lambda: self.streak("n1")[1] > before + 2))
-        self.assertIn("DRAIN", self.cluster.node("n1", "State"))
-        self.cluster("scontrol", "update", "nodename=n1", "state=resume")
-        self.assertEqual(self.log("n1").count("scontrol"), acted)
 
     def check_on_n3(self, *options, code=1):
         """A health_check in addition to Slurm's, with notes of its own, which finds too few GPUs."""
@@ -135,18 +122,6 @@ class Hooks(unittest.TestCase):
         self.assertIn("PENDING", self.cluster("squeue", "--noheader", "--format=%T", f"--jobs={jobs[1]}"))
         self.assertNotIn("prolog", self.log("n1"))
         self.assertNotIn("epilog", self.log("n2"))  # which tests nothing again
-
-    def test_what_a_job_has_left_over(self):
-        escapes = "(setsid sleep 300 >/dev/null 2>&1 </dev/null & echo $! > left) & wait; sleep 0.3"
-        job = self.cluster("sbatch", "--parsable", "--nodelist=n1", "--wrap", escapes).strip()
-        members = self.cluster.folder / "cgroup-n1/freezer/slurm_n1/uid_0" / f"job_{job}" / "step_0"
-        members.mkdir(parents=True)
-        self.assertTrue(wait_until(lambda: (self.cluster.work / "left").exists()))
-        pid = (self.cluster.work / "left").read_text().strip()
-        (members / "cgroup.procs").write_text(f"{pid}\n")
-        self.drained_by("n1", "^shakedown:epilog: processes of the job still run",
-                        f"epilog on n1, job {job}: FAIL: processes of the job still run: {pid} sleep")
-        self.cluster("on", "n1", "kill", pid)
 
     def test_full_disks_change_nothing(self):
         """Neither the reason of the administrator, nor what is found: with a full /tmp all was drained anew, and

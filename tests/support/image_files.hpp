@@ -1,9 +1,6 @@
 // Folders of small images, and what a source makes of them.
 #pragma once
 
-#include <cstdint>
-#include <vector>
-
 #include "tests/support/files.hpp"
 #include "tests/support/jpeg.hpp"
 #include "training/data/loader.hpp"

@@ -1,9 +1,7 @@
 // The loader.
 #include <algorithm>
 #include <chrono>
-#include <cstring>
 #include <ctime>
-#include <fstream>
 #include <memory>
 #include <numeric>
 #include <set>

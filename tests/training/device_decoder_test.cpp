@@ -1,8 +1,5 @@
 // Headers of JPEG files anywhere; on a GPU its Resizer and its JPEG engines, against the host's.
 #include <algorithm>
-#include <chrono>
-#include <cstdio>
-#include <numeric>
 
 #include "tests/catch.hpp"
 #include "tests/support.hpp"

@@ -1,5 +1,4 @@
 // Steps of several ranks compared with those of one process.
-#include <fmt/format.h>
 
 #include <algorithm>
 #include <chrono>

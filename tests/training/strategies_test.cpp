@@ -1,7 +1,6 @@
 // The table of strategies, and the ranges that they exchange.
 #include "training/exchange/strategy.hpp"
 
-#include <algorithm>
 #include <string>
 
 #include "common/error.hpp"

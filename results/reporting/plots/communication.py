@@ -57,12 +57,10 @@ def overhead(summary):
                 used[label] = axes.barh(row, value, left=left, color=colour, hatch=hatch,
                                         edgecolor="white", height=0.65)
                 left += value
-            axes.annotate(words.ms(left), (left, row), xytext=(5, 0), textcoords="offset points",
-                          va="center", fontsize=9)
+            style.annotated(axes, words.ms(left), left, row)
             longest = max(longest, left)
         style.label_rows(axes, [name for name, _ in bars], "ms per step", longest)
-        axes.legend(used.values(), used.keys(), fontsize=8, frameon=False, loc="upper center",
-                    bbox_to_anchor=(0.5, -0.2), ncols=2)
+        style.legend_below(axes, used.values(), used.keys())
     return figure
 
 
@@ -86,11 +84,9 @@ def breakdown(summary):
             longest = max(longest, furthest, one.term("step_ms") or 0)
             if one.term("step_ms"):
                 axes.plot([one.term("step_ms")] * 2, [row - 0.4, row + 0.4], color="black")
-                axes.annotate(words.ms(one.term("step_ms")), (max(furthest, one.term("step_ms")), row),
-                              xytext=(5, 0), textcoords="offset points", va="center", fontsize=9)
+                style.annotated(axes, words.ms(one.term("step_ms")), max(furthest, one.term("step_ms")), row)
         style.label_rows(axes, [one.strategy for one in measured],
                          "ms per step; line: measured step", longest)
-        axes.legend([Patch(color=c) for c in TERM_COLOURS.values()] + [Patch(**BACK)] * negative,
-                    [*TERMS.values(), "residual below 0"][:len(TERMS) + negative], fontsize=8,
-                    frameon=False, loc="upper center", bbox_to_anchor=(0.5, -0.2), ncols=2)
+        style.legend_below(axes, [Patch(color=c) for c in TERM_COLOURS.values()] + [Patch(**BACK)] * negative,
+                           [*TERMS.values(), "residual below 0"][:len(TERMS) + negative])
     return figure

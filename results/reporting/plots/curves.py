@@ -20,12 +20,7 @@ def draw(lists, folder):
                       if value is not None]
             if points:
                 axes.plot(*zip(*points), marker=".", label=label, color=colour)
-        axes.set_xlabel("epoch")
-        axes.xaxis.get_major_locator().set_params(integer=True)
-        axes.set_ylabel(unit)
-        axes.grid(alpha=0.25)
-        if len(axes.lines) > 1:
-            axes.legend(fontsize=8, frameon=False)
+        style.over_epochs(axes, unit, legend=len(axes.lines) > 1)
     epochs = len(lists["epoch"])
     return style.finish(figure, "Training", f"{words.printable(folder)}, {epochs} epoch{'s' if epochs != 1 else ''}",
                         folder / "curves.png")

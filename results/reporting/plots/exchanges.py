@@ -131,9 +131,8 @@ def draw_exchanges(axes, measured, end):
         axes.plot([one.start_ms] * 2, [row - 0.35, row + 0.35], linewidth=1,
                   color=EXPOSED if exposed > one.duration_ms / 2 else hue)
         if len(found) <= FEW:
-            axes.annotate(words.ms(one.duration_ms), (one.end_ms, row), xytext=(4, 0),
-                          textcoords="offset points", va="center", fontsize=8,
-                          bbox={"fc": "white", "ec": "none", "pad": 0.3})
+            style.annotated(axes, words.ms(one.duration_ms), one.end_ms, row, xytext=(4, 0), fontsize=8,
+                            bbox={"fc": "white", "ec": "none", "pad": 0.3})
     axes.axvline(end_of_step(measured), color="black", linewidth=0.8, linestyle=":")
     axes.set_xlim(0, end * 1.16)
     axes.set_ylim(len(found) - 0.4, -0.6)

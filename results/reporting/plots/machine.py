@@ -2,7 +2,7 @@
 
 from datetime import datetime, timezone
 
-from .. import colours, words
+from .. import words
 from ..records import number
 from . import style
 
@@ -37,18 +37,13 @@ def collective_bandwidth(summary):
     operations = sorted({str(operation) for lines in panels.values() for operation in lines})
     for axes, lines in zip(all_axes, panels.values()):
         for operation, sizes in lines.items():
-            i = operations.index(str(operation))
             medians = [(b, sorted(rates)[len(rates) // 2]) for b, rates in sorted(sizes.items())]
-            axes.plot(*zip(*medians), marker=".", color=colours.LINES[i % len(colours.LINES)],
-                      linestyle="-" if i < len(colours.LINES) else "--", label=operation)
+            axes.plot(*zip(*medians), marker=".", label=operation, **style.line_of(operations.index(str(operation))))
         axes.set_xscale("log", base=2)
         axes.set_ylim(0)
         axes.xaxis.set_major_formatter(lambda value, _: words.size(value))
         axes.tick_params(axis="x", labelrotation=30)
-        axes.set_xlabel("size")
-        axes.set_ylabel("busbw, GB/s")
-        axes.grid(alpha=0.25)
-        axes.legend(fontsize=8, frameon=False)
+        style.described(axes, "size", "busbw, GB/s")
     return figure
 
 
@@ -124,13 +119,10 @@ def gpu_samples(summary):
                      for time, record in sorted(line, key=lambda sample: sample[0])
                      if number(record, key) is not None]
             if drawn:
-                axes.plot(*zip(*drawn), color=colours.LINES[i % len(colours.LINES)], label=gpu,
-                          linestyle="-" if i < len(colours.LINES) else "--", linewidth=1.2)
-        axes.set_ylabel(unit)
+                axes.plot(*zip(*drawn), label=gpu, linewidth=1.2, **style.line_of(i))
+        style.described(axes, f"s since {start:%Y-%m-%d %H:%M:%S} UTC" if axes is all_axes[-1] else "", unit, legend=False)
         axes.set_ylim(0)
-        axes.grid(alpha=0.25)
         axes.spines[["top", "right"]].set_visible(False)
-    all_axes[-1].set_xlabel(f"s since {start:%Y-%m-%d %H:%M:%S} UTC")
     all_axes[0].legend(fontsize=8, frameon=False, ncols=4, loc="lower left",
                        bbox_to_anchor=(0, 1))
     return figure

@@ -60,10 +60,7 @@ def draw(axes, summary, conditions, series, predicted):
         axes.yaxis.set_major_formatter(style.thousands)
     axes.set_xticks(ranks, [str(n) for n in ranks])
     axes.minorticks_off()
-    axes.set_xlabel("ranks")
-    axes.set_ylabel("images/s, median")
-    axes.grid(alpha=0.25)
-    axes.legend(fontsize=8, frameon=False)
+    style.described(axes, "ranks", "images/s, median")
 
 
 def ideal_base(summary, conditions, series):

@@ -86,8 +86,7 @@ def bars(axes, names, strategies, values, unit, low_high=None, text=words.rate):
             axes.plot(ends_of, (i, i), color="black", linewidth=1.2, marker="|", markersize=8)
             ends[i] = max(values[i], ends_of[1])
     for i, value in enumerate(values):
-        axes.annotate(text(value), (ends[i], i), xytext=(5, 0), textcoords="offset points",
-                      va="center", fontsize=9, bbox={"fc": "white", "ec": "none", "pad": 0.5})
+        annotated(axes, text(value), ends[i], i, bbox={"fc": "white", "ec": "none", "pad": 0.5})
     label_rows(axes, names, unit, max(ends))
 
 
@@ -98,6 +97,35 @@ def label_rows(axes, names, unit, longest):
     axes.set_xlabel(unit)
     axes.xaxis.set_major_locator(MaxNLocator(5))
     axes.xaxis.set_major_formatter(thousands)
+
+
+def described(axes, x, y, legend=True):
+    """Of lines."""
+    axes.set_xlabel(x)
+    axes.set_ylabel(y)
+    axes.grid(alpha=0.25)
+    if legend:
+        axes.legend(fontsize=8, frameon=False)
+
+
+def over_epochs(axes, y, legend=True):
+    axes.xaxis.get_major_locator().set_params(integer=True)
+    described(axes, "epoch", y, legend)
+
+
+def legend_below(axes, handles, names):
+    axes.legend(handles, names, fontsize=8, frameon=False, loc="upper center", bbox_to_anchor=(0.5, -0.2), ncols=2)
+
+
+def annotated(axes, text, x, row, **more):
+    """A figure at the end of a bar."""
+    axes.annotate(text, (x, row), textcoords="offset points", va="center", **{"xytext": (5, 0), "fontsize": 9, **more})
+
+
+def line_of(at):
+    """The look of a line, by its number."""
+    lines = len(colours.LINES)
+    return {"color": colours.LINES[at % lines], "linestyle": "-" if at < lines else "--"}
 
 
 def thousands(value, _):

@@ -59,11 +59,7 @@ def curves(summary, keys, unit, scale=1):
                                   marker=".", linewidth=1.2 + 1.1 * over,
                                   zorder=3 - over / 10,
                                   label=f"{measured.strategy}, {what}" if i == 0 else None)
-        axes.set_xlabel("epoch")
-        axes.xaxis.get_major_locator().set_params(integer=True)
-        axes.set_ylabel(unit)
-        axes.grid(alpha=0.25)
-        axes.legend(fontsize=8, frameon=False)
+        style.over_epochs(axes, unit)
     return figure
 
 

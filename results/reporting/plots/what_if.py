@@ -36,10 +36,9 @@ def strategy_map(summary):
 def draw(axes, grid, widest):
     for row, batch in enumerate(grid.batches):
         for column, gbs in enumerate(grid.bandwidths):
-            parts = grid.parts(batch, gbs)
-            if parts is None:
+            if (batch, gbs) not in grid.cells:
                 continue
-            strategy, text = parts
+            strategy, text = grid.cells[batch, gbs]
             strength = 0.4 if text.startswith("within") else 0.8
             axes.add_patch(Rectangle((column, row), 1, 1, facecolor=style.colour(strategy),
                                      alpha=strength, edgecolor="white"))

@@ -90,10 +90,10 @@ Statistics gram_statistics(Rig& rig, DataType type, const Tensor& w, const Sums&
   const Buffer vectors = rig.floats(gpu::NormVectors::kCount * filters);
   const auto norm = gpu::NormVectors::in(floats_of(vectors), static_cast<int>(filters));
   gpu::gram_statistics(w.memory.data(), static_cast<int>(channels), floats_of(gram), floats_of(sum),
-                       {1, static_cast<int>(filters), static_cast<int>(rows), 1},
                        {floats_of(of_gamma), floats_of(of_beta), floats_of(mean),
                         floats_of(variance), nullptr, nullptr},
-                       norm, type, rig.native());
+                       norm,
+                       rig.on({1, static_cast<int>(filters), static_cast<int>(rows), 1}, type));
   const auto get = [&](const float* from) {
     return widen(download<float>(*rig.device, *rig.stream, from, filters));
   };
@@ -189,14 +189,13 @@ struct EndOfBlock {
     const Buffer vectors = vectors_with(rig, channels, {{2, scale}, {3, shift}});
     const Buffer of_shortcut =
         vectors_with(rig, channels, {{2, shortcut_scale}, {3, shortcut_shift}});
-    const auto shortcut_norm = gpu::NormVectors::in(floats_of(of_shortcut), c.shape.c);
     const Buffer out(*rig.device, c.shape.count() * size_of(c.type));
     const Buffer bits(*rig.device, gpu::mask_bytes(c.shape, c.type));
     const auto run = c.wide ? gpu::wide_conv_normalise_add_relu : gpu::conv_normalise_add_relu;
-    run({x.memory.data(), w.memory.data(), c.depth},
-        gpu::NormVectors::in(floats_of(vectors), c.shape.c), shortcut.memory.data(),
-        c.projected ? &shortcut_norm : nullptr, out.data(), static_cast<std::uint8_t*>(bits.data()),
-        c.shape, c.type, rig.native());
+    gpu::BlockEnd end{gpu::NormVectors::in(floats_of(vectors), c.shape.c), shortcut.memory.data(),
+                      std::nullopt, out.data(), static_cast<std::uint8_t*>(bits.data())};
+    if (c.projected) end.shortcut_norm = gpu::NormVectors::in(floats_of(of_shortcut), c.shape.c);
+    run({x.memory.data(), w.memory.data(), c.depth}, end, rig.on(c.shape, c.type));
     y = rig.get(out.view(c.type));
     mask = download<std::uint8_t>(*rig.device, *rig.stream,
                                   static_cast<const std::uint8_t*>(bits.data()), bits.bytes());
@@ -337,9 +336,9 @@ GPU_TEST_CASE("the end of a block is the same with any centred tensors", "[gram]
     const int parts =
         fused ? gpu::conv_add_relu_backward({dz.memory.data(), w.memory.data(), kDepth},
                                             {dy.memory.data(), stride}, of, dsum.memory.data(),
-                                            centred, shape, type, floats_of(partials), rig.native())
+                                            centred, floats_of(partials), rig.on(shape, type))
               : gpu::add_relu_backward(dsum.memory.data(), {dy.memory.data(), stride}, of, centred,
-                                       shape, type, floats_of(partials), rig.native());
+                                       floats_of(partials), rig.on(shape, type));
     const Buffer total = rig.floats(3 * channels);
     gpu::sum_partials(floats_of(partials), parts, (1 + count) * shape.c, floats_of(total),
                       rig.native());
@@ -387,9 +386,9 @@ GPU_TEST_CASE("a block end's gradient on wgmma is that on mma.sync", "[gram][ker
     const Buffer partials = rig.floats(gpu::reduction_scratch(shape, type, 1));
     const int parts =
         wide ? gpu::wide_conv_add_relu_backward(product, dy.memory.data(), of, dsum.memory.data(),
-                                                shape, type, floats_of(partials), rig.native())
+                                                floats_of(partials), rig.on(shape, type))
              : gpu::conv_add_relu_backward(product, {dy.memory.data(), 1}, of, dsum.memory.data(),
-                                           {}, shape, type, floats_of(partials), rig.native());
+                                           {}, floats_of(partials), rig.on(shape, type));
     const Buffer total = rig.floats(channels);
     gpu::sum_partials(floats_of(partials), parts, shape.c, floats_of(total), rig.native());
     return std::pair(rig.get(dsum.memory.view(type)),

@@ -1,6 +1,5 @@
 // The stem by our own convolution, compared with cuDNN's; cuDNN's plans for tensors that it cuts.
 #include <algorithm>
-#include <cmath>
 #include <tuple>
 
 #include "resnet/gpu/cudnn.hpp"

@@ -285,7 +285,7 @@ Outcome run(Rig& rig, const Problem& p) {
   const int count =
       gpu::gram_conv_relu_backward(m, p.y.memory.data(), p.g.memory.data(), p.inner_z.memory.data(),
                                    gpu::NormVectors::in(floats_of(inner), p.c.y.c), dy.data(),
-                                   p.c.y, p.c.type, floats_of(partials), rig.native());
+                                   floats_of(partials), rig.on(p.c.y, p.c.type));
   out.dy = rig.get(dy.view(p.c.type));
   const Buffer total = rig.floats(2 * p.channels);
   gpu::sum_partials(floats_of(partials), count, 2 * p.c.y.c, floats_of(total), rig.native());
@@ -490,9 +490,10 @@ GPU_TEST_CASE("a norm with ReLU and the sums of what it writes", "[gram][kernels
   const Buffer y(*rig.device, shape.count() * size_of(type));
   const Buffer plain(*rig.device, shape.count() * size_of(type));
   const Buffer partials = rig.floats(gpu::reduction_scratch(shape, type, 1));
-  const int count = gpu::normalise_relu_sums(z.memory.data(), norm, y.data(), shape, type,
-                                             floats_of(partials), rig.native());
-  gpu::normalise_relu(z.memory.data(), norm, plain.data(), shape, type, rig.native());
+  const gpu::Launch on = rig.on(shape, type);
+  const int count =
+      gpu::normalise_relu_sums(z.memory.data(), norm, y.data(), floats_of(partials), on);
+  gpu::normalise_relu(z.memory.data(), norm, plain.data(), on);
   const Buffer total = rig.floats(channels);
   gpu::sum_partials(floats_of(partials), count, shape.c, floats_of(total), rig.native());
   const Values written = rig.get(y.view(type));

@@ -39,6 +39,9 @@ struct KernelRig : DeviceRig {
     return made;
   }
   cudaStream_t native() const { return gpu::native(*stream); }
+  gpu::Launch on(const ActivationShape& shape, DataType type) const {
+    return {shape, type, native()};
+  }
 };
 
 inline float* floats_of(const Buffer& buffer) { return static_cast<float*>(buffer.data()); }

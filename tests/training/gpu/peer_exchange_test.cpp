@@ -1,7 +1,6 @@
 // The exchange over peer memory, with the ranks of one process: each has its buffers and its stream
 // on the one device. Averages are compared with sums in double, the update with the kernel that
 // updates one rank's weights alone.
-#include <array>
 #include <cmath>
 #include <cstring>
 #include <limits>

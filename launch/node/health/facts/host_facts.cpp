@@ -1,6 +1,7 @@
 #include "launch/node/health/facts/host_facts.hpp"
 
 #include <fmt/format.h>
+#include <sys/stat.h>
 #include <sys/statvfs.h>
 #include <unistd.h>
 
@@ -183,6 +184,41 @@ Read space(const char* path) {
   return [path](const FactSource& source) { return space_at(source.root + path); };
 }
 
+/// Files of NCCL and Open MPI in /dev/shm, of this user, that no process seen here has mapped.
+int left_over(const FactSource& source) {
+  static constexpr std::array kOurs{"nccl-", "vader_segment", "sm_segment"};
+  std::set<std::string> found;
+  for (const std::string& name : source.names_in("/dev/shm")) {
+    struct stat file {};
+    if (std::ranges::any_of(kOurs, [&](const char* ours) { return name.starts_with(ours); }) &&
+        lstat((source.root + "/dev/shm/" + name).c_str(), &file) == 0 && S_ISREG(file.st_mode) &&
+        file.st_uid == geteuid())
+      found.insert("/dev/shm/" + name);
+  }
+  if (found.empty()) return 0;
+  for (const std::string& process : source.names_in("/proc"))
+    for (const std::string& map : source.lines_of("/proc/" + process + "/maps"))
+      if (const auto at = map.find("/dev/shm/"); at != std::string::npos)
+        found.erase(map.substr(at, map.find(' ', at) - at));
+  return static_cast<int>(found.size());
+}
+
+Json read_shm(const FactSource& source) {
+  const std::string folder = source.root + "/dev/shm";
+  Json shm = space_at(folder);
+  if (shm.is_null()) return {};
+  shm["writable"] = access(folder.c_str(), W_OK | X_OK) == 0;
+  shm["left_over"] = left_over(source);
+  for (const std::string& line : source.lines_of("/proc/self/mounts")) {
+    std::istringstream in(line);
+    std::string device, where, type;
+    in >> device >> where >> type;
+    if (where == "/dev/shm" || (where == "/" && !shm.contains("file_system")))
+      shm["file_system"] = type;
+  }
+  return shm;
+}
+
 Json read_os(const FactSource& source) {
   return text_or_null(value_in(source, "/etc/os-release", "PRETTY_NAME", '='));
 }
@@ -330,7 +366,7 @@ std::vector<Fact> system_facts() {
           {"numa_balancing", true, read_numa_balancing},
           {"blocked_processes", false, read_blocked},
           {"container", true, read_container},
-          {"shm", false, space("/dev/shm")},
+          {"shm", false, read_shm},
           {"tmp", false, space("/tmp")},
           {"current_folder", false, [](const FactSource&) { return space_at("."); }}};
 }

@@ -215,9 +215,22 @@ Judgement judge_shm(const Json& shm, const Json& facts) {
   if (free < kLeastShared)
     return failure(Class::config, cause + ", ranks of a node cannot share memory",
                    total < kUsualShared ? larger : tidy);
+  if (!shm.value("writable", true))
+    return failure(Class::config, "/dev/shm: this user cannot make files there",
+                   "mount -o remount,rw,mode=1777 /dev/shm");
+  if (const std::string type = shm.value("file_system", "tmpfs"); type != "tmpfs")
+    return warning(Class::config,
+                   fmt::format("/dev/shm is {}, no tmpfs, and as slow as that", type),
+                   "mount -t tmpfs -o size=8g,mode=1777 tmpfs /dev/shm");
   if (total < kUsualShared) return warning(Class::config, cause, larger);
   if (free < 0.1 * total) return warning(Class::environment, cause, tidy);
-  return passed("/dev/shm: at least 8 GB, at least 10 % of it free");
+  if (const int files = shm.value("left_over", 0); files > 0)
+    return warning(Class::environment,
+                   fmt::format("/dev/shm: {} files of NCCL or Open MPI that no process seen here "
+                               "has open",
+                               files),
+                   "if no job runs: rm /dev/shm/{nccl-,vader_segment,sm_segment}*");
+  return passed("/dev/shm: a tmpfs of at least 8 GB, at least 10 % of it free");
 }
 
 Judgement judge_space(const Json& space, const std::string& where) {
@@ -394,7 +407,7 @@ std::vector<HostRule> host_rules(double xid_window_h) {
        not_known("processes are not visible"), judge_blocked},
       {"container", "container that this runs in", "container",
        not_known("whether this is a container is not known"), judge_container},
-      {"shared-memory", "/dev/shm: size and what is free", "shm",
+      {"shared-memory", "/dev/shm: size, rights, what is free and what is left over", "shm",
        not_known("/dev/shm cannot be read"), judge_shm},
       {"tmp", "/tmp: space and inodes", "tmp", not_known("/tmp cannot be read"), space("/tmp")},
       {"current-folder", "the current folder: space and inodes", "current_folder",

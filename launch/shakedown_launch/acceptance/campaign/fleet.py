@@ -100,19 +100,19 @@ class Fleet:
         while waiting or running:
             while waiting and len(running) < AT_ONCE and self._may_start():
                 number, task = waiting.popleft()
+                started = time.gmtime()
                 job = self._start(task)
                 if job:
-                    running[number] = job
+                    running[number] = task, job, started
             if not self._may_start():
                 waiting.clear()
             tick()
             if running:
                 RUNNING.serve(time.monotonic() + 1)
-            for number, each in list(running.items()):
-                each.end_if_late()
-                if each.job.result is not None:
+            for number, (task, job, started) in list(running.items()):
+                if job.result is not None:
                     del running[number]
-                    run = runs[number] = each.run(f"{self._output}/{each.place}.log")
+                    run = runs[number] = run_of(task, job.result, started, f"{self._output}/{place_of(task)}.log")
                     self._log(f"{run.log}: {run.code} after {run.seconds:.1f} s"
                               f"{run.note and f': {run.note}'}")
         return [runs[number] for number in sorted(runs)]
@@ -127,21 +127,20 @@ class Fleet:
         return math.inf if self._deadline is None else self._deadline - time.monotonic()
 
     def _start(self, task):
-        """Its Running; None where a signal came first."""
+        """Its Job; None where a signal came first."""
         self.folder(task.stage)
         path = f"{self._output}/{place_of(task)}"
         what = mpi.request({"-n": str(task.ranks)}, [*task.words, "--record", f"{path}.jsonl"], self._environ)
         what = what._replace(hosts=[each for each in map(self._address.get, task.nodes) if each is not None])
-        log = f"{path}.log"
-        job = mpi.job(what, self._environ, log=log, shown=False, grace=self._grace) \
-            if self._by_mpirun(task) else \
-            Job(what.words, {**self._environ, **ALONE}, Output(log, shown=False), grace=self._grace)
+        log, limits = f"{path}.log", {"grace": self._grace, "limit": min(task.limit, self._time_left())}
+        job = mpi.job(what, self._environ, log=log, shown=False, **limits) if self._by_mpirun(task) else \
+            Job(what.words, {**self._environ, **ALONE}, Output(log, shown=False), **limits)
         self._log(f"{place_of(task)}: {shlex.join(task.words)}")
         try:
             job.start()
         except Stopped:
             return None
-        return Running(task, job, min(task.limit, self._time_left()))
+        return job
 
 
 def place_of(task):
@@ -151,32 +150,15 @@ def place_of(task):
     return f"{task.stage}/{task.nodes[0].replace('/', '_')}"
 
 
-class Running:
-    """A job that runs."""
-
-    def __init__(self, task, job, limit):
-        self.place, self.job = place_of(task), job
-        self._task, self._limit = task, limit
-        self._started, self._start = time.gmtime(), time.monotonic()
-        self._late = False
-
-    def end_if_late(self):
-        if not self._late and self.job.result is None and time.monotonic() - self._start > self._limit:
-            self._late = True
-            self.job.stop()
-
-    def run(self, log):
-        """model.Run, once it has ended."""
-        result, task = self.job.result, self._task
-        notes = list(result.said)
-        if self._late:
-            notes.insert(0, f"did not end within {self._limit:.0f} s and was stopped")
-        elif result.code not in (0, 1) and not result.dead and not result.lost:
-            notes += last_error(log)
-        return Run(task.stage, task.nodes, 3 if self._late else result.code,
-                   time.strftime("%Y-%m-%dT%H:%M:%SZ", self._started), time.monotonic() - self._start,
-                   f"{self.place}.jsonl", f"{self.place}.log", task.round, tuple(result.dead),
-                   tuple(result.lost), "; ".join(notes), task.group)
+def run_of(task, result, started, log):
+    """model.Run of a job.Result. `log`: its path."""
+    notes = list(result.said)
+    if result.code not in (0, 1) and not (result.late or result.dead or result.lost):
+        notes += last_error(log)
+    place = place_of(task)
+    return Run(task.stage, task.nodes, result.code, time.strftime("%Y-%m-%dT%H:%M:%SZ", started), result.seconds,
+               f"{place}.jsonl", f"{place}.log", task.round, tuple(result.dead), tuple(result.lost),
+               "; ".join(notes), task.group)
 
 
 def last_error(path):

@@ -47,7 +47,7 @@ class _Ladder:
         self.groups, self.domains = groups, domains
         self.home = home = {node: name for name, units in groups.items() for node, in units}
         self.rounds = Rounds(ROUNDS)
-        self.within = Search(self.rounds, Pool(home, lost, by_chance=not domains))
+        self.within = Search(self.rounds, Pool(home, lost))
         self.across = Search(self.rounds, Pool(home, lost, across=True))
         self.failing = set()  # names of groups of which what is left did not pass
         self.separate = ()  # units that did not pass across, where that is not explained yet
@@ -63,7 +63,7 @@ class _Ladder:
             for task in (self.screen(self.remainders()), self.blamed_nodes(), self.blamed_domains()):
                 self.rounds.spawn(task)
             yield from self.rounds.run()
-            for task in (self.representatives, self.blamed_by_others, self.blamed_nodes):
+            for task in (self.representatives, self.blamed_nodes):
                 self.rounds.spawn(task())
             yield from self.rounds.run()
             if self.rounds.tests == tests:
@@ -98,18 +98,6 @@ class _Ladder:
         else:
             self.separate = units
             self.across.failed(units, test)
-
-    def blamed_by_others(self):
-        """Nodes that only partners of other domains were left for: now one of their own may be."""
-        yield []
-        good = {self.home[node] for node in self.within.pool.good}
-        known = {unit for units in self.islands[self.within] for unit in units}
-        for unit, tests in list(self.within.faulty.items()):
-            home = self.home[unit[0]]
-            partners = {self.home[test.partner] for test in tests if test.partner}
-            if partners and home in good - partners and unit not in known:
-                del self.within.faulty[unit]
-                self.rounds.spawn(self.within.confirm(unit, []))
 
     def blamed_nodes(self):
         """Whether it is the node or what connects it; and whether several pass with one another,

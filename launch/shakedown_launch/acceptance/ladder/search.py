@@ -3,10 +3,9 @@
 A unit is a tuple of nodes that may stand for one another: one node, or the nodes of a healthy
 domain when the paths between domains are tested."""
 
-import collections
 import itertools
 
-from ..model import INCONCLUSIVE, OUTCOMES, PASS
+from ..model import INCONCLUSIVE, PASS
 
 CONFIRMATIONS = 3  # tests with different known-good partners that a node must fail before it is blamed
 
@@ -16,13 +15,11 @@ CONFIRMATIONS = 3  # tests with different known-good partners that a node must f
 class Pool:
     """Nodes that are known to be good: they passed in a group of two or more."""
 
-    def __init__(self, home, lost, across=False, by_chance=False):
+    def __init__(self, home, lost, across=False):
         self.home = home  # node: name of its domain
         self.lost = lost  # nodes that no longer answer
         self.across = across  # partners of other domains, else of its own as long as there is one
-        self.by_chance = by_chance  # the domains are no switches': partners of any, alternately
         self.place = {node: i for i, node in enumerate(home)}  # neighbours may share a switch
-        self.uses = collections.Counter()
         self.good = {}
 
     def learn(self, nodes):
@@ -36,27 +33,18 @@ class Pool:
             self.good.pop(node, None)
 
     def partner(self, node, before, busy):
-        """A good node that is free and, where there is one, new to this node: its neighbour on one
-        side, then on the other. None: all are busy; "": there is none."""
+        """The nearest good node that is free and, where there is one, new to this node. None: all are busy;
+        "": there is none."""
         home, place = self.home[node], self.place[node]
         known = [each for each in self.good
                  if each != node and each not in self.lost and not (self.across and self.home[each] == home)]
         if not known:
             return ""
-        if not self.by_chance:  # another domain's would add the paths between them to the test
-            known = [each for each in known if self.home[each] == home] or known
+        # another domain's would add the paths between them to the test
+        known = [each for each in known if self.home[each] == home] or known
         free = [each for each in known if each not in before] or known
-        free = [each for each in free if each not in busy]
-        seen = {self.home[each] for each in before}
-        sides = {self.place[each] < place for each in before if self.home[each] == home}
-        own = len(before) % 2 == 0
-
-        def order(each):
-            if self.home[each] == home:
-                return (not own, (self.place[each] < place) in sides,
-                        abs(self.place[each] - place))
-            return own, self.home[each] in seen, self.uses[each]
-        return min(free, key=order, default=None)
+        return min((each for each in free if each not in busy), key=lambda each: abs(self.place[each] - place),
+                   default=None)
 
 
 class Test:
@@ -94,7 +82,6 @@ class Test:
             if partner is None:
                 return False
             self.partner = partner
-            self.pool.uses[partner] += 1
         if len(self.group) == 1 and self.pool.across:
             self.outcome = PASS  # its domain passed: alone there is nothing to test across domains
             return False
@@ -143,15 +130,12 @@ class Rounds:
                     self._live.append((task, tests))
 
     def _record(self, chosen, groups, outcomes):
-        outcomes = list(outcomes)
-        if len(outcomes) != len(chosen):
-            raise ValueError(f"{len(outcomes)} outcomes of {len(chosen)} groups")
         self.rounds += 1
         self.tests += len(chosen)
         for test, group, outcome in zip(chosen, groups, outcomes):
             if outcome != PASS and not test.pool.lost.isdisjoint(group):
                 continue  # again, without the nodes that were lost
-            test.answer(outcome if outcome in OUTCOMES else INCONCLUSIVE)
+            test.answer(outcome)
             if test.passed:
                 self.passed.update(test.group)
 
@@ -175,12 +159,13 @@ def parts_of(units, count):
 
 
 def sides_of(parts, joined):
-    """The parts, merged where pairs of them passed together."""
+    """The parts, merged where pairs of them passed together, in the order of their first."""
     sides = [{part} for part in parts]
     for pair in joined:
         touched = [side for side in sides if side.intersection(pair)]
         sides = [side for side in sides if side not in touched] + [set().union(*touched)]
-    return [tuple(unit for part in parts if part in side for unit in part) for side in sides]
+    return [tuple(unit for part in parts if part in side for unit in part)
+            for side in sorted(sides, key=lambda side: min(map(parts.index, side)))]
 
 
 def pairings(units, turns):
@@ -246,7 +231,7 @@ class Search:
         tests = [self.test(pair) for pair in pairs]
         yield tests
         evidence = [*evidence, *(test for test in tests if not test.passed)]
-        if any(test.passed for test in tests):
+        if any(test.passed and len(test.group) > 1 for test in tests):  # one whose partner was lost shows nothing
             for pair, test in zip(pairs, tests):
                 if not test.passed:
                     self.failed(pair, test)

@@ -1,10 +1,10 @@
 """acceptance.html: one file that needs nothing else, of bounded size for thousands of nodes."""
 
 import math
-import pathlib
-from xml.etree import ElementTree
 
-from ...words import clean, count, duration, figure, nodes, printable
+from reporting.html import document, element, fold, listed, quiet, table, titled
+
+from ...words import clean, count, duration, figure, nodes
 from ..model import FAIL, INCONCLUSIVE, MISSING, PASS, UNKNOWN, WARN
 from . import digest, series
 
@@ -24,59 +24,18 @@ MORE = "more in acceptance.jsonl"
 
 def html(acceptance, sections=()):
     """`sections`: [(title, lines)] to add, as of the text: repeat offenders, Slurm lines."""
-    title = f"Acceptance: {acceptance.outcome}, {digest.headline(acceptance)}"
-    style = element("style", pathlib.Path(__file__).with_name("page.css").read_text(encoding="ascii"))
-    page = element(
-        "html", element("head", element("meta", charset="utf-8"),
-                        element("meta", name="viewport", content="width=device-width, initial-scale=1"),
-                        element("title", title), style),
-        element("body", banner(acceptance), fleet_map(acceptance), node_cards(acceptance),
-                [cards(title, found) for title, found in digest.concerns(acceptance)],
-                stage_table(acceptance), figure_table(acceptance),
-                [titled(title, element("ul", [element("li", line) for line in lines[:LINES]]))
-                 for title, lines in digest.sentences(acceptance)],
-                [titled(title, added(lines)) for title, lines in sections if lines],
-                titled("Details", list(details(acceptance)))), lang="en")
-    return "<!DOCTYPE html>\n" + ElementTree.tostring(page, "unicode", method="html") + "\n"
-
-
-def element(tag, /, *children, **attributes):
-    """Text and attributes are escaped where they are written, and control characters replaced.
-    `children`: elements, text, None, or lists of them. class_ is class, stroke_width is stroke-width."""
-    made = ElementTree.Element(tag, {key.rstrip("_").replace("_", "-"): printable(value)
-                                     for key, value in attributes.items() if value is not None})
-    add(made, children)
-    return made
-
-
-def add(parent, children):
-    for child in children:
-        if isinstance(child, (list, tuple)):
-            add(parent, child)
-        elif isinstance(child, ElementTree.Element):
-            parent.append(child)
-        elif child is not None:
-            text = child if parent.tag in ("pre", "style") else printable(child)
-            if len(parent):
-                parent[-1].tail = (parent[-1].tail or "") + text
-            else:
-                parent.text = (parent.text or "") + text
-
-
-def titled(title, *content):
-    return [element("h2", title), content]
-
-
-def quiet(text):
-    return element("p", text, class_="quiet") if text else None
+    return document(
+        f"Acceptance: {acceptance.outcome}, {digest.headline(acceptance)}",
+        banner(acceptance), fleet_map(acceptance), node_cards(acceptance),
+        [cards(title, found) for title, found in digest.concerns(acceptance)],
+        stage_table(acceptance), figure_table(acceptance),
+        [titled(title, listed(lines[:LINES])) for title, lines in digest.sentences(acceptance)],
+        [titled(title, added(lines)) for title, lines in sections if lines],
+        titled("Details", list(details(acceptance))))
 
 
 def more(number, noun):
     return quiet(f"and {count(number, noun)} {MORE}" if number > 0 else "")
-
-
-def fold(title, content, left_out, noun):
-    return element("details", element("summary", title), content, more(left_out, noun))
 
 
 # ---- verdicts ------------------------------------------------------------------------------------
@@ -153,20 +112,6 @@ def cards(title, found):
 
 # ---- tables --------------------------------------------------------------------------------------
 
-def table(head, rows, numbers=()):
-    """`numbers`: columns of figures. A cell is text, an element, or (text, class). Columns without
-    any content are left out."""
-    def cell(name, at, value):
-        value, kind = value if isinstance(value, tuple) else (value, None)
-        return element(name, value, class_=" ".join(filter(None, ("n" * (at in numbers), kind))) or None)
-    shown = [at for at in range(len(head))
-             if any((row[at][0] if isinstance(row[at], tuple) else row[at]) not in ("", None) for row in rows)]
-    return element("div", element(
-        "table", element("thead", element("tr", [cell("th", at, head[at]) for at in shown])),
-        element("tbody", [element("tr", [cell("td", at, row[at]) for at in shown]) for row in rows])),
-        class_="scroll")
-
-
 def stage_table(acceptance):
     kinds = (PASS, FAIL, INCONCLUSIVE, digest.MISSING)
     rows = [[stage.name, duration(stage.seconds), f"{stage.nodes:,}", f"{stage.runs:,}", f"{stage.rounds}",
@@ -185,8 +130,8 @@ def figure_table(acceptance):
     return titled("Figures", quiet("Plots: a dot per value over the nodes in the order of their names; red: a "
                                    "finding of FAIL names it; dashed: from there on it fails."),
                   figure_rows([*chosen, *series.explaining(found)], plots),
-                  fold("All figures", figure_rows(found[:ALL_METRICS], plots, METRICS), len(found) - ALL_METRICS,
-                       "metric") if len(found) > len(chosen) else None)
+                  fold("All figures", figure_rows(found[:ALL_METRICS], plots, METRICS),
+                       more(len(found) - ALL_METRICS, "metric")) if len(found) > len(chosen) else None)
 
 
 def figure_rows(found, plots, most=math.inf):
@@ -268,9 +213,9 @@ def details(acceptance):
              [[key, (str(value), "long")] for key, value in acceptance.settings.items()][:SETTINGS],
              len(acceptance.settings) - SETTINGS, "setting")]:
         if rows and (names or title != "Stages by node"):
-            yield fold(title, table(head, rows), number, noun)
+            yield fold(title, table(head, rows), more(number, noun))
     for title, lines in digest.apart_sentences(acceptance):
-        yield fold(title, element("ul", [element("li", line) for line in lines[:LINES]]), len(lines) - LINES, "finding")
+        yield fold(title, listed(lines[:LINES]), more(len(lines) - LINES, "finding"))
 
 
 def ending(run):
