@@ -1,5 +1,6 @@
 // Certificates: strategies compared with all-reduce, right and made wrong.
 #include <fmt/format.h>
+#include <nlohmann/json.hpp>
 
 #include "common/mpi_session.hpp"
 #include "tests/catch.hpp"
