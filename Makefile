@@ -110,6 +110,8 @@ TESTS := $(BUILD)/unit_tests $(BUILD)/mpi_tests
 ifneq ($(V),1)
   quiet = @echo '$(1) $@';
 endif
+compile = $(MPICXX) -std=c++20 $(cppflags) $(call vendor_cppflags,$*) $(cxxflags) $(prefix_map) $(WARNINGS)
+link = $(call quiet,link) $(MPICXX) $(cxxflags) $(ldflags) $(filter %.o,$^) $(filter %.a,$^) -o $@ $(ldlibs)
 .PHONY: all tests
 all: $(BINARIES) $(NCCL_TESTS) $(BIN)/judge
 tests: all $(TESTS)
@@ -124,7 +126,7 @@ $(foreach source,$(PROGRAM_SOURCES),$(eval $(BIN)/$(basename $(notdir $(source))
   $(call object,$(source)) $(call archives,$(rooms_of_$(firstword $(subst /, ,$(source)))))))
 $(BINARIES): $(BUILD)/link_flags
 	@mkdir -p $(@D)
-	$(call quiet,link) $(MPICXX) $(cxxflags) $(ldflags) $(compressed) $(filter %.o %.a,$^) -o $@ $(ldlibs)
+	$(link) $(compressed)
 
 # Without MPI and backends: for any machine that has records.
 $(BIN)/judge: $(BUILD)/launch/judge.cpp.o $(BUILD)/libcommon.a $(BUILD)/link_flags
@@ -142,12 +144,12 @@ $(TEST_OBJECTS) $(MPI_TEST_OBJECTS): cxxflags = $(test_cxxflags) -fopenmp
 $(BUILD)/unit_tests: $(TEST_OBJECTS) $(BUILD)/fake_nvml.so
 $(BUILD)/mpi_tests: $(MPI_TEST_OBJECTS)
 $(TESTS): $(call archives,$(ROOMS)) $(BUILD)/link_flags
-	$(call quiet,link) $(MPICXX) $(cxxflags) $(ldflags) $(filter %.o,$^) $(filter %.a,$^) -o $@ $(ldlibs) $(CATCH_LIBS)
+	$(link) $(CATCH_LIBS)
 
 # Variants of compute_perf's kernels and products, timed on a GPU: for whoever changes them. In no other target.
 EXPERIMENTS := $(call object,$(wildcard tests/experiments/gpu/*.cpp tests/experiments/gpu/*.cu))
 $(BUILD)/experiments: $(EXPERIMENTS) $(call archives,$(ROOMS)) $(BUILD)/link_flags
-	$(call quiet,link) $(MPICXX) $(cxxflags) $(ldflags) $(filter %.o,$^) $(filter %.a,$^) -o $@ $(ldlibs)
+	$(link)
 
 # wgmma is sm_90a's alone, and gram_statistics is used with it: on other GPUs these files' kernels are not found, and not used.
 $(foreach file,gram_products wide_block_ends,$(BUILD)/resnet/gpu/$(file).cu.o): GENCODE := -gencode arch=compute_90a,code=sm_90a
@@ -161,18 +163,18 @@ $(foreach backend,$(BACKENDS),$(eval $(foreach sources,$(ROOMS:%=sources_%) TEST
   $(call objects,$(call in_folders,$(backend),$(filter %.cpp,$($(sources)))))): $(BUILD)/$(backend)_flags))
 $(BUILD)/%.cpp.o: %.cpp $(BUILD)/flags
 	@mkdir -p $(@D)
-	$(call quiet,c++ ) $(MPICXX) -std=c++20 $(cppflags) $(call vendor_cppflags,$*) $(cxxflags) $(prefix_map) $(WARNINGS) -MMD -MP -c $< -o $@
+	$(call quiet,c++ ) $(compile) -MMD -MP -c $< -o $@
+# Of what is written here. To GCC an anonymous namespace of a file that is included is a header's.
+$(BUILD)/%.cpp.o: $(BUILD)/%.cpp $(BUILD)/flags
+	$(call quiet,c++ ) $(compile) -Wno-subobject-linkage -MMD -MP -c $< -o $@
 
-# Written only where it has other files. To GCC an anonymous namespace of a file that is included is a header's.
+# Written only where it has other files.
 define newline
 
 
 endef
 includes = $(foreach file,$(unit_$(1)),$(hash)include "$(file)"$(newline))
 write_unit = $(if $(findstring |$(includes)|,|$(file <$(BUILD)/unity/$(1).cpp)$(newline)|),,$(file >$(BUILD)/unity/$(1).cpp,$(includes)))
-$(BUILD)/unity/%.cpp.o: $(BUILD)/unity/%.cpp $(BUILD)/flags
-	$(call quiet,c++ ) $(MPICXX) -std=c++20 $(cppflags) $(call vendor_cppflags,$*) $(cxxflags) $(prefix_map) $(WARNINGS) -Wno-subobject-linkage -MMD -MP -c $< -o $@
-
 $(BUILD)/%.cu.o: %.cu $(BUILD)/nvcc_flags
 	@mkdir -p $(@D)
 	$(call quiet,nvcc) $(NVCC) -std=c++20 $(nvcc_flags) -Xcompiler=$(prefix_map) -MMD -MP -c $< -o $@
@@ -183,8 +185,6 @@ $(BUILD)/embedded.cpp: $(EMBEDDED) $(BUILD)/embedded_names
 	   echo '  std::map<std::string, std::string> files;'; \
 	   for file in $(EMBEDDED); do echo "  { std::string& text = files[\"$${file##*/}\"];"; \
 	     sed 's/.*/text += R"json(&\n)json";/' $$file; echo '  }'; done; echo '  return files; }'; } > $@
-$(BUILD)/embedded.cpp.o: $(BUILD)/embedded.cpp $(BUILD)/flags
-	$(call quiet,c++ ) $(MPICXX) -std=c++20 $(cppflags) $(cxxflags) -MMD -MP -c $< -o $@
 
 # Files rewritten only when their lines change. An archive of the tree has the revision that `make dist`
 # wrote, never that of a repository around it.
@@ -252,7 +252,7 @@ alone := $(patsubst %,alone/%,$(filter %.cpp,$(LIBRARY)))
 .PHONY: alone $(alone)
 alone: $(alone)
 $(alone): alone/%: $(BUILD)/flags
-	$(call quiet,look) $(MPICXX) -std=c++20 $(cppflags) $(call vendor_cppflags,$*) $(cxxflags) -fsyntax-only $*
+	$(call quiet,look) $(compile) -fsyntax-only $*
 
 check:
 	tests/check_tree

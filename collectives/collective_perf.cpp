@@ -14,8 +14,7 @@ namespace shakedown::collectives {
 namespace {
 
 ExitCode collective_perf(const PerfOptions& options, const OptionSet& set, MpiSession& session) {
-  check_distinct(
-      {{"--record", options.record}, {"--csv", options.csv}, {"--output-file", options.json}});
+  check_distinct({{"--record", options.record}, {"--output-file", options.json}});
   const Plan plan = make_plan(options, set, session.world_size());
 
   NcclPath path(options.path);

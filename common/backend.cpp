@@ -1,5 +1,6 @@
 #include "common/backend.hpp"
 
+#include <dlfcn.h>
 #include <fmt/format.h>
 #include <omp.h>
 #include <unistd.h>
@@ -62,7 +63,7 @@ void connect(Backend& backend, const MpiSession& session) {
   Device& device = *backend.device;
   backend.world = backend.kind == BackendKind::gpu
                       ? gpu::make_communicator(session, device, backend.ctas)
-                      : cpu::make_communicator(session, device, backend.mpi_algorithm);
+                      : make_mpi_communicator(session, device, backend.mpi_algorithm);
   if (backend.throttle_gbs > 0)
     backend.world =
         make_throttled_communicator(std::move(backend.world), device, backend.throttle_gbs);
@@ -155,6 +156,20 @@ Backend open_backend(const Backend& whole, const MpiSession& part) {
   backend.throttle_gbs = whole.throttle_gbs;
   connect(backend, part);
   return backend;
+}
+
+std::vector<LibraryVersion> library_versions(BackendKind kind, bool load) {
+  std::vector<LibraryVersion> versions;
+  for (const Library& library : kind == BackendKind::gpu ? gpu::libraries() : cpu::libraries()) {
+    void* function = dlsym(RTLD_DEFAULT, library.function);
+    if (function == nullptr && !load) continue;
+    if (function == nullptr)
+      if (void* const opened = dlopen(library.file.c_str(), RTLD_NOW | RTLD_LOCAL))
+        function = dlsym(opened, library.function);
+    versions.push_back(
+        {library.name, library.built, function == nullptr ? "" : library.running(function)});
+  }
+  return versions;
 }
 
 }  // namespace shakedown

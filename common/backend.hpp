@@ -31,10 +31,10 @@ struct Backend {
   BackendKind kind = BackendKind::cpu;
   std::string remark;  // what was chosen and what the user may want to know of it, for people
   int cores = 1;       // this rank's fair share of those of its host
-  std::shared_ptr<Device> device;       // of this rank, in whichever part it works
-  double throttle_gbs = 0;              // of the world, see ThrottledCommunicator
-  int ctas = 0;                         // of the world, as BackendOptions has them
-  const MpiSession* session = nullptr;  // of the ranks that the communicators connect
+  std::shared_ptr<Device> device;                  // of this rank, in whichever part it works
+  double throttle_gbs = 0;                         // of the world, see ThrottledCommunicator
+  int ctas = 0;                                    // of the world, as BackendOptions has them
+  const MpiSession* session = nullptr;             // of the ranks that the communicators connect
   MpiAlgorithm mpi_algorithm = MpiAlgorithm::own;  // of communicators over MPI
   std::unique_ptr<Communicator> world;             // NCCL on gpu, MPI on cpu
   std::unique_ptr<Communicator> host;              // MPI, for small values in host memory
@@ -49,20 +49,27 @@ void set_timeout(MpiSession& session, const BackendOptions& options);
 /// communicators of the part. Collective in the part.
 Backend open_backend(const Backend& whole, const MpiSession& part);
 
-/// Versions of a backend's libraries, "name" -> "version", at build and at run time.
-struct LibraryVersion {
-  std::string name;
-  std::string built;
-  std::string running;
+/// A library of a backend, of which programs link what they use.
+struct Library {
+  const char* name;      // "cudnn"
+  std::string file;      // "libcudnn.so.9"
+  const char* function;  // that returns its version
+  std::string built;     // the version of its headers
+  std::string (*running)(void* function);
 };
+
+struct LibraryVersion {
+  std::string name, built, running;
+};
+/// Of the libraries that this process has loaded; with `load` of all, which takes a tenth of a
+/// second, and `running` is empty of one that is not there.
+std::vector<LibraryVersion> library_versions(BackendKind kind, bool load = false);
 
 // The two backends; the one that was not built throws UsageError "built without ...".
 namespace cpu {
 bool built();
 std::unique_ptr<Device> make_device(int threads);
-std::unique_ptr<Communicator> make_communicator(const MpiSession& session, Device& device,
-                                                MpiAlgorithm algorithm = MpiAlgorithm::own);
-std::vector<LibraryVersion> library_versions();
+std::vector<Library> libraries();
 }  // namespace cpu
 
 namespace gpu {
@@ -73,11 +80,7 @@ std::vector<std::string> visible_devices(std::string& problem);
 std::unique_ptr<Device> make_device(int index, double timeout_s = BackendOptions{}.timeout_s);
 std::unique_ptr<Communicator> make_communicator(const MpiSession& session, Device& device,
                                                 int ctas = 0);
-std::vector<LibraryVersion> library_versions();
+std::vector<Library> libraries();
 }  // namespace gpu
-
-inline std::vector<LibraryVersion> library_versions(BackendKind kind) {
-  return kind == BackendKind::gpu ? gpu::library_versions() : cpu::library_versions();
-}
 
 }  // namespace shakedown

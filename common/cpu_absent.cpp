@@ -6,9 +6,6 @@ namespace shakedown::cpu {
 
 bool built() { return false; }
 std::unique_ptr<Device> make_device(int) { throw UsageError("built without cpu"); }
-std::unique_ptr<Communicator> make_communicator(const MpiSession&, Device&, MpiAlgorithm) {
-  throw UsageError("built without cpu");
-}
-std::vector<LibraryVersion> library_versions() { return {}; }
+std::vector<Library> libraries() { return {}; }
 
 }  // namespace shakedown::cpu

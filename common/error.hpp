@@ -5,6 +5,7 @@
 #include <stdexcept>
 #include <string>
 
+#include "common/ensure.hpp"
 #include "common/exit_code.hpp"
 
 namespace shakedown {
@@ -28,6 +29,14 @@ struct UsageError : Error {
 struct OutOfMemory : UsageError {
   using UsageError::UsageError;
 };
+/// A batch does not fit on some rank; thrown on every rank.
+struct BatchTooLarge : OutOfMemory {
+  using OutOfMemory::OutOfMemory;
+};
+/// The system does not give what a file holds: what it holds may be sound.
+struct ReadError : UsageError {
+  using UsageError::UsageError;
+};
 /// What `read` returns of a file that an option names. Errors that begin with the file begin with
 /// the option then.
 template <class Read>
@@ -49,19 +58,4 @@ struct InternalError : Error {
   explicit InternalError(const std::string& what) : Error(ExitCode::internal, what) {}
 };
 
-/// Throws InternalError "file:line: LIBRARY expression: reason".
-[[noreturn]] void throw_library_error(const char* library, const char* expression, const char* file,
-                                      int line, const std::string& reason);
-
-/// Throws InternalError "file:line: expression: message".
-[[noreturn]] void throw_broken_invariant(const char* expression, const char* file, int line,
-                                         const std::string& message);
-
 }  // namespace shakedown
-
-/// States what the code relies on; a violation is a bug here, not the user's mistake.
-#define ENSURE(condition, message)                                                    \
-  do {                                                                                \
-    if (!(condition))                                                                 \
-      ::shakedown::throw_broken_invariant(#condition, __FILE__, __LINE__, (message)); \
-  } while (false)

@@ -27,6 +27,6 @@ std::unique_ptr<PeerMemory> map_reachable(Communicator&, Device&, View) {
   throw UsageError("built without gpu");
 }
 void copy_of_peers(View, ConstView, CopyBy, Stream&) { throw UsageError("built without gpu"); }
-std::vector<LibraryVersion> library_versions() { return {}; }
+std::vector<Library> libraries() { return {}; }
 
 }  // namespace shakedown::gpu

@@ -11,17 +11,14 @@
 #include <utility>
 
 #include "common/host_device.hpp"
+#include "common/numbers.hpp"
 #include "common/types.hpp"
 
 namespace shakedown {
 
-/// For one index a bijection of the bits (splitmix64's finalizer): one wrong element always changes
-/// the sum.
+/// For one index a bijection of the bits: one wrong element always changes the sum.
 SHAKEDOWN_HOST_DEVICE inline std::uint64_t element_hash(std::uint64_t index, std::uint64_t bits) {
-  std::uint64_t z = (index + 1) * 0x9E3779B97F4A7C15U + bits * 0xD1342543DE82EF95U;
-  z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9U;
-  z = (z ^ (z >> 27)) * 0x94D049BB133111EBU;
-  return z ^ (z >> 31);
+  return number_format::mix((index + 1) * 0x9E3779B97F4A7C15U + bits * 0xD1342543DE82EF95U);
 }
 
 /// Of memory that the host reads; Kernels::add_bit_hash computes the same on the device.
@@ -35,12 +32,7 @@ class Random {
  public:
   explicit Random(std::uint64_t seed) : state_(seed * 0xD1342543DE82EF95U) {}
 
-  std::uint64_t next() {
-    std::uint64_t z = (state_ += 0x9E3779B97F4A7C15U);
-    z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9U;
-    z = (z ^ (z >> 27)) * 0x94D049BB133111EBU;
-    return z ^ (z >> 31);
-  }
+  std::uint64_t next() { return number_format::mix(state_ += 0x9E3779B97F4A7C15U); }
 
   /// In [0, 1).
   double uniform() { return static_cast<double>(next() >> 11) * 0x1p-53; }

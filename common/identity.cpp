@@ -40,43 +40,22 @@ bool is_recorded(std::string_view name) {
                              [&](const char* prefix) { return name.starts_with(prefix); });
 }
 
-Versions mpi_versions() {
-  return {{"versions.mpi_built", MpiSession::build_version()},
-          {"versions.mpi", MpiSession::library_version()}};
-}
-
-void add_libraries(Versions& versions, BackendKind kind) {
-  for (const LibraryVersion& version : library_versions(kind)) {
-    versions.emplace_back("versions." + version.name + "_built", version.built);
-    versions.emplace_back("versions." + version.name, version.running);
-  }
-}
-
-Versions versions_here(BackendKind kind) {
-  const auto nvml = Nvml::open();
-  Versions versions = mpi_versions();
-  versions.insert(versions.begin(), {"driver", nvml ? nvml->driver_version() : ""});
-  add_libraries(versions, kind);
-  return versions;
-}
-
-void add_options(Json& run, const OptionSet& options) {
-  for (const OptionValue& option : options.values())
-    std::visit([&](const auto& value) { run["options." + option.name] = value; }, option.value);
-  run.update(recorded_environment(environ));
-}
-
 /// Rank 0's; where ranks differ each one's too, and a line for people says on which hosts.
 /// Collective.
 void add_versions(Json& run, BackendKind kind, const MpiSession& session) {
-  Versions mine = versions_here(kind);
-  for (const auto& [name, version] : mine) run[name] = version;
-  mine.insert(mine.begin(), {"git_revision", git_revision()});
-  std::vector<Versions> by_rank(static_cast<std::size_t>(session.world_size()));
-  for (const auto& [name, version] : mine) {
-    const auto all = session.all_gather(version);
-    for (std::size_t r = 0; r < all.size(); ++r) by_rank[r].emplace_back(name, all[r]);
+  const auto nvml = Nvml::open();
+  Versions mine{{"git_revision", git_revision()},
+                {"driver", nvml ? nvml->driver_version() : ""},
+                {"versions.mpi_built", MpiSession::build_version()},
+                {"versions.mpi", MpiSession::library_version()}};
+  for (const LibraryVersion& version : library_versions(kind)) {
+    mine.emplace_back("versions." + version.name, version.running);
+    mine.emplace_back("versions." + version.name + "_built", version.built);
   }
+  for (const auto& [name, version] : mine) run[name] = version;
+  std::vector<Versions> by_rank;
+  for (const std::string& text : session.all_gather(json_text(Json(mine))))
+    by_rank.push_back(Json::parse(text).get<Versions>());
   const std::string differences = differing_versions(session.hosts(), by_rank);
   if (differences.empty()) return;
   say(session, differences);
@@ -94,15 +73,8 @@ double peak_resident_bytes() { return proc_bytes("/proc/self/status", "VmHWM:", 
 Json describe_run(const OptionSet& options, const MpiSession& session, const Backend& backend) {
   const DeviceIdentity device = backend.device->identity();
   const bool gpu = backend.kind == BackendKind::gpu;
-  Json run;
-  run["program"] = options.program();
-  run["started"] = utc_now();
-  run["host"] = session.hosts().front();
-  run["hosts"] = session.hosts();
-  run["boot_ids"] = session.boot_ids();
-  run["git_revision"] = git_revision();
+  Json run = describe_process(options, session.hosts(), session.boot_ids());
   run["backend"] = name_of(backend.kind);
-  run["world_size"] = session.world_size();
   run["transport"] = backend.world->transport();
   run["gpu"] = gpu ? device.model : "";
   run["processor"] = gpu ? "" : device.model;
@@ -112,7 +84,6 @@ Json describe_run(const OptionSet& options, const MpiSession& session, const Bac
   }
   run["compute_threads"] = session.all_gather(device.compute_threads);
   add_versions(run, backend.kind, session);
-  add_options(run, options);
   return run;
 }
 
@@ -126,10 +97,11 @@ Json describe_process(const OptionSet& options, const std::vector<std::string>& 
   run["boot_ids"] = boot_ids;
   run["git_revision"] = git_revision();
   run["world_size"] = hosts.size();
-  Versions versions = mpi_versions();
-  for (const BackendKind kind : {BackendKind::gpu, BackendKind::cpu}) add_libraries(versions, kind);
-  for (const auto& [name, version] : versions) run[name] = version;
-  add_options(run, options);
+  run["versions.mpi_built"] = MpiSession::build_version();
+  run["versions.mpi"] = MpiSession::library_version();
+  for (const OptionValue& option : options.values())
+    std::visit([&](const auto& value) { run["options." + option.name] = value; }, option.value);
+  run.update(recorded_environment(environ));
   return run;
 }
 

@@ -16,8 +16,8 @@ class OptionSet;
 /// environment. Collective: every rank contributes; the result is complete on each.
 Json describe_run(const OptionSet& options, const MpiSession& session, const Backend& backend);
 
-/// The same of a program that measures without a device or a communicator: the libraries are those
-/// of every backend that is built. Not collective.
+/// The same of a program that measures without a device or a communicator, and their libraries. Not
+/// collective.
 Json describe_process(const OptionSet& options, const std::vector<std::string>& hosts,
                       const std::vector<std::string>& boot_ids);
 

@@ -94,4 +94,12 @@ class Kernels {
   virtual void occupy_link(DuplexTime* free_at, DuplexTime needed, Stream& stream) const = 0;
 };
 
+// Of the two backends' devices.
+namespace cpu {
+const Kernels& kernels();
+}
+namespace gpu {
+const Kernels& kernels();
+}
+
 }  // namespace shakedown

@@ -1,4 +1,3 @@
-// MPI's datatypes and operations of ours.
 #include "common/mpi_communicator.hpp"
 
 #include <fmt/format.h>
@@ -19,23 +18,78 @@
 
 namespace shakedown {
 
-/// Throws UsageError for the 8-bit floating-point types, which MPI cannot reduce.
-MPI_Datatype mpi_type(DataType type);
+namespace {
 
-/// Elements as MPI counts them, in 32 bits. Throws InternalError above.
-int count_of(std::size_t count);
+/// Throws UsageError for the 8-bit floating-point types, which MPI cannot reduce.
+MPI_Datatype mpi_type(DataType type) {
+  switch (type) {
+    case DataType::float64: return MPI_DOUBLE;
+    case DataType::float32: return MPI_FLOAT;
+    case DataType::float16:
+    case DataType::bfloat16: return MPI_UINT16_T;
+    case DataType::int64: return MPI_INT64_T;
+    case DataType::int32: return MPI_INT32_T;
+    case DataType::int8: return MPI_INT8_T;
+    case DataType::uint64: return MPI_UINT64_T;
+    case DataType::uint32: return MPI_UINT32_T;
+    case DataType::uint8: return MPI_UINT8_T;
+    default:
+      throw UsageError(fmt::format("{}: MPI has no such type, NCCL on GPUs does", name_of(type)));
+  }
+}
+
+/// Elements as MPI counts them, in 32 bits.
+int count_of(std::size_t count) {
+  ENSURE(count <= INT_MAX, fmt::format("{} elements: MPI counts are 32-bit", count));
+  return static_cast<int>(count);
+}
+
+template <DataType type, Reduction op>
+void reduce_half(void* in, void* inout, int* count, MPI_Datatype*) {
+  const std::array<const void*, 2> inputs{in, inout};
+  reduce_elements(op, inputs, {inout, static_cast<std::size_t>(*count), type, Place::host});
+}
 
 /// An MPI operation for each type and reduction; `avg` is a sum, to be divided.
 class MpiOperations {
  public:
-  MpiOperations();
+  MpiOperations() {
+    add_all<DataType::float16>();
+    add_all<DataType::bfloat16>();
+  }
   MpiOperations(const MpiOperations&) = delete;
   MpiOperations& operator=(const MpiOperations&) = delete;
-  ~MpiOperations();
+  ~MpiOperations() {
+    for (Half& half : halves_) MPI_Op_free(&half.op);
+  }
 
-  MPI_Op of(DataType type, Reduction reduction) const;
+  MPI_Op of(DataType type, Reduction reduction) const {
+    const Reduction known = reduction == Reduction::avg ? Reduction::sum : reduction;
+    for (const Half& half : halves_)
+      if (half.type == type && half.reduction == known) return half.op;
+    switch (known) {
+      case Reduction::prod: return MPI_PROD;
+      case Reduction::min: return MPI_MIN;
+      case Reduction::max: return MPI_MAX;
+      default: return MPI_SUM;
+    }
+  }
 
  private:
+  template <DataType type, Reduction op>
+  void add() {
+    MPI_Op made = MPI_OP_NULL;
+    CHECK_MPI(MPI_Op_create(reduce_half<type, op>, 1, &made));
+    halves_.push_back({type, op, made});
+  }
+  template <DataType type>
+  void add_all() {
+    add<type, Reduction::sum>();
+    add<type, Reduction::prod>();
+    add<type, Reduction::min>();
+    add<type, Reduction::max>();
+  }
+
   struct Half {
     DataType type;
     Reduction reduction;
@@ -43,8 +97,6 @@ class MpiOperations {
   };
   std::vector<Half> halves_;  // MPI has no 16-bit floating-point types
 };
-
-namespace {
 
 bool overlap(ConstView a, ConstView b) {
   const auto* a_begin = static_cast<const std::byte*>(a.data);
@@ -386,72 +438,6 @@ std::unique_ptr<Communicator> make_mpi_communicator(const MpiSession& session, D
   CHECK_MPI(MPI_Comm_dup(session.handle().comm, &comm));
   CHECK_MPI(MPI_Comm_set_errhandler(comm, MPI_ERRORS_RETURN));
   return std::make_unique<MpiCommunicator>(comm, device, algorithm, session.timeout_s());
-}
-
-namespace {
-
-template <DataType type, Reduction op>
-void reduce_half(void* in, void* inout, int* count, MPI_Datatype*) {
-  const std::array<const void*, 2> inputs{in, inout};
-  reduce_elements(op, inputs, {inout, static_cast<std::size_t>(*count), type, Place::host});
-}
-
-}  // namespace
-
-MPI_Datatype mpi_type(DataType type) {
-  switch (type) {
-    case DataType::float64: return MPI_DOUBLE;
-    case DataType::float32: return MPI_FLOAT;
-    case DataType::float16:
-    case DataType::bfloat16: return MPI_UINT16_T;
-    case DataType::int64: return MPI_INT64_T;
-    case DataType::int32: return MPI_INT32_T;
-    case DataType::int8: return MPI_INT8_T;
-    case DataType::uint64: return MPI_UINT64_T;
-    case DataType::uint32: return MPI_UINT32_T;
-    case DataType::uint8: return MPI_UINT8_T;
-    case DataType::float8_e4m3:
-    case DataType::float8_e5m2:
-      throw UsageError(fmt::format("{}: MPI has no such type, NCCL on GPUs does", name_of(type)));
-  }
-  throw InternalError("unknown data type");
-}
-
-int count_of(std::size_t count) {
-  ENSURE(count <= INT_MAX, fmt::format("{} elements: MPI counts are 32-bit", count));
-  return static_cast<int>(count);
-}
-
-MpiOperations::MpiOperations() {
-  const auto add = [this]<DataType type, Reduction op>() {
-    MPI_Op made = MPI_OP_NULL;
-    CHECK_MPI(MPI_Op_create(reduce_half<type, op>, 1, &made));
-    halves_.push_back({type, op, made});
-  };
-  const auto add_all = [&]<DataType type>() {
-    add.template operator()<type, Reduction::sum>();
-    add.template operator()<type, Reduction::prod>();
-    add.template operator()<type, Reduction::min>();
-    add.template operator()<type, Reduction::max>();
-  };
-  add_all.operator()<DataType::float16>();
-  add_all.operator()<DataType::bfloat16>();
-}
-
-MpiOperations::~MpiOperations() {
-  for (Half& half : halves_) MPI_Op_free(&half.op);
-}
-
-MPI_Op MpiOperations::of(DataType type, Reduction reduction) const {
-  const Reduction known = reduction == Reduction::avg ? Reduction::sum : reduction;
-  for (const Half& half : halves_)
-    if (half.type == type && half.reduction == known) return half.op;
-  switch (known) {
-    case Reduction::prod: return MPI_PROD;
-    case Reduction::min: return MPI_MIN;
-    case Reduction::max: return MPI_MAX;
-    default: return MPI_SUM;
-  }
 }
 
 }  // namespace shakedown

@@ -9,11 +9,12 @@
 #include <utility>
 #include <vector>
 
-#include "common/error.hpp"
 #include "common/types.hpp"
 #include "common/watch.hpp"
 
 namespace shakedown {
+
+struct TimeoutError;
 
 struct MpiHandle {
   MPI_Comm comm = MPI_COMM_NULL;
@@ -26,13 +27,7 @@ struct MpiHandle {
   std::unique_ptr<Watchdog> start;  // of MPI, until the session is there
 };
 
-inline void check_mpi(int status, const char* expression, const char* file, int line) {
-  if (status == MPI_SUCCESS) return;
-  char text[MPI_MAX_ERROR_STRING] = "";
-  int length = 0;
-  MPI_Error_string(status, text, &length);
-  throw_library_error("MPI", expression, file, line, text);
-}
+void check_mpi(int status, const char* expression, const char* file, int line);
 #define CHECK_MPI(expression) ::shakedown::check_mpi((expression), #expression, __FILE__, __LINE__)
 
 /// The time until which an operation must be done. It polls, so that a rank that never answers is

@@ -28,6 +28,14 @@
 
 namespace shakedown {
 
+void check_mpi(int status, const char* expression, const char* file, int line) {
+  if (status == MPI_SUCCESS) return;
+  char text[MPI_MAX_ERROR_STRING] = "";
+  int length = 0;
+  MPI_Error_string(status, text, &length);
+  throw_library_error("MPI", expression, file, line, text);
+}
+
 bool MpiDeadline::wait(std::vector<MPI_Request>& requests) {
   constexpr long kBusyPolls = 1000;
   for (;; ++polls_) {

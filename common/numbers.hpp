@@ -51,6 +51,28 @@ inline std::uint16_t float_to_float16(float value) {
 
 namespace shakedown::number_format {
 
+// Elements in memory, and what the host computes with in their place: float32 of 16-bit ones.
+
+struct Float16 {
+  std::uint16_t bits;
+};
+struct Bfloat16 {
+  std::uint16_t bits;
+};
+
+template <class T>
+T load(T x) {
+  return x;
+}
+inline float load(Float16 x) { return float16_to_float(x.bits); }
+inline float load(Bfloat16 x) { return bfloat16_to_float(x.bits); }
+template <class T>
+void store(T& to, T x) {
+  to = x;
+}
+inline void store(Float16& to, float x) { to.bits = float_to_float16(x); }
+inline void store(Bfloat16& to, float x) { to.bits = float_to_bfloat16(x); }
+
 // The bits of numbers in every element type, and a hash that makes numbers: shared by hosts and
 // kernels, which must agree to the bit.
 

@@ -139,6 +139,9 @@ struct OptionValue {
 /// naming the option.
 std::size_t parse_bytes(const std::string& option, const std::string& text);
 
+/// Why --csv is refused where it was an option.
+inline constexpr const char* kCsvOfReport = "results/report RECORD --csv makes it of the record";
+
 class OptionSet {
  public:
   OptionSet(std::string program, std::string summary);

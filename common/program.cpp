@@ -357,7 +357,7 @@ std::string version_text(const std::string& program) {
     mpi.erase(v + 1, 1);  // Open MPI v4.1.4
   add_library(text, "mpi", mpi, MpiSession::build_version());
   for (const BackendKind kind : {BackendKind::gpu, BackendKind::cpu})
-    for (const LibraryVersion& library : library_versions(kind))
+    for (const LibraryVersion& library : library_versions(kind, true))
       add_library(text, library.name, library.running, library.built);
   return text;
 }
@@ -368,10 +368,12 @@ std::string differing_versions(const std::vector<std::string>& hosts,
   std::vector<std::string> others;
   for (std::size_t r = 0; r < hosts.size(); ++r) {
     std::vector<std::string> differences;
-    for (std::size_t i = 0; i < by_rank[0].size(); ++i)
-      if (by_rank[r][i] != by_rank[0][i])
-        differences.push_back(fmt::format("{} {} instead of {}", by_rank[r][i].first,
-                                          by_rank[r][i].second, by_rank[0][i].second));
+    for (const auto& [name, version] : by_rank[r]) {
+      const auto first = std::ranges::find(by_rank[0], name, &Versions::value_type::first);
+      const std::string usual = first == by_rank[0].end() ? "none" : first->second;
+      if (version != usual)
+        differences.push_back(fmt::format("{} {} instead of {}", name, version, usual));
+    }
     if (!differences.empty() && seen.insert(hosts[r]).second)
       others.push_back(
           fmt::format("rank {} on {} ({})", r, hosts[r], fmt::join(differences, ", ")));

@@ -155,86 +155,19 @@ Json merged(Json fields, const Json& more) {
 
 namespace {
 
-std::string text_of(const Json& value) {
-  if (value.is_null()) return "";
-  if (value.is_number_float() && !std::isfinite(value.get<double>())) return "";
-  if (value.is_string()) return value.get<std::string>();
-  if (!value.is_array()) return json_text(value);
-  std::vector<std::string> items;
-  for (const Json& item : value) items.push_back(text_of(item));
-  return fmt::format("{}", fmt::join(items, " "));
-}
-
-std::string quoted(const std::string& text) {
-  if (text.find_first_of(",\"\r\n") == std::string::npos) return text;
-  std::string cell = "\"";
-  for (char c : text) cell += c == '"' ? "\"\"" : std::string(1, c);
-  return cell + "\"";
-}
+// In the order of their enumerations.
+constexpr std::array kScopeNames{"operation", "link",  "rank",     "gpu", "rail",
+                                 "node",      "group", "strategy", "job"};
+constexpr std::array kOutcomeNames{"PASS", "WARN", "UNKNOWN", "INCONCLUSIVE", "FAIL"};
+constexpr std::array kClassNames{"HARDWARE", "CONFIG", "SOFTWARE", "ENVIRONMENT", "INFRASTRUCTURE"};
+static_assert(kScopeNames.size() == kScopes.size() && kOutcomeNames.size() == kOutcomes.size() &&
+              kClassNames.size() == kClasses.size());
 
 }  // namespace
 
-CsvFile::CsvFile(Output output, std::vector<std::string> columns)
-    : output_(std::move(output)), columns_(std::move(columns)) {
-  if (output_.path.empty()) return;
-  check_writable(output_);
-  const auto how = is_written_itself(output_.path) ? std::ios::app : std::ios::trunc;
-  file_.open(output_.path, std::ios::binary | how);
-  write(columns_);
-}
-
-void CsvFile::add(const Json& record) {
-  if (output_.path.empty()) return;
-  std::vector<std::string> cells;
-  for (const std::string& column : columns_) cells.push_back(text_of(record.value(column, Json())));
-  write(cells);
-}
-
-void CsvFile::write(const std::vector<std::string>& cells) {
-  std::vector<std::string> texts;
-  for (const std::string& cell : cells) texts.push_back(quoted(cell));
-  file_ << fmt::format("{}\n", fmt::join(texts, ",")) << std::flush;
-  if (!file_)
-    throw InconclusiveError(fmt::format("{} {}: cannot be written: {}", output_.option,
-                                        output_.path, std::strerror(errno)));
-}
-
-const char* name_of(Scope scope) {
-  switch (scope) {
-    case Scope::operation: return "operation";
-    case Scope::link: return "link";
-    case Scope::rank: return "rank";
-    case Scope::gpu: return "gpu";
-    case Scope::rail: return "rail";
-    case Scope::node: return "node";
-    case Scope::group: return "group";
-    case Scope::strategy: return "strategy";
-    case Scope::job: return "job";
-  }
-  throw InternalError("unknown scope");
-}
-
-const char* name_of(Outcome outcome) {
-  switch (outcome) {
-    case Outcome::pass: return "PASS";
-    case Outcome::warn: return "WARN";
-    case Outcome::unknown: return "UNKNOWN";
-    case Outcome::inconclusive: return "INCONCLUSIVE";
-    case Outcome::fail: return "FAIL";
-  }
-  throw InternalError("unknown outcome");
-}
-
-const char* name_of(Class class_) {
-  switch (class_) {
-    case Class::hardware: return "HARDWARE";
-    case Class::config: return "CONFIG";
-    case Class::software: return "SOFTWARE";
-    case Class::environment: return "ENVIRONMENT";
-    case Class::infrastructure: return "INFRASTRUCTURE";
-  }
-  throw InternalError("unknown class");
-}
+const char* name_of(Scope scope) { return kScopeNames.at(static_cast<std::size_t>(scope)); }
+const char* name_of(Outcome outcome) { return kOutcomeNames.at(static_cast<std::size_t>(outcome)); }
+const char* name_of(Class class_) { return kClassNames.at(static_cast<std::size_t>(class_)); }
 
 Json record_of(const Verdict& verdict) {
   Json fields{{"scope", name_of(verdict.scope)},
@@ -259,14 +192,8 @@ std::string line_of(const Verdict& verdict) {
 }
 
 ExitCode exit_code_of(Outcome outcome) {
-  switch (outcome) {
-    case Outcome::pass:
-    case Outcome::warn:
-    case Outcome::unknown: return ExitCode::pass;
-    case Outcome::inconclusive: return ExitCode::inconclusive;
-    case Outcome::fail: return ExitCode::fail;
-  }
-  throw InternalError("unknown outcome");
+  if (outcome == Outcome::fail) return ExitCode::fail;
+  return outcome == Outcome::inconclusive ? ExitCode::inconclusive : ExitCode::pass;
 }
 
 ExitCode worst(std::span<const Verdict> verdicts) {

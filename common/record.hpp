@@ -4,7 +4,6 @@
 #pragma once
 
 #include <array>
-#include <fstream>
 #include <mutex>
 #include <nlohmann/json_fwd.hpp>
 #include <optional>
@@ -13,7 +12,6 @@
 #include <vector>
 
 #include "common/exit_code.hpp"
-#include "common/output_file.hpp"
 
 namespace shakedown {
 
@@ -61,28 +59,6 @@ std::string json_text(const Json& json, int indent = -1);
 
 /// `fields` followed by `more`.
 Json merged(Json fields, const Json& more);
-
-// A table as comma-separated values (RFC 4180), for spreadsheets and pandas: chosen keys of
-// records, in stable columns.
-
-class CsvFile {
- public:
-  /// Replaces the file by a line with the names of the columns; an empty path writes nothing.
-  /// Throws UsageError where the file cannot be written.
-  CsvFile(Output output, std::vector<std::string> columns);
-
-  /// Adds one line: the record's values under the columns' keys, empty where a key is absent, null
-  /// or not finite; items of a list are separated by blanks. It is flushed, so that a crash leaves
-  /// what was measured. Throws InconclusiveError where it cannot be written (disk full).
-  void add(const Json& record);
-
- private:
-  void write(const std::vector<std::string>& cells);
-
-  Output output_;
-  std::vector<std::string> columns_;
-  std::ofstream file_;
-};
 
 // The conclusion of a program about one thing that it measured. Every PASS, FAIL and INCONCLUSIVE
 // is of this type, whether it is printed, recorded or turned into an exit code.

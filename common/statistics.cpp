@@ -4,7 +4,7 @@
 #include <cmath>
 #include <numeric>
 
-#include "common/error.hpp"
+#include "common/ensure.hpp"
 #include "common/hash.hpp"
 
 namespace shakedown {

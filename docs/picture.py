@@ -31,7 +31,8 @@ def shown(page):
 def text_of(picture):
     """The text that a picture was made with."""
     from PIL import Image
-    return Image.open(picture).info[KEY]
+    with Image.open(picture) as opened:
+        return opened.info[KEY]
 
 
 def main():

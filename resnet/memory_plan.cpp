@@ -4,7 +4,7 @@
 #include <map>
 #include <utility>
 
-#include "common/error.hpp"
+#include "common/ensure.hpp"
 
 namespace shakedown {
 namespace {

@@ -1,6 +1,6 @@
 #include "resnet/recorder.hpp"
 
-#include "common/error.hpp"
+#include "common/ensure.hpp"
 
 namespace shakedown {
 

@@ -6,7 +6,7 @@
 #include <cstring>
 
 #include "common/communicator.hpp"
-#include "common/error.hpp"
+#include "common/ensure.hpp"
 #include "common/kernels.hpp"
 
 namespace shakedown {

@@ -101,7 +101,7 @@ Backend open_backend_of(BackendKind kind) {
   backend.device = open_device(kind);
   backend.session = &session();
   backend.world = kind == BackendKind::gpu ? gpu::make_communicator(session(), *backend.device)
-                                           : cpu::make_communicator(session(), *backend.device);
+                                           : make_mpi_communicator(session(), *backend.device);
   backend.host = make_mpi_communicator(session(), *backend.device);
   return backend;
 }

@@ -3,91 +3,274 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <map>
+#include <nlohmann/json.hpp>
+#include <utility>
+#include <vector>
 
+#include "collectives/injection.hpp"
+#include "collectives/links/links.hpp"
+#include "collectives/links/peer_copies.hpp"
+#include "collectives/links/records.hpp"
+#include "collectives/links/splits.hpp"
+#include "common/judge/conclusion.hpp"
+#include "common/judging.hpp"
 #include "common/mpi_session.hpp"
+#include "common/program.hpp"
+#include "common/statistics.hpp"
 #include "common/text_table.hpp"
 
 namespace shakedown::collectives {
 namespace {
+
+struct Results {
+  std::vector<Link> links;
+  std::vector<LinkFigure> copies;  // between GPUs of a node
+  std::vector<Split> splits;
+  std::vector<Verdict> corruptions;  // where data arrived wrong
+  std::vector<std::string> remarks;  // for people
+};
 
 template <class T>
 void append(std::vector<T>& to, const std::vector<T>& from) {
   to.insert(to.end(), from.begin(), from.end());
 }
 
-}  // namespace
+/// Collective; the results are the same on every rank. What can be judged is given to `judging`.
+class LinkMeasurement {
+ public:
+  LinkMeasurement(const NodeMap& nodes, Backend& backend, MpiSession& session,
+                  LinkMessages& messages, LinkRecords& records, Judging& judging)
+      : nodes_(nodes),
+        backend_(backend),
+        session_(session),
+        messages_(messages),
+        records_(records),
+        judging_(judging),
+        units_(units_of(session, backend)),
+        paths_(paths_of(session, nodes, units_)),
+        observer_(nodes, units_, paths_, *backend.world) {}
 
-LinkMeasurement::LinkMeasurement(const NodeMap& nodes, Backend& backend, MpiSession& session,
-                                 LinkMessages& messages, LinkRecords& records, Judging& judging)
-    : nodes_(nodes),
-      backend_(backend),
-      session_(session),
-      messages_(messages),
-      records_(records),
-      judging_(judging),
-      units_(units_of(session, backend)),
-      paths_(paths_of(session, nodes, units_)),
-      observer_(nodes, units_, paths_, *backend.world) {}
-
-void LinkMeasurement::measure_messages(bool alone, LinkResults& results) {
-  LinkMeter meter(backend_, session_, nodes_, messages_);
-  const auto rounds = round_robin(session_.world_size());
-  Progress progress(alone ? "pairs alone" : "pairs at once", static_cast<long>(rounds.size()),
-                    "rounds", session_.is_root());
-  for (std::size_t round = 0; round < rounds.size(); ++round) {
-    const LinkRound measured = meter.measure(rounds[round], alone);
-    records_.write(measured.links);
-    append(results.links, measured.links);
-    for (const LinkFigure& figure : measured.figures)
-      judging_.add(observer_.of(figure), records_.record());
-    progress.update(static_cast<long>(round) + 1);
+  /// The links of every pair, concurrently and, where `alone`, alone too; copies between the GPUs
+  /// of a node; on several nodes the splits.
+  Results measure(bool alone) {
+    Results results;
+    measure_messages(false, results);
+    if (alone) measure_messages(true, results);
+    measure_copies(results);
+    if (nodes_.names.size() == 1) return results;
+    Splits splits = measure_splits(nodes_, backend_, session_, messages_);
+    records_.write(splits.measured);
+    for (const Split& split : splits.measured)
+      if (split.scope != "without_node")
+        judging_.add(observer_.of(split, 8 * messages_.settings().words), records_.record());
+    results.splits = std::move(splits.measured);
+    append(results.corruptions, splits.corruptions);
+    return results;
   }
-  append(results.corruptions, meter.corruptions());
-}
 
-void LinkMeasurement::measure_copies(LinkResults& results) {
-  const std::vector<int> per_node = nodes_.ranks_per_node();
-  const int most = *std::max_element(per_node.begin(), per_node.end());
-  if (backend_.kind != BackendKind::gpu || most < 2) return;
-  if (!copies_)
-    copies_ = std::make_unique<PeerCopies>(backend_, session_, nodes_, paths_, messages_);
-  results.copies = copies_->measure();
-  for (std::size_t i = 0; i < results.copies.size(); ++i)
-    judging_.add(observer_.of(results.copies[i]), records_.record(), static_cast<int>(i));
-  measure_slow_copies_again(results);
-  append(results.remarks, copies_->remarks());
-  append(results.corruptions, copies_->corruptions());
-}
+ private:
+  void measure_messages(bool alone, Results& results) {
+    LinkMeter meter(backend_, session_, nodes_, messages_);
+    const auto rounds = round_robin(session_.world_size());
+    Progress progress(alone ? "pairs alone" : "pairs at once", static_cast<long>(rounds.size()),
+                      "rounds", session_.is_root());
+    for (std::size_t round = 0; round < rounds.size(); ++round) {
+      const LinkRound measured = meter.measure(rounds[round], alone);
+      records_.write(measured.links);
+      append(results.links, measured.links);
+      for (const LinkFigure& figure : measured.figures)
+        judging_.add(observer_.of(figure), records_.record());
+      progress.update(static_cast<long>(round) + 1);
+    }
+    append(results.corruptions, meter.corruptions());
+  }
 
-/// What seemed slow may have been what else the machine did: the judge says who, and how often.
-void LinkMeasurement::measure_slow_copies_again(LinkResults& results) {
-  for (auto slow = judging_.slow(); !slow.empty(); slow = judging_.slow()) {
-    results.remarks.push_back(
-        fmt::format("measured again, as it seemed slow: {} figures", slow.size()));
-    for (const int i : slow) {
-      LinkFigure& figure = results.copies[static_cast<std::size_t>(i)];
-      const int look = figure.look + 1;
-      figure = copies_->measure_again(figure);
-      figure.look = look;
-      judging_.add(observer_.of(figure), records_.record(), i);
+  void measure_copies(Results& results) {
+    const std::vector<int> per_node = nodes_.ranks_per_node();
+    const int most = *std::max_element(per_node.begin(), per_node.end());
+    if (backend_.kind != BackendKind::gpu || most < 2) return;
+    PeerCopies copies(backend_, session_, nodes_, paths_, messages_);
+    results.copies = copies.measure();
+    for (std::size_t i = 0; i < results.copies.size(); ++i)
+      judging_.add(observer_.of(results.copies[i]), records_.record(), static_cast<int>(i));
+    measure_slow_ones_again(copies, results);
+    append(results.remarks, copies.remarks());
+    append(results.corruptions, copies.corruptions());
+  }
+
+  /// What seemed slow may have been what else the machine did: the judge says who, and how often.
+  void measure_slow_ones_again(PeerCopies& copies, Results& results) {
+    for (auto slow = judging_.slow(); !slow.empty(); slow = judging_.slow()) {
+      results.remarks.push_back(
+          fmt::format("measured again, as it seemed slow: {} figures", slow.size()));
+      for (const int i : slow) {
+        LinkFigure& figure = results.copies[static_cast<std::size_t>(i)];
+        const int look = figure.look + 1;
+        figure = copies.measure_again(figure);
+        figure.look = look;
+        judging_.add(observer_.of(figure), records_.record(), i);
+      }
     }
   }
+
+  const NodeMap& nodes_;
+  Backend& backend_;
+  MpiSession& session_;
+  LinkMessages& messages_;
+  LinkRecords& records_;
+  Judging& judging_;
+  std::vector<Unit> units_;
+  Paths paths_;
+  LinkObserver observer_;
+};
+
+// The tables: matrices, and the splits.
+
+constexpr int kMostRanksInAMatrix = 16;
+
+/// One figure of every pair.
+struct Table {
+  std::string name;  // "latency us, alone"
+  bool symmetric = false;
+  struct Cell {
+    int from, to;
+    double value;
+  };
+  std::vector<Cell> cells;
+};
+
+std::vector<Table> tables_of(const std::vector<Link>& links, bool alone) {
+  std::vector<Table> tables;
+  for (const char* figure : {"unidirectional GB/s", "bidirectional GB/s", "latency us"})
+    for (const bool only : {false, true}) {
+      if (only && !alone) continue;
+      const bool latency = figure[0] == 'l';
+      const bool both_ways = figure[0] == 'b';
+      Table& table = tables.emplace_back();
+      table.name = fmt::format("{}, {}", figure, concurrency_of(only));
+      table.symmetric = latency || both_ways;
+      for (const Link& link : links)
+        if (link.alone == only && link.bidirectional == both_ways &&
+            (!latency || link.from < link.to))
+          table.cells.push_back(
+              {link.from, link.to, latency ? link.latency_us : link.bandwidth_gbs});
+    }
+  return tables;
 }
 
-LinkResults LinkMeasurement::measure(bool alone) {
-  LinkResults results;
-  measure_messages(false, results);
-  if (alone) measure_messages(true, results);
-  measure_copies(results);
-  if (nodes_.names.size() == 1) return results;
-  Splits splits = measure_splits(nodes_, backend_, session_, messages_);
-  records_.write(splits.measured);
-  for (const Split& split : splits.measured)
-    if (split.scope != "without_node")
-      judging_.add(observer_.of(split, 8 * messages_.settings().words), records_.record());
-  results.splits = std::move(splits.measured);
-  append(results.corruptions, splits.corruptions);
-  return results;
+/// "link/copy_engine/one_way" as "copy engine one way".
+std::string words_of(std::string metric) {
+  metric.erase(0, metric.find('/') + 1);
+  std::replace_if(
+      metric.begin(), metric.end(), [](char c) { return c == '/' || c == '_'; }, ' ');
+  return metric;
+}
+
+std::vector<Table> tables_of(const std::vector<LinkFigure>& copies) {
+  std::map<std::string, Table> tables;
+  for (const LinkFigure& figure : copies) {
+    if (figure.samples.empty()) continue;
+    Table& table = tables[figure.metric];
+    table.name = words_of(figure.metric) + " GB/s";
+    table.symmetric = figure.both_ways;
+    table.cells.push_back({figure.from, figure.to, median_of(figure.samples)});
+  }
+  std::vector<Table> found;
+  for (const auto& [metric, table] : tables) found.push_back(table);
+  return found;
+}
+
+std::string matrix(const Table& table, std::size_t ranks) {
+  std::vector<std::string> cells(ranks * ranks, "-");
+  for (const Table::Cell& cell : table.cells) {
+    const auto from = static_cast<std::size_t>(cell.from);
+    const auto to = static_cast<std::size_t>(cell.to);
+    cells[from * ranks + to] = fmt::format("{:.4g}", cell.value);
+    if (table.symmetric) cells[to * ranks + from] = cells[from * ranks + to];
+  }
+  std::string text = fmt::format("\n{}\n{:>7}", table.name, "from\\to");
+  for (std::size_t to = 0; to < ranks; ++to) text += fmt::format(" {:>9}", to);
+  for (std::size_t from = 0; from < ranks; ++from) {
+    text += fmt::format("\n{:>7}", from);
+    for (std::size_t to = 0; to < ranks; ++to)
+      text += fmt::format(" {:>9}", cells[from * ranks + to]);
+  }
+  return text + "\n";
+}
+
+std::string headline(const MessageSettings& settings, const Backend& backend,
+                     const NodeMap& nodes) {
+  const std::size_t count = nodes.names.size();
+  const std::string messages = fmt::format(
+      "link_matrix: messages of {}, {} timed after {} untimed; round trips of 8 bytes, {} timed",
+      readable_bytes(8.0 * static_cast<double>(settings.words)), settings.iterations,
+      settings.warmup, settings.latency_iterations);
+  const std::string ranks = fmt::format(
+      "on {} ranks of {} node{}, {} ({}), {}", backend.world->size(), count, count == 1 ? "" : "s",
+      backend.remark, backend.world->transport(), backend.device->identity().model);
+  return wrapped(messages, 2) + "\n" + wrapped(ranks, 2);
+}
+
+std::string link_tables(const LinkOptions& options, const Results& results, int ranks) {
+  if (options.matrix == "off" || (options.matrix == "auto" && ranks > kMostRanksInAMatrix))
+    return "";
+  std::vector<Table> tables = tables_of(results.links, options.alone);
+  for (Table& table : tables_of(results.copies)) tables.push_back(std::move(table));
+  std::string text;
+  for (const Table& table : tables) text += matrix(table, static_cast<std::size_t>(ranks));
+  return text;
+}
+
+std::string split_table(const std::vector<Split>& splits) {
+  if (splits.empty()) return "";
+  std::string text = "\nall_reduce busbw GB/s      ranks\n";
+  for (const Split& split : splits)
+    text += fmt::format("{:>12} {:<12} {:>6} {:>9.4g}\n", split.scope, split.name, split.world_size,
+                        split.busbw_gbs);
+  return text;
+}
+
+/// The bars are on what messages measure.
+void set_bars(const LinkOptions& options, const Communicator& world, Judging& judging) {
+  if (options.min_bandwidth_gbs > 0)
+    for (const std::string by : {"network", world.transport()})
+      judging.bar(fmt::format("link/{}/one_way", by), options.min_bandwidth_gbs, {});
+  if (options.max_latency_us > 0) judging.bar("link/latency", {}, options.max_latency_us);
+}
+
+ExitCode conclude(const std::vector<Verdict>& corruptions, const MpiSession& session,
+                  Judging& judging, LinkRecords& records) {
+  for (const Verdict& verdict : corruptions) {
+    judging.add(verdict, verdict.hosts);
+    records.write(verdict);
+    say(session, line_of(verdict));
+  }
+  const judge::Judgement judgement = judging.judgement();
+  record_judgement(judgement, records.record(), records.identity());
+  say(session, judge::text_of(judgement));
+  return exit_code_of(judgement.job.outcome);
+}
+
+}  // namespace
+
+ExitCode measure_links(const LinkOptions& options, Backend& backend, MpiSession& session,
+                       Record& record) {
+  const int ranks = session.world_size();
+  const MessageSettings settings = message_settings(options, backend.kind, ranks);
+  const Injection injection = parse_injection(options.injection, ranks);
+  const NodeMap nodes = map_nodes(session.hosts(), options.pretend_nodes);
+  LinkRecords records(record, settings, nodes, backend);
+  Judging judging(options.judge, session, "link_matrix");
+  set_bars(options, *backend.world, judging);
+  say(session, headline(settings, backend, nodes));
+
+  const auto messages = make_messages(injection, backend, session, settings);
+  const Results results =
+      LinkMeasurement(nodes, backend, session, *messages, records, judging).measure(options.alone);
+  say(session, link_tables(options, results, ranks) + split_table(results.splits));
+  for (const std::string& remark : results.remarks) say(session, remark);
+  return conclude(results.corruptions, session, judging, records);
 }
 
 }  // namespace shakedown::collectives

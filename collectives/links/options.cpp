@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include <cstdint>
-#include <utility>
 
 #include "common/error.hpp"
 #include "common/options.hpp"
@@ -43,10 +42,9 @@ void declare_options(OptionSet& options, LinkOptions& values) {
               "also measure each pair while no other is busy; off saves time on many ranks");
   options
       .add("--matrix", values.matrix,
-           "print every link (on) or one line per rank (off); auto: off above 16 ranks")
+           "print every link; auto: of up to 16 ranks. results/report has those of more")
       .one_of({"auto", "on", "off"});
-  options.add("--csv", values.csv, "CSV file, one line per link, direction and concurrency")
-      .metavar("FILE");
+  options.refuse("--csv", kCsvOfReport);
   options.add("--record", values.record, ".jsonl file to which the results are appended")
       .metavar("FILE");
   declare_options(options, values.backend);
@@ -64,19 +62,10 @@ void declare_options(OptionSet& options, LinkOptions& values) {
       .default_text("none");
   declare_options(options, values.injection);
   declare_pretended_nodes(options, values.pretend_nodes);
-  options.add("--outlier-mad", values.outlier_mad, "");
-  options.add("--outlier-percent", values.outlier_percent, "");
+  options.refuse("--outlier-mad,--outlier-percent",
+                 "a link is slow by its floor in the table of limits (--limits FILE)");
   options.add("--fail-on-outlier", values.fail_on_outlier, "without effect: a slow link fails");
-  options.check([&] {
-    message_words(values, BackendKind::cpu);
-    for (const auto& [name, value] : {std::pair("--outlier-mad", &values.outlier_mad),
-                                      std::pair("--outlier-percent", &values.outlier_percent)})
-      if (!value->empty())
-        throw UsageError(fmt::format(
-            "{} {}: no longer an option: a link is slow by its floor in the table of limits "
-            "(--limits FILE)",
-            name, *value));
-  });
+  options.check([&] { message_words(values, BackendKind::cpu); });
 }
 
 MessageSettings message_settings(const LinkOptions& options, BackendKind kind, int ranks) {

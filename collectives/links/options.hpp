@@ -25,15 +25,12 @@ struct LinkOptions {
   judge::JudgeOptions judge;
   double min_bandwidth_gbs = 0;
   double max_latency_us = 0;
-  std::string csv;
   std::string record;
   BackendOptions backend;
   // for tests
   InjectionOptions injection;
   int pretend_nodes = 0;
-  // gone
-  std::string outlier_mad, outlier_percent;
-  bool fail_on_outlier = false;
+  bool fail_on_outlier = false;  // gone
 };
 
 void declare_options(OptionSet& options, LinkOptions& values);

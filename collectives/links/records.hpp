@@ -1,8 +1,7 @@
-// The records and CSV lines of bin/link_matrix.
+// The records of bin/link_matrix.
 #pragma once
 
 #include <map>
-#include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
 
@@ -15,8 +14,9 @@ namespace shakedown::collectives {
 
 class LinkRecords {
  public:
-  LinkRecords(Record& record, const std::string& csv, const MessageSettings& settings,
-              const NodeMap& nodes, const Backend& backend);
+  LinkRecords(Record& record, const MessageSettings& settings, const NodeMap& nodes,
+              const Backend& backend)
+      : record_(record), settings_(settings), nodes_(nodes), backend_(backend) {}
 
   void write(const std::vector<Link>& links);
   void write(const std::vector<Split>& splits);
@@ -24,14 +24,13 @@ class LinkRecords {
 
   /// For what others write, and the fields of every line.
   Record& record() { return record_; }
-  const Json& identity() const { return identity_; }
+  Json identity() const;
 
  private:
   Record& record_;
-  CsvFile csv_;  // of the links
   MessageSettings settings_;
   const NodeMap& nodes_;
-  Json identity_;  // in every record
+  const Backend& backend_;
 };
 
 // The `metric` lines of bin/link_matrix.

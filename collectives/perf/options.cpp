@@ -164,7 +164,7 @@ void declare_results(OptionSet& options, PerfOptions& values) {
   options.add("--report-timestamps,-S", values.timestamps, "1: append a timestamp to each row")
       .at_least(0);
   options.add("--output-file,-J", values.json, "JSON file in nccl-tests' format").metavar("FILE");
-  options.add("--csv", values.csv, "CSV file, one line per row and placement").metavar("FILE");
+  options.refuse("--csv", kCsvOfReport);
   options.add("--record", values.record, ".jsonl file to which the results are appended")
       .metavar("FILE");
   declare_options(options, values.bars);

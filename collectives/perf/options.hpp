@@ -64,7 +64,6 @@ struct PerfOptions {
   int gpus = 1;
   int threads = 1;
   std::string json;
-  std::string csv;
   std::string transport = "auto";
   std::string record;
   BarOptions bars;

@@ -136,14 +136,6 @@ std::string name_of_row(const Json& c) {
                      c.at("in_place").get<bool>() ? "in place" : "out of place");
 }
 
-std::vector<std::string> csv_columns() {
-  return {"operation",   "dtype",       "reduction",          "root",           "bytes",
-          "count",       "in_place",    "time_us_p50",        "time_us_low",    "time_us_high",
-          "time_us_p95", "time_us_p99", "time_us_max",        "time_us_cv",     "algbw_gbs",
-          "busbw_gbs",   "iterations",  "iterations_checked", "wrong_elements", "backend",
-          "device",      "transport",   "launch_mode",        "world_size",     "nodes"};
-}
-
 std::string describe(const WrongElement& w, const MpiSession& session) {
   return fmt::format("rank {} on {}, iteration {}, element {}: expected {:#x}, found {:#x}", w.rank,
                      session.hosts()[static_cast<std::size_t>(w.rank)], w.iteration, w.index,

@@ -48,7 +48,7 @@ std::string footer(const PerfOptions& options, const Totals& totals);
 /// "2026-11-21 16:40:00", as nccl-tests has it.
 std::string local_now();
 
-// The "collective" record and the CSV line of one operation at one size and placement.
+// The "collective" record of one operation at one size and placement.
 
 /// Fields of every record: where it was measured and how, so that records can be compared.
 /// Collective.
@@ -68,9 +68,6 @@ std::optional<judge::Observation> observation_of(const Json& fields, const Figur
 
 /// "all_reduce float32 sum 8 MiB in place", of a "collective" record.
 std::string name_of_row(const Json& collective);
-
-/// The record's keys that --csv writes.
-std::vector<std::string> csv_columns();
 
 /// "rank 1 on n2, iteration 7, element 3: expected 0x0, found 0x10".
 std::string describe(const WrongElement& wrong, const MpiSession& session);

@@ -20,7 +20,7 @@
 
 #include "collectives/perf/output.hpp"
 #include "collectives/perf/plan.hpp"
-#include "common/error.hpp"
+#include "common/ensure.hpp"
 #include "common/exit_code.hpp"
 #include "common/judge/conclusion.hpp"
 #include "common/mpi_session.hpp"
@@ -40,7 +40,6 @@ class Sweep {
         session_(session),
         path_(path),
         record_(record),
-        csv_({"--csv", session.is_root() ? options.csv : ""}, csv_columns()),
         tally_(tally),
         communicator_(communicator),
         nodes_(map_nodes(session.hosts())),
@@ -115,7 +114,6 @@ class Sweep {
     Json fields = merged(conditions_, record_of(trial, measured, figures, session_));
     add_path(fields);
     record_.write("collective", fields);
-    csv_.add(fields);
     if (fields.contains("straggler_rank"))
       remarks_.push_back(fmt::format(
           "waited for rank {} on {}: {:.1f} us, the transfer took {:.1f} us",
@@ -213,7 +211,6 @@ class Sweep {
   const MpiSession& session_;
   NcclPath& path_;
   Record& record_;
-  CsvFile csv_;
   Tally& tally_;
   Communicator& communicator_;
   NodeMap nodes_;

@@ -10,10 +10,10 @@
 #include <fstream>
 
 #include "common/backend.hpp"
-#include "common/cpu/kernels.hpp"
 #include "common/device.hpp"
 #include "common/error.hpp"
 #include "common/host.hpp"
+#include "common/kernels.hpp"
 
 namespace shakedown::cpu {
 namespace {
@@ -54,7 +54,7 @@ class CpuDevice final : public Device {
   BackendKind kind() const override { return BackendKind::cpu; }
   DeviceIdentity identity() const override { return {processor_model(), "", "", threads_}; }
   MemoryInfo memory() const override { return host_memory(); }
-  const Kernels& kernels() const override { return kernels_; }
+  const Kernels& kernels() const override { return cpu::kernels(); }
 
   std::unique_ptr<Stream> make_stream(StreamPriority) override {
     return std::make_unique<CpuStream>();
@@ -85,7 +85,6 @@ class CpuDevice final : public Device {
 
  private:
   int threads_;
-  CpuKernels kernels_;
 };
 
 }  // namespace

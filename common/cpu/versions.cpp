@@ -6,11 +6,13 @@
 
 namespace shakedown::cpu {
 
-std::vector<LibraryVersion> library_versions() {
-  const dnnl_version_t* running = dnnl_version();
-  return {{"onednn",
+std::vector<Library> libraries() {
+  return {{"onednn", fmt::format("libdnnl.so.{}", DNNL_VERSION_MAJOR), "dnnl_version",
            fmt::format("{}.{}.{}", DNNL_VERSION_MAJOR, DNNL_VERSION_MINOR, DNNL_VERSION_PATCH),
-           fmt::format("{}.{}.{}", running->major, running->minor, running->patch)}};
+           [](void* function) {
+             const auto* v = reinterpret_cast<decltype(dnnl_version)*>(function)();
+             return fmt::format("{}.{}.{}", v->major, v->minor, v->patch);
+           }}};
 }
 
 }  // namespace shakedown::cpu

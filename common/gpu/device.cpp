@@ -18,11 +18,21 @@
 #include "common/backend.hpp"
 #include "common/device.hpp"
 #include "common/error.hpp"
-#include "common/gpu/kernels.hpp"
 #include "common/gpu/native.hpp"
+#include "common/kernels.hpp"
 #include "common/watch.hpp"
 
 namespace shakedown::gpu {
+
+void throw_cuda_error(cudaError_t status, const char* expression, const char* file, int line) {
+  if (status == cudaErrorMemoryAllocation) {
+    cudaGetLastError();  // the error is not sticky
+    throw OutOfMemory(fmt::format("out of GPU memory: {}", expression));
+  }
+  throw_library_error("CUDA", expression, file, line,
+                      fmt::format("{}: {}", cudaGetErrorName(status), cudaGetErrorString(status)));
+}
+
 namespace {
 
 /// The id of the capture that the stream takes part in; 0: it is not being captured.
@@ -193,7 +203,7 @@ class CudaDevice final : public Device {
     CHECK_CUDA(cudaMemGetInfo(&info.free_bytes, &info.total_bytes));
     return info;
   }
-  const Kernels& kernels() const override { return kernels_; }
+  const Kernels& kernels() const override { return gpu::kernels(); }
 
   void use_on_this_thread() override { CHECK_CUDA(cudaSetDevice(index_)); }
 
@@ -268,7 +278,6 @@ class CudaDevice final : public Device {
   double timeout_s_;
   unsigned long long capture_ = 0;  // in progress
   cudaDeviceProp properties_{};
-  CudaKernels kernels_;
 };
 
 }  // namespace

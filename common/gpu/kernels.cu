@@ -1,6 +1,6 @@
-#include "common/gpu/kernels.hpp"
+#include "common/kernels.hpp"
 
-#include "common/error.hpp"
+#include "common/ensure.hpp"
 #include "common/gpu/elementwise.cuh"
 #include "common/gpu/native.hpp"
 #include "common/hash.hpp"
@@ -112,97 +112,105 @@ __global__ void occupy_link_kernel(DuplexTime* free_at, DuplexTime needed) {
   while (nanoseconds() < end) __nanosleep(500);
 }
 
-}  // namespace
+class CudaKernels final : public Kernels {
+ public:
+  void fill(View x, double value, Stream& stream) const override {
+    dispatch(x, [&](auto* to) {
+      fill_kernel<<<blocks_for(x.count / kGroup + 1), kThreads, 0, native(stream)>>>(
+          to, static_cast<float>(value), x.count);
+    });
+    CHECK_LAUNCH();
+  }
 
-void CudaKernels::fill(View x, double value, Stream& stream) const {
-  dispatch(x, [&](auto* to) {
-    fill_kernel<<<blocks_for(x.count / kGroup + 1), kThreads, 0, native(stream)>>>(
-        to, static_cast<float>(value), x.count);
-  });
-  CHECK_LAUNCH();
-}
+  void convert(ConstView from, View to, Stream& stream) const override {
+    ENSURE(from.count == to.count, "convert counts");
+    dispatch(from, [&](const auto* source) {
+      dispatch(to, [&](auto* target) {
+        scale_kernel<<<blocks_for(to.count / kGroup + 1), kThreads, 0, native(stream)>>>(
+            source, target, 1.0F, to.count);
+      });
+    });
+    CHECK_LAUNCH();
+  }
 
-void CudaKernels::convert(ConstView from, View to, Stream& stream) const {
-  ENSURE(from.count == to.count, "convert counts");
-  dispatch(from, [&](const auto* source) {
+  void accumulate(View sum, ConstView x, bool first, Stream& stream) const override {
+    ENSURE(sum.count == x.count && sum.type == DataType::float32, "accumulate views");
+    dispatch(x, [&](const auto* from) {
+      accumulate_kernel<<<blocks_for(x.count / kGroup + 1), kThreads, 0, native(stream)>>>(
+          static_cast<float*>(sum.data), from, first, x.count);
+    });
+    CHECK_LAUNCH();
+  }
+
+  void scale(ConstView from, View to, float factor, Stream& stream) const override {
+    ENSURE(from.count == to.count && from.type == DataType::float32, "scale views");
     dispatch(to, [&](auto* target) {
       scale_kernel<<<blocks_for(to.count / kGroup + 1), kThreads, 0, native(stream)>>>(
-          source, target, 1.0F, to.count);
+          static_cast<const float*>(from.data), target, factor, to.count);
     });
-  });
-  CHECK_LAUNCH();
-}
-
-void CudaKernels::accumulate(View sum, ConstView x, bool first, Stream& stream) const {
-  ENSURE(sum.count == x.count && sum.type == DataType::float32, "accumulate views");
-  dispatch(x, [&](const auto* from) {
-    accumulate_kernel<<<blocks_for(x.count / kGroup + 1), kThreads, 0, native(stream)>>>(
-        static_cast<float*>(sum.data), from, first, x.count);
-  });
-  CHECK_LAUNCH();
-}
-
-void CudaKernels::scale(ConstView from, View to, float factor, Stream& stream) const {
-  ENSURE(from.count == to.count && from.type == DataType::float32, "scale views");
-  dispatch(to, [&](auto* target) {
-    scale_kernel<<<blocks_for(to.count / kGroup + 1), kThreads, 0, native(stream)>>>(
-        static_cast<const float*>(from.data), target, factor, to.count);
-  });
-  CHECK_LAUNCH();
-}
-
-void CudaKernels::gather_chunks(View to, ConstView from, const std::int64_t* sources,
-                                Stream& stream) const {
-  gather_chunks_kernel<<<static_cast<unsigned>(to.count / kFlatAlignment), kFlatAlignment, 0,
-                         native(stream)>>>(static_cast<float*>(to.data),
-                                           static_cast<const float*>(from.data), sources);
-  CHECK_LAUNCH();
-}
-
-void CudaKernels::check_finite(ConstView x, std::int32_t* finite, Stream& stream) const {
-  dispatch(x, [&](const auto* from) {
-    check_finite_kernel<<<blocks_for(x.count / kGroup + 1), kThreads, 0, native(stream)>>>(
-        from, finite, x.count);
-  });
-  CHECK_LAUNCH();
-}
-
-void CudaKernels::add_bit_hash(ConstView x, std::uint64_t* hash, Stream& stream) const {
-  constexpr unsigned kMostBlocks = 2048;  // a warp adds its sum once: few atomics
-  const auto add = [&]<class Word>(Word) {
-    bit_hash_kernel<<<std::min(blocks_for(x.count), kMostBlocks), kThreads, 0, native(stream)>>>(
-        static_cast<const Word*>(x.data), reinterpret_cast<unsigned long long*>(hash), x.count);
-  };
-  switch (size_of(x.type)) {
-    case 1: add(std::uint8_t{}); break;
-    case 2: add(std::uint16_t{}); break;
-    case 4: add(std::uint32_t{}); break;
-    default: add(std::uint64_t{});
+    CHECK_LAUNCH();
   }
-  CHECK_LAUNCH();
-}
 
-void CudaKernels::stamp(View x, const Stamps& stamps, std::uint32_t contributor,
-                        Stream& stream) const {
-  dispatch(x, [&](auto* to) {
-    stamp_kernel<<<blocks_for(x.count / kGroup + 1), kThreads, 0, native(stream)>>>(
-        to, stamps, contributor, x.count);
-  });
-  CHECK_LAUNCH();
-}
+  void gather_chunks(View to, ConstView from, const std::int64_t* sources,
+                     Stream& stream) const override {
+    gather_chunks_kernel<<<static_cast<unsigned>(to.count / kFlatAlignment), kFlatAlignment, 0,
+                           native(stream)>>>(static_cast<float*>(to.data),
+                                             static_cast<const float*>(from.data), sources);
+    CHECK_LAUNCH();
+  }
 
-void CudaKernels::check_stamps(ConstView x, const Stamps& stamps, StampErrors* errors,
-                               Stream& stream) const {
-  dispatch(x, [&](const auto* from) {
-    check_stamps_kernel<<<blocks_for(x.count / kGroup + 1), kThreads, 0, native(stream)>>>(
-        from, stamps, errors, x.count);
-  });
-  CHECK_LAUNCH();
-}
+  void check_finite(ConstView x, std::int32_t* finite, Stream& stream) const override {
+    dispatch(x, [&](const auto* from) {
+      check_finite_kernel<<<blocks_for(x.count / kGroup + 1), kThreads, 0, native(stream)>>>(
+          from, finite, x.count);
+    });
+    CHECK_LAUNCH();
+  }
 
-void CudaKernels::occupy_link(DuplexTime* free_at, DuplexTime needed, Stream& stream) const {
-  occupy_link_kernel<<<1, 1, 0, native(stream)>>>(free_at, needed);
-  CHECK_LAUNCH();
+  void add_bit_hash(ConstView x, std::uint64_t* hash, Stream& stream) const override {
+    constexpr unsigned kMostBlocks = 2048;  // a warp adds its sum once: few atomics
+    const auto add = [&]<class Word>(Word) {
+      bit_hash_kernel<<<std::min(blocks_for(x.count), kMostBlocks), kThreads, 0, native(stream)>>>(
+          static_cast<const Word*>(x.data), reinterpret_cast<unsigned long long*>(hash), x.count);
+    };
+    switch (size_of(x.type)) {
+      case 1: add(std::uint8_t{}); break;
+      case 2: add(std::uint16_t{}); break;
+      case 4: add(std::uint32_t{}); break;
+      default: add(std::uint64_t{});
+    }
+    CHECK_LAUNCH();
+  }
+
+  void stamp(View x, const Stamps& stamps, std::uint32_t contributor,
+             Stream& stream) const override {
+    dispatch(x, [&](auto* to) {
+      stamp_kernel<<<blocks_for(x.count / kGroup + 1), kThreads, 0, native(stream)>>>(
+          to, stamps, contributor, x.count);
+    });
+    CHECK_LAUNCH();
+  }
+
+  void check_stamps(ConstView x, const Stamps& stamps, StampErrors* errors,
+                    Stream& stream) const override {
+    dispatch(x, [&](const auto* from) {
+      check_stamps_kernel<<<blocks_for(x.count / kGroup + 1), kThreads, 0, native(stream)>>>(
+          from, stamps, errors, x.count);
+    });
+    CHECK_LAUNCH();
+  }
+
+  void occupy_link(DuplexTime* free_at, DuplexTime needed, Stream& stream) const override {
+    occupy_link_kernel<<<1, 1, 0, native(stream)>>>(free_at, needed);
+    CHECK_LAUNCH();
+  }
+};
+
+}  // namespace
+
+const Kernels& kernels() {
+  static const CudaKernels kernels{};
+  return kernels;
 }
 
 }  // namespace shakedown::gpu

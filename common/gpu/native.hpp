@@ -3,26 +3,20 @@
 
 #include <cuda_runtime_api.h>
 
-#include <string>
-
 #include "common/device.hpp"
-#include "common/error.hpp"
+#include "common/ensure.hpp"
 
 namespace shakedown::gpu {
 
 cudaStream_t native(const Stream& stream);
 cudaEvent_t native(const Event& event);
 
-// Checks of CUDA calls. No fmt here: kernels (.cu) include it too.
+/// Throws OutOfMemory, or InternalError "file:line: CUDA expression: reason".
+[[noreturn]] void throw_cuda_error(cudaError_t status, const char* expression, const char* file,
+                                   int line);
 
 inline void check_cuda(cudaError_t status, const char* expression, const char* file, int line) {
-  if (status == cudaSuccess) return;
-  if (status == cudaErrorMemoryAllocation) {
-    cudaGetLastError();  // the error is not sticky
-    throw OutOfMemory(std::string("out of GPU memory: ") + expression);
-  }
-  throw_library_error("CUDA", expression, file, line,
-                      std::string(cudaGetErrorName(status)) + ": " + cudaGetErrorString(status));
+  if (status != cudaSuccess) throw_cuda_error(status, expression, file, line);
 }
 
 }  // namespace shakedown::gpu

@@ -87,6 +87,13 @@ void write_reference(const RejudgeOptions& options, const Read& read, const Judg
   Reference made =
       recorded(read.evidence.observations, limits, name.substr(0, name.rfind('.')),
                fmt::format("bin/judge --record-reference of {}", fmt::join(options.paths, ", ")));
+  const std::string noisy = fmt::format(
+      "{}: too noisy, as looks or units differ by half: measure again with nothing else "
+      "running",
+      fmt::join(made.noisy, ", "));
+  if (made.figures.empty())
+    throw InconclusiveError(fmt::format("--record-reference {}: not written: {}", path, noisy));
+  if (!made.noisy.empty()) fmt::print("{}: without {}\n", path, noisy);
   keep_published(path, made);
   write_file({"--record-reference", path}, [&](std::ostream& out) { out << text_of(made); });
 }

@@ -253,7 +253,7 @@ Read read(const std::vector<std::string>& paths, const std::string& stage) {
 namespace {
 
 constexpr std::size_t kLeastUnits = 3;
-constexpr double kUnsteady = 0.5;          // a look that changes by half shows nothing
+constexpr double kUnsteady = 0.5;          // looks, or units, that differ by half show nothing
 constexpr double kLeastClockRange = 0.04;  // below it, a time does not show how it follows a clock
 
 using Key = std::tuple<std::string, std::string, std::string, std::string,
@@ -388,17 +388,21 @@ Reference recorded(const std::vector<Observation>& good, const Limits& limits,
     if (each.of.uuids.empty()) units[each.board].insert(each.of.key());
     if (!each.pci_device_id.empty()) ids.insert(device_of(each.pci_device_id));
   }
-  Reference reference{name, "", "", {ids.begin(), ids.end()}, {}, {}};
+  Reference reference{name, "", "", {ids.begin(), ids.end()}, {}, {}, {}};
   std::set<std::string> boards;
   for (const auto& [key, group] : groups) {
     boards.insert(std::get<0>(key));
     ReferenceFigure figure = figure_of(group, *limits.find(std::get<1>(key)));
-    if (figure.look > kUnsteady) continue;
+    if (std::max(figure.look, figure.between) > kUnsteady) {
+      reference.noisy.push_back(figure.metric);
+      continue;
+    }
     figure.source = source;
     figure.date = date.empty() ? utc_now().substr(0, 10) : date;
     reference.figures.push_back(std::move(figure));
   }
   reference.models = {boards.begin(), boards.end()};
+  reference.noisy = distinct(reference.noisy);
   if (few) return reference;
   if (boards.empty()) throw UsageError("no reference recorded: nothing that passed was measured");
   for (const std::string& board : boards) {

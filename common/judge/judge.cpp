@@ -4,11 +4,11 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <map>
 #include <set>
 
-#include "common/error.hpp"
 #include "common/judge/conclusion.hpp"
 #include "common/judge/series.hpp"
 #include "common/judge/witnesses.hpp"
@@ -232,14 +232,8 @@ class Rates {
 }  // namespace
 
 const char* name_of(Witness witness) {
-  switch (witness) {
-    case Witness::none: return "none";
-    case Witness::bar: return "bar";
-    case Witness::reference: return "reference";
-    case Witness::first_principles: return "first_principles";
-    case Witness::peers: return "peers";
-  }
-  throw InternalError("unknown witness");
+  constexpr std::array kNames{"none", "bar", "reference", "first_principles", "peers"};
+  return kNames.at(static_cast<std::size_t>(witness));
 }
 
 Judgement judge(const Evidence& evidence, const References& references, const Limits& limits,

@@ -37,6 +37,7 @@ struct Reference {
   std::string name, file, note;
   std::vector<std::string> pci_device_ids, models;  // of its boards
   std::vector<ReferenceFigure> figures;
+  std::vector<std::string> noisy;  // metrics of which some figures were too noisy to be recorded
 };
 
 class References {

@@ -2,7 +2,6 @@
 // verified and compared.
 #include "common/identity.hpp"
 #include "common/options.hpp"
-#include "common/output_file.hpp"
 #include "common/program.hpp"
 #include "launch/node/compute/compute_run.hpp"
 
@@ -10,7 +9,6 @@ namespace shakedown::node {
 namespace {
 
 ExitCode compute_perf(const ComputeOptions& options, const OptionSet& set, MpiSession& session) {
-  check_distinct({{"--record", options.record}, {"--csv", options.csv}});
   const auto before = read_processes(session);
   Backend backend = open_backend(options.backend, session);
   Record record(session.is_root() ? options.record : "");

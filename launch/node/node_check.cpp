@@ -1,5 +1,6 @@
 // bin/node_check: the environment of every node of a job, its GPUs' health, and how nodes differ.
 #include <cstdio>
+#include <functional>
 
 #include "common/host.hpp"
 #include "common/identity.hpp"
@@ -8,7 +9,6 @@
 #include "common/program.hpp"
 #include "common/record.hpp"
 #include "launch/node/health/check/check.hpp"
-#include "launch/node/health/check/findings_table.hpp"
 #include "launch/node/health/check/own_process.hpp"
 
 namespace shakedown::node {
@@ -25,31 +25,20 @@ ExitCode passive_check(const CheckOptions& options, const OptionSet& set) {
     std::fputs("node_check: not the first process of its host, which checks it\n", stderr);
     return ExitCode::pass;
   }
-  const auto body = [&] {
-    return static_cast<int>(run_alone([&] {
+  // Appends a run to the record; the check's own process and this one each have theirs.
+  const auto run = [&](const std::function<ExitCode(Record&)>& body) {
+    return run_alone([&] {
       Record record(options.record);
       record.write("run", describe_process(set, {host_name()}, {boot_id()}));
-      return recorded(record, [&] { return check_passively(options, record); });
-    }));
+      return recorded(record, [&] { return body(record); });
+    });
   };
-  const Ended ended = run_in_own_process(options.deadline_s, body, note_of_left_over_check());
+  const auto check = [&] {
+    return run([&](Record& record) { return check_passively(options, record); });
+  };
+  const Ended ended = run_in_own_process(options.deadline_s, check, note_of_left_over_check());
   if (ended.code) return static_cast<ExitCode>(*ended.code);
-  Verdict verdict{Scope::job,
-                  "node_check",
-                  ended.hangs ? Outcome::fail : Outcome::inconclusive,
-                  "the check: " + ended.why,
-                  std::nullopt,
-                  kHangs};
-  if (ended.hangs) {
-    verdict.class_ = Class::hardware;
-    const Judgement hangs = failure(Class::hardware, ended.why, kHangs);
-    std::fputs(
-        findings_table({finding_of("hung-check", hangs, Scope::node, host_name(), host_name())})
-            .c_str(),
-        stdout);
-  }
-  std::puts(line_of(verdict).c_str());
-  return exit_code_of(verdict.outcome);
+  return static_cast<ExitCode>(run([&](Record& record) { return conclude_hung(ended, record); }));
 }
 
 }  // namespace

@@ -3,6 +3,7 @@
 #include "common/identity.hpp"
 #include "common/options.hpp"
 #include "common/program.hpp"
+#include "launch/node/compute/results.hpp"
 #include "launch/node/soak/capsule.hpp"
 #include "launch/node/soak/evidence.hpp"
 #include "launch/node/soak/soak_run.hpp"
@@ -14,13 +15,15 @@ ExitCode soak(const SoakOptions& options, const OptionSet& set, MpiSession& sess
   if (options.replay.empty()) check_capsules(options.output, session.rank());
   const auto before = options.replay.empty() ? read_processes(session) : std::vector<NodeReport>();
   Backend backend = open_backend(options.backend, session);
-  Record record(session.is_root() ? options.record : "");
+  Record record(session.is_root() ? record_or_launchers(options.record) : "");
   record.write("run", describe_run(set, session, backend));
   say(session, backend.remark);
-  return recorded(record, [&] {
+  const ExitCode code = recorded(record, [&] {
     if (!options.replay.empty()) return replay_capsule(options, backend, session, record);
-    return SoakRun(options, before, backend, session, record).run();
+    return run_soak(options, before, backend, session, record);
   });
+  if (options.replay.empty()) say(session, text_of_report(options.record));
+  return code;
 }
 
 }  // namespace

@@ -130,11 +130,9 @@ def files(paths):
 def jobs_in(path):
     """Those of a record that ran on a single node; of a file that a job left empty none."""
     try:
-        with open(path, encoding="utf-8", errors="replace") as file:
-            empty = not any(map(str.strip, file))
+        read = records.lines(path)
     except OSError as error:
         raise UsageError(f"{path}: {error.strerror}") from None
-    read = [] if empty else records.read(path)
     if read and all(line["kind"] == records.UNREADABLE for line in read):
         raise UsageError(f"{path}: not a record, which is a .jsonl file of a program: line "
                          f"{read[0]['line']}: {read[0]['cause']}")

@@ -1,14 +1,15 @@
-"""The headline of results/report, which launch/mpi prints after bin/train and bin/compare, from their record."""
+"""The headline of results/report, which launch/mpi prints after bin/train, bin/compare and bin/soak, from their record."""
 
 import contextlib
 import os
 import re
 import tempfile
 
+from . import places
 from .command import say
 
 RECORD = "SHAKEDOWN_RECORD"  # the programs' --record, where that is not given; set, the job's launcher reports
-PROGRAMS = ("train", "compare")
+PROGRAMS = ("train", "compare", "soak")
 USAGE = 2  # exit code
 
 

@@ -42,7 +42,7 @@ COMMAND = Command(
             "seconds between the failure of a rank, or a signal, and the kill of the ranks that "
             "still run (default: 10); use more where bin/train writes a large checkpoint"),
      Option(("--quiet",), None,
-            "do not print the verdict and the sentences of results/report after bin/train and bin/compare"),
+            "do not print the verdict and the sentences of results/report after bin/train, bin/compare and bin/soak"),
      Option(("--dry-run",), None, "print the mpirun command, and exit")],
     """
     PROGRAM is searched in SHAKEDOWN_BIN, in bin/ next to launch/, and in PATH.

@@ -6,7 +6,6 @@ import contextlib
 import os
 import signal
 import subprocess
-import sys
 import time
 
 # The folder that holds launch/: a source tree, or PREFIX/libexec/shakedown

@@ -18,12 +18,15 @@ def read(path):
     """The lines as dicts. A line that is no record becomes {"kind": "unreadable", "line": its
     number or 0, "cause": ...}, as does a file that is missing or has no line."""
     try:
-        with open(path, encoding="utf-8", errors="replace") as file:
-            lines = [parsed(number, line) for number, line in enumerate(file, 1) if line.strip()]
+        return lines(path) or [unreadable(0, "record file: empty")]
     except OSError as error:
         return [unreadable(0, f"record file: {error.strerror}: it was not written, or not where "
                               "this host sees it (--output must be shared)")]
-    return lines or [unreadable(0, "record file: empty")]
+
+
+def lines(path):
+    with open(path, encoding="utf-8", errors="replace") as file:
+        return [parsed(number, line) for number, line in enumerate(file, 1) if line.strip()]
 
 
 def parsed(number, text):

@@ -1,7 +1,7 @@
 #include <algorithm>
 #include <array>
 
-#include "common/error.hpp"
+#include "common/ensure.hpp"
 #include "resnet/cpu/conv_norm.hpp"
 
 namespace shakedown::cpu {

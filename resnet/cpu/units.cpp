@@ -3,7 +3,7 @@
 #include <cstring>
 #include <limits>
 
-#include "common/error.hpp"
+#include "common/ensure.hpp"
 #include "resnet/cpu/onednn.hpp"
 
 namespace shakedown::cpu {

@@ -52,7 +52,9 @@ class Comparison:
 
     def change(self, old, new, rows):
         (was, far_old), (now, far_new) = without_outliers(old.rate_of_runs), without_outliers(new.rate_of_runs)
-        was, now = with_interval(was, new.rate_of_runs), with_interval(now, old.rate_of_runs)
+        # Where nothing else is known, what is far from the others belongs to how far runs differ.
+        was, now = (with_interval(one, other if one.low is not None else all_of_other) for one, other, all_of_other in (
+            (was, now, new.rate_of_runs), (now, was, old.rate_of_runs)))
         ratio = now.median / was.median
         low, high = ratio_interval(was, now)
         outcome, said = verdict.of_change(
@@ -191,8 +193,7 @@ RULES = {  # by what is compared, the kind of an interval, or the words of a ver
     RANGE: "low-high: range of fewer than six runs or samples; the interval of the change is then computed from ranges",
     OF_MEAN: "low-high of a single run: 95 % interval of its mean step; another run may differ by more",
     SCATTER: f"a single measurement of a link is taken to be off by {SCATTER}",
-    AS_OTHER: "a single measurement without an interval is taken to be off as far as one more of those that it is compared "
-              "with",
+    AS_OTHER: "a single measurement may be off as far as one more of those that it is compared with",
     verdict.SINGLE: f"{SLOWER}, but how far runs differ is not known: inconclusive; repeat the runs",
     verdict.UNSURE: f"{SLOWER}, but not distinguishable from noise: inconclusive; repeat the runs",
     verdict.UNEVEN: "single runs of NEW are slower by more than the threshold: inconclusive; repeat the runs",

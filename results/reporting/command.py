@@ -122,7 +122,7 @@ class Content(NamedTuple):
 
 def content_of(summary):
     machines = machine_lines(summary.runs)
-    if len(summary.groups) > 1 and summary.shared:
+    if summary.shared:
         machines.append(f"throughout: {shared_setting(summary)}")
     outcome, reason, sentences = headline(summary)
     letters = [(letter, summary.name(conditions)) for conditions, letter in summary.letters.items()]

@@ -82,13 +82,29 @@ def write_rows(path, heads, rows):
 
 
 def write_csv(summary, tables, folder):
-    """strategies.csv has every configuration with all figures; the other tables as they are."""
+    """strategies.csv has every configuration with all figures; the other tables as they are, and the records
+    that are rows of one."""
     rows = [exported(summary, measured) for measured in summary.measured.values()
             if measured.rate or measured.histories]
     write_tables([table for table in tables if table.name != "strategies"], folder)
+    write_records(summary, folder)
     if rows:
         heads = [key for key, value in rows[0].items() if not isinstance(value, list)]
         write_rows(folder / "strategies.csv", heads, [[row[key] for key in heads] for row in rows])
+
+
+def write_records(summary, folder):
+    """A file for each kind of record that is a row of a table, with all its keys; items of a list are
+    separated by blanks."""
+    def cell(value):
+        if isinstance(value, list):
+            return " ".join(map(cell, value))
+        return value if isinstance(value, str) else "" if value is None else json.dumps(value)
+    for kind in ("collective", "link", "metric"):
+        rows = [record for run in summary.runs for record in run.of(kind)]
+        heads = list(dict.fromkeys(key for row in rows for key in row))
+        if rows:
+            write_rows(folder / f"records_{kind}.csv", heads, [[cell(row.get(key)) for key in heads] for row in rows])
 
 
 def write_tables(tables, folder):

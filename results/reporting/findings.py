@@ -4,7 +4,7 @@ them."""
 
 from itertools import combinations
 
-from . import inputs, verdict, words
+from . import inputs, soak, verdict, words
 from .intervals import accuracy_margin, distinct
 from .records import configuration_of, number, text, texts
 from .summary import TERMS, ranked
@@ -34,7 +34,8 @@ def sections(summary):
             heading = summary.heading(conditions) if len(summary.groups) > 1 else ""
             blocks.setdefault(heading, []).extend(topic(summary, group))
         said.append((title, [block for block in blocks.items() if block[1]]))
-    return [part for part in [*said, ("Runs", [("", list(runs(summary)))])] if any(block[1] for block in part[1])]
+    said += [(title, [("", list(topic(summary)))]) for title, topic in (("Soak", soak.sentences), ("Runs", runs))]
+    return [part for part in said if any(block[1] for block in part[1])]
 
 
 def why(summary, group):

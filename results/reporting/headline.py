@@ -3,7 +3,7 @@ would help most, what is noise."""
 
 import pathlib
 
-from . import machine_tables, text, verdict, what_if, words
+from . import machine_tables, soak, text, verdict, what_if, words
 from .communication_tables import hidden_share
 from .intervals import distinct
 from .options import distinguish
@@ -18,9 +18,9 @@ UNACCOUNTED = 0.5  # of a step: more says that something else ran
 
 def text_of(path, start=0):
     """The headline of the runs that a file has from this byte on, as launch/mpi prints it; empty where nothing
-    was trained."""
+    was trained or soaked."""
     runs = read_file(pathlib.Path(path), start)
-    if not any(run.of("step") or run.of("epoch") for run in runs):
+    if not any(run.of("step") or run.of("epoch") or run.of("soak_summary") for run in runs):
         return ""
     distinguish(runs)
     return text.verdict_text(*headline(Summary(runs)), text.terminal_width())
@@ -32,7 +32,7 @@ def headline(summary):
     outcome = verdict.worst({one.outcome for one in found})
     reason = some(verdict.merged(found, without=outcome)) if found else verdict.passed(summary)
     sentences = [("Fastest", fastest(summary)), ("Where the time goes", time_goes(summary)),
-                 ("What would help most", helps(summary)), ("Noise", noise(summary))]
+                 ("What would help most", helps(summary)), ("Noise", noise(summary)), ("Soak", sentence(soak.statements(summary)))]
     return outcome, f"{reason}.", [
         (what, text) for what, text in sentences if text]
 

@@ -45,7 +45,7 @@ def printable(text):
 
 
 def titled(title, *content):
-    return [element("h2", title), content]
+    return [element("h2", title) if title else None, content]
 
 
 def quiet(text):

@@ -10,8 +10,7 @@ from .records import number
 RANGE, OF_MEDIAN, OF_MEAN = "range", "95 % interval of the median", "95 % interval of the mean"
 SCATTER, AS_OTHER = "two standard deviations of a sample", "as the measurements that it is compared with"
 
-NO_INTERVAL = ("the only run or epoch was recorded without an interval of images/s (0.1 recorded that of "
-               "the median step)")
+NO_INTERVAL = "the only run has fewer than 25 steps, is one epoch, or is of 0.1"
 
 
 class Rate(NamedTuple):
@@ -46,15 +45,16 @@ STUDENT = (63.7, 9.92, 5.84, 4.60, 4.03, 3.71, 3.50, 3.36, 3.25, 3.17)
 
 
 def with_interval(rate, other):
-    """A rate; where its own spread is not known, with that of the rate it is compared with: of repetitions as far as
-    one more of them may be (prediction interval)."""
-    if rate.low is not None or other.low is None:
+    """A rate; that of a single run may be as far off as one more repetition of what it is compared with (prediction
+    interval), whatever its own interval; without one, as a single one that it is compared with."""
+    if len(rate.values) > 1 or other.low is None or rate.low is not None and len(other.values) < 2:
         return rate
     share, n = max(other.high / other.median, other.median / other.low) - 1, len(other.values)
     if n > 1:
         t = STUDENT[min(n - 1, len(STUDENT)) - 1]
         share = t * statistics.stdev(other.values) * math.sqrt(1 + 1 / n) / other.median
-    return scattered(rate.median, share, AS_OTHER)
+    wide = scattered(rate.median, share, AS_OTHER)
+    return wide if rate.low is None or wide.high - wide.low > rate.high - rate.low else rate
 
 
 def scattered(value, share, kind=SCATTER):

@@ -199,15 +199,31 @@ def samples(summary):
             values = numbers(item[1], key)
             return of(values) if values else None
         return value
+
+    def grown(*keys):
+        """Since the first reading; a counter that became less was reset."""
+        def value(item):
+            series = [numbers(item[1], key) for key in keys]
+            return sum(max(0, later - earlier) for of in series for earlier, later in zip(of, of[1:])) \
+                if any(series) else None
+        return value
+
+    def throttled(item):
+        known = [record["reasons"] for record in item[1] if isinstance(record.get("reasons"), str)]
+        return sum(map(bool, known)) / len(known) if known else None
     return [Table("gpus", "GPUs", [
         Column("host and GPU", lambda item: item[0]),
         Column("samples", lambda item: len(item[1])),
         Column("highest C", over(max, "temperature_c"), figure(0)),
+        Column("mean W", over(statistics.fmean, "power_w"), figure(0)),
         Column("highest W", over(max, "power_w"), figure(0)),
         Column("lowest SM MHz", over(min, "sm_clock_mhz"), figure(0)),
+        Column("new ECC errors", grown("volatile_corrected", "volatile_uncorrected")),
+        Column("readings stalled", lambda item: sum("stalled" in record for record in item[1]) or None),
         Column("mean utilisation %", over(lambda values: statistics.fmean(values) / 100,
                                           "utilisation_percent"),
                lambda mean: f"{100 * mean:.0f}", FRACTION),
+        Column("reduced %", throttled, lambda ratio: f"{100 * ratio:.0f}", FRACTION),
         Column("clocks reduced by", lambda item: reduced_by(item[1], "reasons")),
     ], list(found.items()))] if found else []
 

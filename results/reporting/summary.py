@@ -256,9 +256,8 @@ class Summary:
         return ", ".join(filter(None, (measured.strategy, self.label(measured.conditions))))
 
     def heading(self, conditions):
-        """Letter and name, or all words where nothing else was measured."""
-        named = self.name(conditions) or words.setting(conditions)
-        letter = self.letters.get(conditions)
+        """Letter and name; empty where nothing else was measured."""
+        letter, named = self.letters.get(conditions), self.name(conditions)
         return f"{letter}: {named}" if letter else named
 
     def same(self, measured, strategy):

@@ -86,7 +86,7 @@ def by_conditions(summary, name, title, wanted, columns, notes=lambda rows: (), 
     all configurations that stand alone. The columns are of a Measured, the notes of a table's rows."""
     def table(of, rows, strategy):
         rows = order(rows)
-        return Table(name, f"{title}: {of}" if title else of, [Column("strategy", strategy), *columns], rows, notes(rows),
+        return Table(name, ": ".join(filter(None, (title, of))) or name, [Column("strategy", strategy), *columns], rows, notes(rows),
                      zeros)
     groups = [(conditions, [m for m in group if wanted(m)])
               for conditions, group in summary.groups]
@@ -172,7 +172,7 @@ def settings(summary):
         if conditions.setting:
             found.setdefault(conditions._replace(setting=""), []).extend(
                 measured for measured in group if measured.rate)
-    return [Table("settings", f"ddp's settings: {summary.name(conditions)}", [
+    return [Table("settings", ": ".join(filter(None, ("ddp's settings", summary.name(conditions)))), [
         Column("setting", lambda m: m.conditions.setting),
         Column("images/s", lambda m: m.rate.median, words.rate),
         Column("low-high", interval_of, words.ends, csv=""),

@@ -120,11 +120,12 @@ def of_noise(summary, conditions, group):
         open_.append(("show what the exchange costs", bound))
     elif len(timed + bound) == 1:
         open_.append(("be one figure", timed + bound))
+    name = summary.label(conditions)
     for purpose, needed in open_:
         unsteady = [f"{m.strategy} \u00b1{words.percent(noise_of(m.rate), 0)}" for m in needed
                     if (noise_of(m.rate) or 0) > NOISY]
         if unsteady:
-            yield Verdict(INCONCLUSIVE, "rates", f"at {summary.label(conditions)}",
+            yield Verdict(INCONCLUSIVE, "rates", name and f"at {name}",
                           f"too uneven to {purpose}: {words.listed(unsteady)} of the median",
                           action="repeat on a machine that runs nothing else")
 

@@ -44,6 +44,19 @@ def size(value):
         value /= 1024
 
 
+def decimal_size(value):
+    """Bytes as links and makers of memory count them: 9.8 PB."""
+    for unit in ("B", "kB", "MB", "GB", "TB", "PB", "EB"):
+        if value < 1000 or unit == "EB":
+            return f"{value:.3g} {unit}"
+        value /= 1000
+
+
+def rounded(value):
+    """A count: 64304, 2.1e6."""
+    return f"{value:.0f}" if value < 1e5 else f"{value:.1e}".replace("e+0", "e").replace("e+", "e")
+
+
 def count(n, singular, plural=None):
     return f"{n} {singular if n == 1 else plural or singular + 's'}"
 
@@ -93,8 +106,6 @@ def setting(conditions, without=()):
 
 
 def shared(several):
-    """The parts in which all these conditions are the same; none of them if there is only one."""
+    """The parts in which all these conditions are the same."""
     several = [parts(conditions) for conditions in several]
-    if len(several) < 2:
-        return set()
-    return {key for key in several[0] if len({of[key] for of in several}) == 1}
+    return {key for key in several[0] if len({of[key] for of in several}) == 1} if several else set()

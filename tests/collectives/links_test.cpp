@@ -3,7 +3,6 @@
 #include <set>
 
 #include "collectives/links/links.hpp"
-#include "collectives/links/tables.hpp"
 #include "tests/catch.hpp"
 #include "tests/support.hpp"
 
@@ -66,15 +65,6 @@ TEST_CASE("a word that is wrong, or of the message before, is found", "[links]")
     CHECK_THAT(complaint, ContainsSubstring("word 17 of 64 of message 2"));
     CHECK_THAT(complaint, ContainsSubstring("found 0000000000000000"));
   }
-}
-
-TEST_CASE("what grows with the square of the ranks is announced", "[links]") {
-  CHECK(size_remark(64, true).empty());
-  const std::string alone = size_remark(512, true);
-  CHECK_THAT(alone, ContainsSubstring("130816 pairs"));
-  CHECK_THAT(alone, ContainsSubstring("979.3 MiB of record"));
-  CHECK_THAT(alone, ContainsSubstring("--alone off"));
-  CHECK_THAT(size_remark(512, false), !ContainsSubstring("--alone"));
 }
 
 }  // namespace shakedown::collectives

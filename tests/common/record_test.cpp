@@ -233,23 +233,6 @@ TEST_CASE("names that are not UTF-8 become text", "[record]") {
   CHECK(Json::parse(json_text({{"host", "gp\xfcnode7"}}, 1)).at("host") == "gp\xef\xbf\xbdnode7");
 }
 
-TEST_CASE("a CSV file has a record's values under its columns", "[csv]") {
-  const test::TempFolder folder;
-  const std::string path = folder / "a.csv";
-  for (int time = 0; time < 2; ++time) {  // the second replaces the first
-    CsvFile csv({"--csv", path}, {"name", "time_us", "in_place", "wait_us", "wrong"});
-    csv.add({{"name", "GPU 1, \"H200\""}, {"time_us", 1.5}, {"other", 3}, {"in_place", false}});
-    csv.add({{"name", "b"}, {"time_us", NAN}, {"wait_us", {1.5, 2.5}}, {"wrong", nullptr}});
-  }
-  CHECK(test::content_of(path) ==
-        "name,time_us,in_place,wait_us,wrong\n"
-        "\"GPU 1, \"\"H200\"\"\",1.5,false,,\n"
-        "b,,,1.5 2.5,\n");
-  CHECK_NOTHROW(CsvFile({"--csv", ""}, {"a"}).add({{"a", 1}}));
-  CHECK_THROWS_AS(CsvFile({"--csv", "/proc/no/x.csv"}, {"a"}), UsageError);
-  CHECK_THROWS_AS(CsvFile({"--csv", "/dev/full"}, {"a"}), InconclusiveError);
-}
-
 TEST_CASE("a verdict's record and line name class and action where they are known", "[verdict]") {
   Verdict verdict{Scope::link, "2->5", Outcome::fail, "12 GB/s"};
   CHECK(record_of(verdict) ==

@@ -183,7 +183,7 @@ FAULTS = [
             of([name for name, program in PROGRAMS.items() if option in program.outputs],
                Expected(3, (FULL.format(f"{option}.*", NO_SPACE),), ("run",))),
             arrange=with_option(option, "/dev/full"), quick=quick)
-      for option, quick in [("--csv", ("link_matrix",)), ("--output-file", ()), ("--trace", ("compare",)),
+      for option, quick in [("--output-file", ("collective_perf",)), ("--trace", ("compare",)),
                             ("--save", ()), ("--save-readings", ("gpu_monitor",))]],
     Fault("a rank that cannot be run",
           every(Expected(3, ("launch/mpi: (a rank|rank 1) ended with 127: its program, or a library that it needs, "

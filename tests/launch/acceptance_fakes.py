@@ -20,7 +20,7 @@ def run_of(stage, nodes, code=0, record="", **more):
 
 
 class FakeFleet:
-    """`codes(task)`: how a job ends; `lost(task)`: the hosts lost in it."""
+    """`codes(task)`: how a job ends; `lost(task)`: the hosts lost in it, where there are some."""
 
     def __init__(self, nodes, codes=lambda task: 0, lost=lambda task: ()):
         self.nodes, self.tasks, self._codes, self._lost = list(nodes), [], codes, lost
@@ -33,7 +33,7 @@ class FakeFleet:
 
     def run(self, tasks, tick):
         self.tasks += tasks
-        return [run_of(task.stage, task.nodes, self._codes(task), round=task.round,
+        return [run_of(task.stage, task.nodes, 3 if self._lost(task) else self._codes(task), round=task.round,
                        lost=tuple((name, f"host {name} was lost") for name in self._lost(task)))
                 for task in tasks]
 

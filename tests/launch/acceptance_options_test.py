@@ -216,11 +216,6 @@ class Hosts(unittest.TestCase):
         self.assertEqual(fleet.host_names({}, {"SLURM_JOB_ID": "1", "SLURMD_NODENAME": "n1"}), [])
         with self.assertRaisesRegex(places.UsageError, "does not name the nodes"):
             fleet.host_names({}, {**allocated, "SLURM_JOB_NODELIST": "n1"})
-        with self.assertRaisesRegex(places.UsageError, "cannot be combined"):
-            fleet.host_names({"--hosts": "a", "--hostfile": "b"}, {})
-        for hosts in ("''", "-x", "a b", "a,,b", "a,"):
-            with self.assertRaisesRegex(places.UsageError, f"--hosts {hosts}: '.*' is not a host such as h1"):
-                fleet.host_names({"--hosts": hosts}, {})
 
 
 class Main(unittest.TestCase):

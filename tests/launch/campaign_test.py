@@ -76,15 +76,6 @@ class Campaign(unittest.TestCase):
         self.assertEqual((one.ranks, one.facts().rates), ({"a": 8, "b": 8}, [
             "products", "memory", "host_link", "links", "collectives", "training"]))
 
-    def test_backend_gpu_without_a_gpu_is_inconclusive_and_says_so(self):
-        """However many ranks are requested; not called as what node_check does not know."""
-        for ranks in (None, 2):
-            one = conduct(FakeFleet(["a"]), backend=stages.GPU, ranks=ranks)
-            found, = one.findings
-            self.assertEqual((found.outcome, found.check, found.cause), (
-                INCONCLUSIVE, "gpu-unusable", "no GPU can be used, though --backend gpu requests GPUs"))
-            self.assertEqual((names_of(one.fleet), one.left_out), ([stages.INVENTORY], {"a": found.cause}))
-
     def test_too_few_gpus_make_no_communicator(self):
         """CRE#82: a node with fewer GPUs was grouped anyway, and the job hung. aicr#1858: 7 of 8, and no cause."""
         missing = Finding(stages.INVENTORY, FAIL, ("b",), "7 GPUs, 8 expected", check="gpu-count")
@@ -98,22 +89,23 @@ class Campaign(unittest.TestCase):
         self.assertIn(("a", "c"), {task.nodes for task in one.fleet.tasks})
 
     def test_what_is_meant_for_gpus_is_not_accepted_on_the_cpu(self):
-        for environ, has, why in [
-                ({"CUDA_VISIBLE_DEVICES": "3"}, 0, "CUDA_VISIBLE_DEVICES=3 requests GPUs"),
-                ({"SLURM_GPUS_PER_NODE": "h100:8"}, 0, "SLURM_GPUS_PER_NODE=h100:8 requests GPUs"),
-                ({}, 8, "the node has 8"), ({"CUDA_VISIBLE_DEVICES": ""}, 8, "the node has 8")]:
-            one = conduct(FakeFleet("a"), judge=FakeJudge(has), environ=environ)
-            self.assertEqual([task.stage for task in one.fleet.tasks], [stages.INVENTORY])
-            self.assertEqual([(each.outcome, each.nodes) for each in one.findings],
-                             [(INCONCLUSIVE, ("a",))])
-            self.assertIn(why, one.left_out["a"])
+        """However many ranks are requested; not called as what node_check does not know."""
+        for environ, has, backend, ranks, why in [
+                ({"CUDA_VISIBLE_DEVICES": "3"}, 0, "auto", None, "CUDA_VISIBLE_DEVICES=3 requests GPUs"),
+                ({"SLURM_GPUS_PER_NODE": "h100:8"}, 0, "auto", None, "SLURM_GPUS_PER_NODE=h100:8 requests GPUs"),
+                ({}, 8, "auto", None, "the node has 8"), ({"CUDA_VISIBLE_DEVICES": ""}, 8, "auto", None, "the node has 8"),
+                ({}, 0, stages.GPU, None, "--backend gpu requests GPUs"), ({}, 0, stages.GPU, 2, "--backend gpu requests GPUs"),
+                ({"CUDA_VISIBLE_DEVICES": "-1"}, 0, "auto", None, ""), ({"SLURM_GPUS_ON_NODE": "0"}, 0, "auto", None, "")]:
+            one = conduct(FakeFleet("a"), backend=backend, judge=FakeJudge(has), environ=environ, ranks=ranks)
+            cause = f"no GPU can be used, though {why}"
+            self.assertEqual([(each.outcome, each.nodes, each.check, each.cause) for each in one.findings],
+                             [(INCONCLUSIVE, ("a",), "gpu-unusable", cause)] if why else [], environ)
+            self.assertEqual(one.left_out, {"a": cause} if why else {})
+            self.assertEqual(names_of(one.fleet) == [stages.INVENTORY], bool(why))
         missing = Finding(stages.INVENTORY, FAIL, ("a",), "0 GPUs, 1 expected", check="gpu-count")
         one = conduct(FakeFleet("a"), judge=FakeJudge(0, {(stages.INVENTORY, ("a",)): [missing]}),
                       environ={"CUDA_VISIBLE_DEVICES": "3"})  # says it once
         self.assertEqual((one.findings, one.left_out), ([], {"a": "0 GPUs, 1 expected"}))
-        for environ in ({"CUDA_VISIBLE_DEVICES": "-1"}, {"SLURM_GPUS_ON_NODE": "0"}):
-            one = conduct(FakeFleet("a"), environ=environ)
-            self.assertEqual((one.findings, one.left_out), ([], {}))
 
     def test_a_prolog(self):
         """A GPU of the job that is not there is a FAIL, one that is not known is not tested, nor another in its place;
@@ -146,20 +138,14 @@ class Campaign(unittest.TestCase):
             self.assertEqual(list(tried.call_args[0][0]), ["GPU-a-0", "GPU-a-1"])
 
     def test_a_node_that_is_lost_holds_nobody_up(self):
-        def dies(task):
-            return {"b"} & set(task.nodes) if task.stage in ("train", "nodes") else ()
-        one = conduct(FakeFleet("abc", codes=lambda task: 3 if dies(task) else 0, lost=dies))
-        last = [task.stage for task in one.fleet.tasks if "b" in task.nodes][-1]
-        self.assertEqual(last, "train")
+        one = conduct(FakeFleet("abc", lost=lambda task: {"b"} & set(task.nodes) if task.stage == "train" else ()))
+        self.assertEqual([task.stage for task in one.fleet.tasks if "b" in task.nodes][-1], "train")
         self.assertIn("lost in train", one.left_out["b"])
         self.assertEqual(one.isolations[stages.LADDER].good, ("a", "c"))
-
-    def test_nodes_together_go_on_without_those_that_are_lost(self):
-        def dies(task):
-            return {"b"} & set(task.nodes) if task.stage == "nodes" else ()
-        made = FakeFleet("abc", codes=lambda task: 3 if dies(task) else 0, lost=dies)
-        conduct(made, stages.DEFAULT)
-        self.assertEqual([(task.nodes, task.round) for task in made.tasks if task.stage == "nodes"],
+        # Nodes together go on without those that are lost.
+        one = conduct(FakeFleet("abc", lost=lambda task: {"b"} & set(task.nodes) if task.stage == "nodes" else ()),
+                      stages.DEFAULT)
+        self.assertEqual([(task.nodes, task.round) for task in one.fleet.tasks if task.stage == "nodes"],
                          [(("a", "b", "c"), 0), (("a", "c"), 1)])
 
     def test_a_hang_leaves_the_node_out(self):
@@ -212,9 +198,7 @@ class Campaign(unittest.TestCase):
     def test_a_fault_is_of_one_rank_of_all(self):
         for fault, node, given in [("slow:3", "b", "slow:1"), ("slow:0", "a", "slow:0"),
                                    ("slow:3:5%", "b", "slow:1:5%"), ("slow:9", "-", None)]:
-            made = FakeFleet("abc")
-            conduct(made, fault=fault)
-            for task in made.tasks:
+            for task in conduct(FakeFleet("abc"), fault=fault).fleet.tasks:
                 if task.stage == "compute":
                     expected = given if task.nodes == (node,) else None
                     found = [word for word in task.words if word.startswith("slow")]

@@ -156,17 +156,12 @@ class WhatItRecorded(Case):
             self.one(found, FAIL, nodes, gpu=gpu, subject=subject, class_="HARDWARE", action="RMA",
                      check=f"soak-{scope}", evidence="soak.jsonl")
 
-    def test_without_gpus_a_rank_names_its_node_alone(self):
-        head = {key: value for key, value in HEAD.items() if key != "gpu_uuids"}
-        self.one(of(verdict("rank", "3", FAIL), ended(1), run=run_of(1), head=head), FAIL, ("n2",),
-                 gpu="", subject="rank 3")
-
-    def test_a_host_by_another_name_is_the_node(self):
-        self.one(of(verdict("rank", "3", FAIL), ended(1), head={**HEAD, "hosts": ["vm"] * 4},
-                    run=run_of(1, nodes=("n7",))), FAIL, ("n7",))
-        full = [f"{host}.site" for host in HOSTS]
-        self.one(of(verdict("rank", "3", FAIL), ended(1), head={**HEAD, "hosts": full},
-                    run=run_of(1)), FAIL, ("n2",))
+    def test_ranks_of_hosts_by_other_names_and_without_gpus(self):
+        for head, nodes, node, gpu in [({**HEAD, "gpu_uuids": None}, ("n1", "n2"), "n2", ""),
+                                       ({**HEAD, "hosts": ["vm"] * 4}, ("n7",), "n7", "GPU-d"),
+                                       ({**HEAD, "hosts": [f"{host}.site" for host in HOSTS]}, ("n1", "n2"), "n2", "GPU-d")]:
+            self.one(of(verdict("rank", "3", FAIL), ended(1), run=run_of(1, nodes), head=head), FAIL, (node,), gpu=gpu,
+                     subject="rank 3")
 
     def test_a_program_s_own_verdict_where_no_part_is_named(self):
         self.one(of(verdict("job", "gradients", FAIL), ended(1), run=run_of(1)), FAIL,
@@ -248,37 +243,28 @@ def machines(*answered):
 
 
 class Machines(unittest.TestCase):
-    def test_each_node_by_its_own(self):
-        self.assertEqual(machines(("inventory", "n1", [A]), ("inventory", "n2", [B]), ("soak", "n1", [A, A]),
-                                  ("soak", ("n1", "n2"), [A, A, B, B])), [])
-        # Containers of one machine, and records without boot ids: by their names.
-        self.assertEqual(machines(("inventory", "n1", [("p1", "b")]), ("inventory", "n2", [("p2", "b")])), [])
-        self.assertEqual(machines(("inventory", "n1", [("p1", "")]), ("inventory", "n2", [("p2", "")])), [])
-        self.assertEqual(machines(("inventory", "n1", []), ("inventory", "n2", [])), [])  # nobody answered
-
-    def test_one_that_answers_for_two(self):
-        found = machines(("inventory", "n1", [A]), ("inventory", "n2", [A]), ("inventory", "n3", [B]))
-        self.assertEqual([(each.nodes, each.outcome, each.class_) for each in found],
-                         [(("n1",), INCONCLUSIVE, CONFIG), (("n2",), INCONCLUSIVE, CONFIG)])
-        self.assertEqual(found[0].cause, "one machine, w.1.foo, answered for n[1-2]")
-
-    def test_two_machines_with_one_name_are_two(self):
-        self.assertEqual(machines(("inventory", "n1", [("localhost", "a")]),
-                                  ("inventory", "n2", [("localhost", "b")])), [])
-
-    def test_one_that_was_restarted_or_replaced(self):
-        for later in ((A[0], "boot-c"), B, ("w.1.foo", "")):
-            found, = machines(("inventory", "n1", [A]), ("soak", "n1", [later]))
-            self.assertEqual((found.stage, found.nodes, found.outcome, found.class_),
-                             ("soak", ("n1",), INCONCLUSIVE, INFRASTRUCTURE))
-            self.assertIn(f"{later[0]} (boot {later[1] or 'unknown'}) answered, and before it w.1.foo (boot boot-a)",
-                          found.cause)
-        self.assertEqual(len(machines(("inventory", "n1", [A, B]))), 1)  # of a node that is one machine
-
-    def test_one_that_is_missing_among_several(self):
+    def test_the_machine_that_answers_is_the_one_that_was_meant(self):
         alone = [("inventory", "n1", [A]), ("inventory", "n2", [B])]
-        found, = machines(*alone, ("all_reduce", ("n1", "n2"), [A, A]))
-        self.assertEqual((found.nodes, found.stage, found.outcome), (("n2",), "all_reduce", INCONCLUSIVE))
+        changed = "{} (boot {}) answered, and before it w.1.foo (boot boot-a)"
+        for answered, found, cause in [
+                ([*alone, ("soak", "n1", [A, A]), ("soak", ("n1", "n2"), [A, A, B, B])], [], ""),
+                # Containers of one machine, and records without boot ids: by their names. Or nobody answered.
+                ([("inventory", "n1", [("p1", "b")]), ("inventory", "n2", [("p2", "b")])], [], ""),
+                ([("inventory", "n1", [("p1", "")]), ("inventory", "n2", [("p2", "")])], [], ""),
+                ([("inventory", "n1", []), ("inventory", "n2", [])], [], ""),
+                ([("inventory", "n1", [("localhost", "a")]), ("inventory", "n2", [("localhost", "b")])], [], ""),
+                ([("inventory", "n1", [A]), ("inventory", "n2", [A]), ("inventory", "n3", [B])],
+                 [("inventory", "n1", CONFIG), ("inventory", "n2", CONFIG)], "one machine, w.1.foo, answered for n[1-2]"),
+                # Restarted, replaced, or of another kernel; of a node that is one machine; missing among several.
+                *(([("inventory", "n1", [A]), ("soak", "n1", [later])], [("soak", "n1", INFRASTRUCTURE)],
+                   changed.format(later[0], later[1] or "unknown")) for later in ((A[0], "boot-c"), B, (A[0], ""))),
+                ([("inventory", "n1", [A, B])], [("inventory", "n1", INFRASTRUCTURE)], "w.1.foo"),
+                ([*alone, ("all_reduce", ("n1", "n2"), [A, A])], [("all_reduce", "n2", INFRASTRUCTURE)], "w.1.foo")]:
+            made = machines(*answered)
+            self.assertEqual([(each.stage, *each.nodes, each.class_) for each in made], found)
+            for each in made:
+                self.assertEqual(each.outcome, INCONCLUSIVE)
+                self.assertIn(cause, each.cause)
 
     def test_no_further_stage_runs_on_them(self):
         class OneAnswers(FakeJudge):

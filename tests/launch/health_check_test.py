@@ -8,11 +8,10 @@ import time
 import unittest
 
 import tree  # noqa: F401 - what is imported below is in its folders
-from hook_fakes import HOOKS, PATH, HookCase
+from hook_fakes import HOOKS, PATH, HookCase, verdict
 
 REASON = "shakedown:gpu-count: 7 GPUs, 8 expected"
-PASSES = "echo 'PASS job node_check: 1'"
-WAITS = "the check: an earlier one (pid 7) has not ended"
+WAITS = 'an earlier one (pid 7, "cat") has not ended'
 
 
 class CommandLine(unittest.TestCase):
@@ -40,11 +39,11 @@ class HealthCheck(HookCase):
 
     def goes(self, *steps):
         """What the last of these checks print. A step: what node_check does, what Slurm says of the node, how often."""
-        does = {"passes": (lambda: self.replace("bin/node_check", PASSES), 0), "fails": (self.node_check_fails, 1),
+        does = {"passes": (self.node_check_passes, 0), "fails": (self.node_check_fails, 1),
                 "hangs": (self.node_check_hangs, 3),
                 # in the kernel, where nothing ends it; and as the next one says, without findings
                 "sleeps": (lambda: self.replace("bin/node_check", "exec /bin/sleep 60"), 3),
-                "waits": (lambda: self.replace("bin/node_check", f"echo 'FAIL job node_check: {WAITS}'; exit 1"), 1)}
+                "waits": (lambda: self.node_check_hangs(1, "FAIL", WAITS), 1)}
         for what, state, times in steps:
             self.slurm_says(state)
             does[what][0]()
@@ -54,7 +53,7 @@ class HealthCheck(HookCase):
     def test_a_node_is_drained_and_resumed(self):
         idle, ours, drain = "idle|none", f"drained|{REASON}", f"state=drain reason={REASON}"
         hang = "state=drain reason=shakedown:management: the driver did not return in 3 checks in a row"
-        of_hang = "INCONCLUSIVE: node_check ended with 3: INCONCLUSIVE job node_check"
+        of_hang = "INCONCLUSIVE: node_check ended with 3: it did not end within 5 s"
         for settings, steps, calls, said in [
                 # That fails twice, until it passes twice; others have drained it since, by the same reason.
                 ("", [("fails", idle, 2), ("passes", ours, 2), ("passes", ours, 3)], [drain, "state=resume"], ""),
@@ -63,7 +62,7 @@ class HealthCheck(HookCase):
                 ("", [("hangs", idle, 2), ("passes", idle, 1), ("hangs", idle, 2)], [], of_hang),
                 ("node_check_seconds=1", [("hangs", idle, 2), ("sleeps", idle, 1)], [hang], ""),
                 ("hangs_until_drained=0", [("hangs", idle, 5)], [], of_hang),
-                ("", [("hangs", idle, 1), ("waits", idle, 1)], [f"state=drain reason=shakedown:node_check: {WAITS}"], "")]:
+                ("", [("hangs", idle, 1), ("waits", idle, 1)], [f"state=drain reason=shakedown:hung-check: {WAITS.replace(chr(34), '')}"], "")]:
             self.settings(settings)
             self.assertIn(said, "".join(self.goes(*steps)))
             self.assertEqual(self.scontrol_calls(), calls, (settings, steps))
@@ -83,11 +82,15 @@ class HealthCheck(HookCase):
             self.assertIn("not known", said, answer)
             self.assertEqual(self.scontrol_calls(), [], answer)
         self.slurm_says("idle|none")
-        for found in ("", "exit 1", "echo FAIL; exit 1", "echo 'PASS job'", "echo Killed; exit 137",
-                      "printf 'a\\0b\\n\\0c'", "printf '\\377\\0\\n'", "echo 'FAIL   ecc x'", "echo 'PASS job node_check:'; exit 1"):
-            self.replace("bin/node_check", found)
+        job = {outcome: verdict("node_check", outcome, scope="job") for outcome in ("PASS", "FAIL", "INCONCLUSIVE")}
+        dead = verdict("n1", "INCONCLUSIVE", check="dead-check", cause="it died of signal 11, did not return")
+        for found in ("", "exit 1", "echo FAIL; exit 1", "echo Killed; exit 137", "printf 'a\\0b\\n\\0c'", "printf '\\377\\0\\n'",
+                      (0,), (0, job["FAIL"]), (1, job["FAIL"]), (1, job["PASS"]), (3, dead, job["INCONCLUSIVE"]),
+                      (0, verdict("n1", "FAIL", check="ecc", cause="x")),
+                      (3, verdict("n1", "PASS", check="hung-check", cause='"verdict":"INCONCLUSIVE"'))):
+            self.replace("bin/node_check", found) if isinstance(found, str) else self.node_check(*found)
             for said in self.checks(2, 3):
-                self.assertRegex(said, "INCONCLUSIVE: node_check ended with (0|1|137):")
+                self.assertRegex(said, "INCONCLUSIVE: node_check ended with (0|1|3|137):")
             self.assertEqual(self.scontrol_calls(), [], found)
 
     def test_of_many_nodes_that_fail_only_the_first_are_drained(self):
@@ -124,7 +127,7 @@ class HealthCheck(HookCase):
             shutil.rmtree(self.state)
 
     def test_a_gpu_that_fails_again_and_again_is_not_resumed(self):
-        self.node_check_fails("ecc-volatile", "GPU 1: 7 uncorrected ECC errors", "1650")
+        self.node_check_fails("ecc-volatile", "7 uncorrected ECC errors", "1650", subject="GPU 1")
         fails = (self.folder / "bin/node_check").read_text()
         old = "1 1650\n" * 9 + f"{int(time.time())} other\n" * 9  # 1970; another part
         self.state.mkdir()
@@ -137,14 +140,14 @@ class HealthCheck(HookCase):
             reason = f"shakedown:ecc-volatile: {text} uncorrected ECC errors"
             self.assertEqual(self.scontrol_calls()[-1], f"state=drain reason={reason}")
             self.slurm_says(f"drained|{reason}")
-            self.replace("bin/node_check", PASSES)
+            self.node_check_passes()
             self.checks(3, 0)
             self.assertEqual(self.scontrol_calls()[-1] == "state=resume", times < 3)
         self.assertEqual(len(self.scontrol_calls()), 5)
 
     def test_two_checks_do_not_overlap(self):
-        self.replace("bin/node_check", f"touch {self.folder}/began; while [[ ! -e {self.folder}/over ]]; do "
-                     "/bin/sleep 0.05; done; echo 'PASS job node_check: 1'")
+        self.node_check_passes(before=f"touch {self.folder}/began; while [[ ! -e {self.folder}/over ]]; do "
+                                      "/bin/sleep 0.05; done")
         with subprocess.Popen([self.folder / "launch/slurm/health_check"], stdout=subprocess.DEVNULL, env={
                 "PATH": PATH, "SHAKEDOWN_SITE": str(self.folder / "site.sh")}) as first:
             while not (self.folder / "began").exists():
@@ -153,7 +156,7 @@ class HealthCheck(HookCase):
             (self.folder / "over").touch()
             self.assertEqual(first.wait(60), 0)
         # A process that hangs does not hold the lock of the check that started it.
-        self.replace("bin/node_check", "setsid /bin/sleep 9 & echo 'PASS job node_check: 1'")
+        self.node_check_passes(before="setsid /bin/sleep 9 &")
         self.assertEqual(self.checks(2, 0), ["", ""])
 
     def test_the_cause_of_a_prolog_error_is_told(self):
@@ -201,7 +204,7 @@ class HealthCheck(HookCase):
                          r"^state=drain reason=shakedown:ecc: GPU 1 at 91 C  x y{70,}$")
         self.assertLessEqual(len(call), len("state=drain reason=") + 120)
         self.slurm_says(f"drained|{call.partition('reason=')[2]}")
-        self.replace("bin/node_check", PASSES)
+        self.node_check_passes()
         self.checks(2, 0)
         self.assertEqual(self.scontrol_calls()[1:], ["state=resume"])
 
@@ -224,7 +227,7 @@ class HealthCheck(HookCase):
             for name, text in before.items():
                 (state / name).write_text(text)
             self.node_check_fails("ecc", "x") if code else \
-                self.replace("bin/node_check", PASSES)
+                self.node_check_passes()
             self.slurm_says(answer)
             said = self.call("health_check", code, arguments=["--print"])
             self.assertEqual((notes(), calls.exists()), (before, False), said)

@@ -11,6 +11,10 @@ HOOKS = pathlib.Path(__file__).resolve().parents[2] / "launch/slurm"
 PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 
+def verdict(name, outcome, scope="node", **fields):
+    return {"kind": "verdict", "scope": scope, "name": name, "verdict": outcome, **fields}
+
+
 class HookCase(unittest.TestCase):
     def setUp(self):
         folder = tempfile.TemporaryDirectory()
@@ -23,7 +27,7 @@ class HookCase(unittest.TestCase):
         self.replace("fakes/scontrol", f'printf "%s\\n" "${{*:3}}" >>{self.scontrol}')
         self.replace("fakes/logger", f'printf "%s\\n" "${{*:4}}" >>{self.folder}/syslog')
         self.replace("fakes/sleep", "exec /bin/sleep 0.01")
-        self.replace("bin/node_check", "echo 'PASS job node_check: 1'")
+        self.node_check_passes()
 
     def settings(self, *lines):
         (self.folder / "site.sh").write_text("\n".join([
@@ -61,19 +65,25 @@ class HookCase(unittest.TestCase):
         lines = "\n".join(["n1|idle|Unknown|none", *others])
         self.replace("fakes/sinfo", f"[[ $* == *--nodes* ]] && echo '{state}' || echo '{lines}'")
 
-    def node_check_fails(self, check="gpu-count", cause="7 GPUs, 8 expected", serial=""):
-        verdict = {"check": check, "kind": "verdict", "name": "GPU-7", "verdict": "FAIL"}
-        health = {"kind": "health", "serial": serial, "uuid": "GPU-7"}
-        record = "\n".join(json.dumps(line, separators=(",", ":"))
-                           for line in (verdict, health)) if serial else ""
-        self.replace("bin/node_check", f"""while [[ $1 != --record ]]; do shift; done
+    def node_check(self, code, *lines, before=""):
+        """It ends with this code, and has recorded these lines."""
+        record = "\n".join(json.dumps(line, separators=(",", ":"), ensure_ascii=False) for line in lines)
+        self.replace("bin/node_check", f"""{before}
+            while [[ $1 != --record ]]; do shift; done
             cat >"$2" <<'END'\n{record}\nEND
-            cat <<'END'\nFAIL     {check}        {cause} -> reboot\nEND
-            exit 1""")
+            echo "its last line"\nexit {code}""")
 
-    def node_check_hangs(self):
-        self.replace("bin/node_check", "echo 'INCONCLUSIVE job node_check: the check: it did not end "
-                     "within 5 s'; exit 3")
+    def node_check_passes(self, **before):
+        self.node_check(0, verdict("node_check", "PASS", scope="job"), **before)
+
+    def node_check_fails(self, check="gpu-count", cause="7 GPUs, 8 expected", serial="", **fields):
+        self.node_check(1, verdict("GPU-7" if serial else "n1", "FAIL", check=check, cause=cause, action="reboot", **fields),
+                        {"kind": "health", "serial": serial, "uuid": "GPU-7"},
+                        verdict("node_check", "FAIL", scope="job", cause="checks passed: 0"))
+
+    def node_check_hangs(self, code=3, outcome="INCONCLUSIVE", cause="it did not end within 5 s"):
+        self.node_check(code, verdict("n1", outcome, check="hung-check", cause=cause),
+                        verdict("node_check", outcome, scope="job"))
 
     # ---- for prolog and epilog ----
 

@@ -166,10 +166,43 @@ class Verdicts(Case):
         self.asked = made._judging.asked
         return {each.node.name: each.outcome for each in self.verdicts}
 
-    def test_pass(self):
-        self.assertEqual(self.outcomes(self.BOTH), {"a": PASS, "b": PASS})
-        warned = [Finding("soak", WARN, ("a",), "warm")]
-        self.assertEqual(self.outcomes(self.BOTH, warned), {"a": PASS, "b": PASS})
+    def test_outcomes(self):
+        """Of a and b; the causes that a has where they are given."""
+        def of_node(verdict, cause=""):
+            return {"kind": "verdict", "scope": "node", "name": "a", "verdict": verdict, "cause": cause}
+
+        def together(outcome, nodes, class_=""):
+            return Finding("all_reduce", outcome, nodes, "wrong elements", class_)
+        # Of what several did together nobody is to blame, unless it is traced to one of them or to what connects them.
+        runs, untraced = [run_of("all_reduce", ("a", "b"), 1)], together(FAIL, ("a", "b"))
+        unresolved = isolation.findings(isolation.Isolation(unresolved=(
+            isolation.Unresolved(("a", "b"), "no test of any of them passed"),)), "all_reduce")
+        wrong, why = Finding("soak", FAIL, ("a",), "wrong", HARDWARE), "bin/judge did not end within 300 s"
+        link = {"kind": "verdict", "scope": "link", "name": "0->1", "nodes": ["a", "b"], "check": "rates",
+                "metric": "link/copy_engine/one_way", "cause": "slow", "verdict": "FAIL"}
+        for of, found, lines, failed, outcomes, causes, others in [
+                (self.BOTH, [], [], "", (PASS, PASS), [], []),
+                (self.BOTH, [Finding("soak", WARN, ("a",), "warm")], [], "", (PASS, PASS), ["warm"], []),
+                (runs, [untraced], [], "", (INCONCLUSIVE, INCONCLUSIVE), None, [("a", "b")]),
+                (runs, [untraced, together(FAIL, ("b",))], [], "", (PASS, FAIL), [], [("a", "b")]),
+                (runs, [untraced, together(FAIL, ("a", "b"), INFRASTRUCTURE)], [], "", (PASS, PASS), [], [("a", "b")] * 2),
+                (runs, unresolved, [], "", (INCONCLUSIVE, INCONCLUSIVE), None, []),
+                # No result of bin/judge is no pass, and hides no failure.
+                (self.BOTH, [wrong], [], why, (FAIL, INCONCLUSIVE), ["wrong", why], []),
+                (self.BOTH, [], [of_node("INCONCLUSIVE", "--strict: 1 WARN")], "", (INCONCLUSIVE, PASS),
+                 ["--strict: 1 WARN"], []),
+                (self.BOTH, [], [of_node("WARN")], "", (PASS, PASS), [], []),
+                (self.BOTH, [], [of_node("UNKNOWN")], "", (PASS, PASS), [], []),
+                (self.BOTH, [], [of_node("FINE")], "", (INCONCLUSIVE, PASS), [""], []),
+                (self.BOTH, [], [link], "", (PASS, PASS), [], [("a", "b")])]:
+            self.assertEqual(tuple(self.outcomes(of, found, lines, failed).values()), outcomes, (found, lines))
+            if causes is not None:
+                self.assertEqual([each.cause for each in self.verdicts[0].findings], causes)
+            self.assertEqual([each.nodes for each in self.others], others)
+        self.assertEqual([(each.subject, each.gpu) for each in self.others], [("link 0->1", "")])
+        unjudged = {**link, "scope": "node", "name": "a", "nodes": ["a"], "metric": "host_link", "verdict": "INCONCLUSIVE"}
+        self.outcomes(self.BOTH[:1], lines=[of_node("INCONCLUSIVE"), unjudged], expected={"a": ["soak", "train"]})
+        self.assertEqual([each.check for each in self.verdicts[0].findings], ["missing"])
 
     def test_worst_first(self):
         found = [Finding("soak", WARN, ("a",), "warm"),
@@ -190,19 +223,6 @@ class Verdicts(Case):
         self.assertEqual(verdict.findings[0].cause, "not run: train, links: lost in soak")
         self.assertEqual(self.outcomes([run_of("soak", "b")], expected={"a": []}),
                          {"a": INCONCLUSIVE, "b": PASS})
-
-    def test_nodes_that_fail_together(self):
-        together = [run_of("all_reduce", ("a", "b"), 1)]
-        untraced = [Finding("all_reduce", FAIL, ("a", "b"), "wrong elements")]
-        self.assertEqual(self.outcomes(together, untraced), {"a": INCONCLUSIVE, "b": INCONCLUSIVE})
-        self.assertEqual([each.nodes for each in self.others], [("a", "b")])
-        traced = [*untraced, Finding("all_reduce", FAIL, ("b",), "fails with known-good nodes")]
-        self.assertEqual(self.outcomes(together, traced), {"a": PASS, "b": FAIL})
-        link = [*untraced, Finding("all_reduce", FAIL, ("a", "b"), "link", INFRASTRUCTURE)]
-        self.assertEqual(self.outcomes(together, link), {"a": PASS, "b": PASS})
-        found = isolation.findings(isolation.Isolation(unresolved=(
-            isolation.Unresolved(("a", "b"), "no test of any of them passed"),)), "all_reduce")
-        self.assertEqual(self.outcomes(together, found), {"a": INCONCLUSIVE, "b": INCONCLUSIVE})
 
     def test_what_bin_judge_is_told(self):
         runs = [*self.BOTH, run_of("nodes", ["a", "b"], round=0, record="first"),
@@ -232,49 +252,6 @@ class Verdicts(Case):
         lines = made._judging.asked[0][-1]
         self.assertEqual([line["record"] for line in lines if line["kind"] == "stage"], ["b"])
         self.assertEqual([line["hosts"] for line in lines if line["kind"] == "node"], [["a"], ["b.site"]])
-
-    def test_no_result_of_bin_judge_is_no_pass_and_hides_no_failure(self):
-        for why in ("bin/judge did not end within 300 s", "limits.json: row 3: floor -1"):
-            found = [Finding("soak", FAIL, ("a",), "wrong", HARDWARE)]
-            self.assertEqual(self.outcomes(self.BOTH, found, failed=why), {"a": FAIL, "b": INCONCLUSIVE})
-            self.assertEqual([each.cause for each in self.verdicts[1].findings], [why])
-
-    RATE = {"kind": "verdict", "scope": "gpu", "name": "GPU-1", "nodes": ["a"], "check": "rates",
-            "metric": "product/fp16/flop_per_cycle_sm", "cause": "14 % more cycles", "class": "HARDWARE",
-            "action": "RMA", "verdict": "FAIL", "slow_looks": 2, "looks": 2}
-
-    def test_findings_about_rates_are_bin_judge_s(self):
-        """And so is what they amount to."""
-        node = {"kind": "verdict", "scope": "node", "name": "a", "verdict": "FAIL", "cause": "14 % more cycles"}
-        slow_once = {**self.RATE, "verdict": "WARN", "slow_looks": 1}
-        measured = {**figure("FAIL", ["a"]), "metric": self.RATE["metric"], "name": "GPU-1", "stage": "compute"}
-        self.assertEqual(self.outcomes(self.BOTH, lines=[node, self.RATE, slow_once, measured]), {"a": FAIL, "b": PASS})
-        slow, warned = self.verdicts[0].findings
-        self.assertEqual((slow.stage, slow.gpu, slow.check, slow.class_, slow.action, slow.outcome),
-                         ("compute", "GPU-1", "product/fp16/flop_per_cycle_sm", HARDWARE, "RMA", FAIL))
-        self.assertEqual((warned.outcome, warned.slow_looks, warned.looks), (WARN, 1, 2))
-        link = {**self.RATE, "scope": "link", "name": "0->1", "nodes": ["a", "b"]}
-        self.assertEqual(self.outcomes(self.BOTH, lines=[link]), {"a": PASS, "b": PASS})
-        self.assertEqual([(each.subject, each.gpu) for each in self.others], [("link 0->1", "")])
-
-    def test_a_class_of_rates_without_a_witness(self):
-        unjudged = {"kind": "verdict", "scope": "node", "name": "a", "nodes": ["a"], "metric": "host_link",
-                    "check": "rates", "verdict": "INCONCLUSIVE", "cause": "host link not judged: no reference",
-                    "action": "launch/acceptance --record-reference FILE"}
-        node = {"kind": "verdict", "scope": "node", "name": "a", "verdict": "INCONCLUSIVE", "cause": "not judged"}
-        self.assertEqual(self.outcomes(self.BOTH, lines=[node, unjudged]), {"a": INCONCLUSIVE, "b": PASS})
-        found, = self.verdicts[0].findings
-        self.assertEqual((found.cause, found.check), ("host link not judged: no reference", NOT_JUDGED))
-        self.assertIn("--record-reference", found.action)
-        self.outcomes(self.BOTH[:1], lines=[node, unjudged], expected={"a": ["soak", "train"]})
-        self.assertEqual([each.check for each in self.verdicts[0].findings], ["missing"])
-
-    def test_a_verdict_that_nothing_else_explains_has_its_cause(self):
-        node = {"kind": "verdict", "scope": "node", "name": "a", "verdict": "INCONCLUSIVE", "cause": "--strict: 1 WARN"}
-        self.assertEqual(self.outcomes(self.BOTH, lines=[node])["a"], INCONCLUSIVE)
-        self.assertEqual([each.cause for each in self.verdicts[0].findings], ["--strict: 1 WARN"])
-        for verdict, outcome in [("WARN", PASS), ("UNKNOWN", PASS), ("FINE", INCONCLUSIVE)]:
-            self.assertEqual(self.outcomes(self.BOTH, lines=[{**node, "verdict": verdict}])["a"], outcome)
 
 
 class Program(Case):

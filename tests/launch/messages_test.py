@@ -66,63 +66,44 @@ class Classification(unittest.TestCase):
             3, ["rank 3 on n2: /tree/bin/train is not there or cannot be executed"], []))
 
     def test_exit_codes(self):
-        died = "{} noticed that process rank 1 with PID 7 on node n2 exited on signal 9 (Killed)."
-        nonzero = ("{} detected that one or more processes exited with non-zero status, thus "
-                   "causing\nthe job to be terminated.")
+        died = "@ noticed that process rank 1 with PID 7 on node n2 exited on signal 9 (Killed)."
+        nonzero = "@ detected that one or more processes exited with non-zero status, thus causing\nthe job to be terminated."
         primary = "Primary job  terminated normally, but 1 process returned\na non-zero exit code."
-        aborted = 'prterun has exited due to process rank 0 with PID 0 on\nnode vm calling "abort".'
         no_route = ("ORTE does not know how to route a message to the specified daemon\nlocated on "
                     "the indicated node:\n\n  my node:   n1\n  target node:  n2")
-        abort = "MPI_ABORT was invoked on rank 0 in communicator MPI_COMM_WORLD\nwith errorcode 4."
-        lost = ("{} has lost communication with a remote daemon.\n\n"
+        lost = ("@ has lost communication with a remote daemon.\n\n"
                 "  HNP daemon   : [[1,0],0] on node n1\n  Remote daemon: [[1,0],1] on node n2\n\n"
                 "This is usually due to")
-        cases = [  # version, text, mpirun's exit code, the job's exit code, what is said
-            (4, block(MISSING), 1, 3, "the job could not be started (mpirun ended with 1)"),
-            (5, block(MISSING), 1, 3, "the job could not be started (mpirun ended with 1)"),
+        no_folder = ("A call to mkdir was unable to create the desired directory:\n\n  Directory: "
+                     "/x/ompi.vm.0\n  Error:     No such file or directory\n")
+        not_run = (nonzero.replace("@", "mpirun") + " The first process to do so was:\n\n"
+                   "  Process name: [[25034,1],1]\n  Exit code:    127")
+        killed, unstarted = "rank 1 on n2 died of signal 9 (Killed)", "the job could not be started (mpirun ended with 1)"
+        could_not = "its program, or a library that it needs, could not be run"
+        # version, text, mpirun's exit code, the job's exit code, what is said; @: who says it
+        cases = [(version, block(text.replace("@", name)), *more) for version, name in ((4, "mpirun"), (5, "prterun"))
+                 for text, *more in [
+                     (MISSING, 1, 3, unstarted), (nonzero, 1, 1, None), (died, 137, 3, killed),
+                     ("MPI_ABORT was invoked on rank 0 in communicator MPI_COMM_WORLD\nwith errorcode 4.", 4, 4, None),
+                     ("@ was unable to reliably start one or more daemons.", 255, 3, "host n9 could not be reached"),
+                     (lost, 1, 3, "host n2 was lost: it or its network link failed")]]
+        cases += [
             (4, "", 4, 3, "the job could not be started (mpirun ended with 4)"),
-            (4, "", 1, 3, "mpirun was stopped by a signal, or the job could not be started (mpirun ended "
-             "with 1)"),
-            (4, block("A call to mkdir was unable to create the desired directory:\n\n  Directory: "
-                      "/x/ompi.vm.0\n  Error:     No such file or directory\n"), 1, 3,
-             "the job could not be started (mpirun cannot make /x/ompi.vm.0: No such file or "
+            (4, "", 1, 3, "mpirun was stopped by a signal, or the job could not be started (mpirun ended with 1)"),
+            (4, block(no_folder), 1, 3, "the job could not be started (mpirun cannot make /x/ompi.vm.0: No such file or "
              "directory; see TMPDIR)"),
             (4, "", 205, 3, "a rank or a host was lost (mpirun ended with 205)"),
             (4, "", 137, 3, "a rank died of signal 9 (Killed); mpirun does not say which"),
             (4, "", -11, 3, "mpirun died of signal 11 (Segmentation fault)"),
-            (4, "", 0, 0, None),
-            (4, block(primary), 3, 3, None),
-            (4, block(nonzero.format("mpirun")), 1, 1, None),
-            (5, block(nonzero.format("prterun")), 1, 1, None),
-            (5, block(aborted), 4, 4, None),
-            (4, block(abort), 4, 4, None), (5, block(abort), 4, 4, None),
-            (4, "[vm:1] ORTE_ERROR_LOG: Out of resource in file orte/util/show_help.c\n", 2, 2,
-             None),
-            (5, "[vm:1] 1 more process has sent help message help-mpi-api.txt / mpi-abort\n", 2, 2,
-             None),
-            (4, block(died.format("mpirun")), 137, 3, "rank 1 on n2 died of signal 9 (Killed)"),
-            (5, block(died.format("prterun").replace("on node", "on\nnode")), 137, 3,
-             "rank 1 on n2 died of signal 9 (Killed)"),
-            (5, block(died.format("prterun").replace("on signal", "on\nsignal")), 137, 3,
-             "rank 1 on n2 died of signal 9 (Killed)"),
-            (5, block(died.format("prterun").replace(" (Killed)", "")), 1, 3,
-             "rank 1 on n2 died of signal 9"),
-            (4, block("ORTE was unable to reliably start one or more daemons."), 255, 3,
-             "host n9 could not be reached"),
-            (5, block("PRTE was unable to reliably start one or more daemons."), 1, 3,
-             "host n9 could not be reached"),
-            (4, block(no_route), 1, 3, "host n2 could not be reached"),
-            (4, block(lost.format("ORTE")), 1, 3,
-             "host n2 was lost: it or its network link failed"),
-            (5, block(lost.format("PRTE")), 1, 3,
-             "host n2 was lost: it or its network link failed")]
-        not_run = (nonzero.format("mpirun") + " The first process to do so was:\n\n"
-                   "  Process name: [[25034,1],1]\n  Exit code:    127")
-        cases.append((4, block(not_run), 127, 3, "rank 1 ended with 127: its program, or a library "
-                      "that it needs, could not be run"))
-        cases.append((4, block(not_run.replace("127", "7")), 7, 7, None))
-        cases.append((4, block(primary), 127, 3, "a rank ended with 127: its program, or a library that it "
-                      "needs, could not be run"))
+            (4, "", 0, 0, None), (4, block(primary), 3, 3, None), (4, block(no_route), 1, 3, "host n2 could not be reached"),
+            (5, block('prterun has exited due to process rank 0 with PID 0 on\nnode vm calling "abort".'), 4, 4, None),
+            (4, "[vm:1] ORTE_ERROR_LOG: Out of resource in file orte/util/show_help.c\n", 2, 2, None),
+            (5, "[vm:1] 1 more process has sent help message help-mpi-api.txt / mpi-abort\n", 2, 2, None),
+            (5, block(died.replace("on node", "on\nnode")), 137, 3, killed),
+            (5, block(died.replace("on signal", "on\nsignal")), 137, 3, killed),
+            (5, block(died.replace(" (Killed)", "")), 1, 3, "rank 1 on n2 died of signal 9"),
+            (4, block(not_run), 127, 3, f"rank 1 ended with 127: {could_not}"), (4, block(not_run.replace("127", "7")), 7, 7, None),
+            (4, block(primary), 127, 3, f"a rank ended with 127: {could_not}")]
         for version, text, status, code, said in cases:
             judged = Judged(version, text, status)
             self.assertEqual((judged.code, judged.said), (code, [said] if said else []),

@@ -14,7 +14,6 @@
 #include "launch/node/health/check/own_process.hpp"
 #include "launch/node/health/facts/host_facts.hpp"
 #include "launch/node/health/rules/host_rules.hpp"
-#include "launch/node/health/rules/software_rules.hpp"
 #include "tests/catch.hpp"
 #include "tests/node/made_up.hpp"
 

@@ -304,22 +304,6 @@ TEST_CASE("counters grow between readings; what became less is unknown", "[node]
   CHECK_FALSE(grown.ecc_uncorrected);
 }
 
-TEST_CASE("the summary of a GPU is of its known readings", "[node][monitor]") {
-  Tally tally;
-  tally.add({}, {});
-  CHECK_THAT(tally.line("n1", 0), ContainsSubstring(" - ") && EndsWith("  -\n"));
-  GpuReading reading = busy();
-  tally.add(reading, {{}, {}, 2, 0});
-  reading.power_w = 500;
-  reading.throttle_reasons = 1;
-  reading.stalled = {"nvmlDeviceGetSerial"};
-  tally.add(reading, {{}, {}, 3, 0});
-  const std::string line = tally.line("n1", 7);
-  CHECK_THAT(line, ContainsSubstring("  3 ") && ContainsSubstring(" 750 ") &&
-                       ContainsSubstring(" 1000 ") && ContainsSubstring(" 50 ") &&
-                       ContainsSubstring(" 5/0 ") && EndsWith("; 1 readings stalled\n"));
-}
-
 TEST_CASE("a limit of no readings or no time is refused", "[node][monitor]") {
   for (const char* option : {"--count", "--seconds"}) {
     MonitorOptions options;

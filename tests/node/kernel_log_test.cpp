@@ -8,7 +8,7 @@
 #include <random>
 
 #include "launch/node/health/facts/at_work.hpp"
-#include "launch/node/health/rules/kernel_rules.hpp"
+#include "launch/node/health/rules/host_rules.hpp"
 #include "tests/catch.hpp"
 #include "tests/node/made_up.hpp"
 

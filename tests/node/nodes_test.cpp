@@ -1,6 +1,6 @@
 // Findings about the nodes of a job: how many GPUs each has, its driver, how nodes differ, and how
 // findings are printed.
-#include "launch/node/health/check/findings_table.hpp"
+#include "launch/node/health/rules/finding.hpp"
 
 #include <functional>
 #include <nlohmann/json.hpp>

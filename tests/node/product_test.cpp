@@ -273,6 +273,40 @@ TEST_CASE("memory kernels write, sum, copy and combine every word", "[memory][ke
   flip_bit(*device, *stream, words(z), 5003, 60);
   CHECK(wrong(z, triad_of(first, second)).count == 2);
   CHECK(wrong(z, triad_of(first, second)).first == 5001);
+  const WordErrors found =
+      WordChecker(*device, 3)
+          .check(
+              words(z), 3,
+              [&](std::uint64_t piece) { return triad_of(first, second).from(piece * kWords / 3); },
+              *stream);
+  CHECK((found.count == 2 && found.first == 5001));
+}
+
+TEST_CASE("the sum of ranks' words is known to the bit, of each piece", "[memory][kernels]") {
+  const auto device = test::open_device(GENERATE(from_range(test::backends())));
+  const auto stream = device->make_stream();
+  const WordChecker checker(*device, 2);
+  const Buffer memory(*device, 2 * StreamKernels::kChunkBytes);
+  const View words = memory.view(DataType::uint64);
+  std::vector<std::uint64_t> sum(words.count);
+  for (std::uint64_t rank = 0; rank < 3; ++rank) {
+    checker.kernels().write(words, {9 + rank, 5}, *stream);
+    const auto host = download<std::uint64_t>(*device, *stream, words.data, words.count);
+    for (std::size_t i = 0; i < sum.size(); ++i) sum[i] += host[i];
+  }
+  const auto check = [&] {
+    upload<std::uint64_t>(*device, *stream, words.data, sum);
+    return checker.check(
+        words, 2,
+        [&](std::uint64_t piece) {
+          return Ramp{30, 15}.from(piece * sum.size() / 2);
+        },
+        *stream);
+  };
+  CHECK(check().count == 0);
+  sum[5000] ^= 1U << 7;
+  const WordErrors wrong = check();
+  CHECK((wrong.count == 1 && wrong.first == 5000));
 }
 
 }  // namespace shakedown::node

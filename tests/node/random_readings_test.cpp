@@ -8,9 +8,9 @@
 #include <random>
 #include <set>
 
-#include "launch/node/health/check/findings_table.hpp"
 #include "launch/node/health/facts/host_facts.hpp"
 #include "launch/node/health/facts/kernel_log.hpp"
+#include "launch/node/health/rules/finding.hpp"
 #include "launch/node/health/rules/gpu_rules.hpp"
 #include "launch/node/health/rules/host_rules.hpp"
 #include "launch/node/health/rules/node_rules.hpp"

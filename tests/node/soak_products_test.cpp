@@ -8,11 +8,9 @@
 #include "common/nvml.hpp"
 #include "launch/node/compute/product.hpp"
 #include "launch/node/soak/evidence.hpp"
-#include "launch/node/soak/options.hpp"
 #include "launch/node/soak/product_load.hpp"
 #include "launch/node/soak/schedule.hpp"
 #include "launch/node/soak/tile_hash.hpp"
-#include "launch/node/soak/transfer_load.hpp"
 #include "tests/catch.hpp"
 #include "tests/support.hpp"
 
@@ -52,7 +50,7 @@ TEST_CASE("one GPU alone compares each batch of integers with the known answer",
   ProductSettings settings;
   settings.spec = {ProductType::fp32, 128, 128, 32};
   const auto wrong_from = [&](int batch, LoadCount& count) {
-    settings.fault = FaultKind::product;
+    settings.load.fault = FaultKind::product;
     settings.first_faulty = batch;
     ProductLoad load(settings, *device, test::session());
     std::vector<Mismatch> found;
@@ -237,7 +235,7 @@ TEST_CASE("checked and unchecked products are compared at the same clock", "[soa
   CHECK(std::isnan(few.ratio()));
 }
 
-// Hashes of tiles and known words: host and devices agree, and one bit is seen.
+// Hashes of tiles: host and devices agree, and one bit is seen.
 
 TEST_CASE("host and device hash a tile alike; a flipped bit changes it", "[soak][kernels]") {
   const BackendKind kind = GENERATE(from_range(test::backends()));
@@ -356,35 +354,6 @@ TEST_CASE("words in other places of a tile are another hash", "[soak]") {
   for (const std::size_t by : {std::size_t{1}, std::size_t{2}, kRow, 16 * kRow})  // shifted
     CHECK(tile.finds(
         [&](auto& words) { std::rotate(words.begin(), words.begin() + by, words.end()); }));
-}
-
-TEST_CASE("known words are checked to the bit, and so are their sums", "[soak][kernels]") {
-  const BackendKind kind = GENERATE(from_range(test::backends()));
-  const auto device = test::open_device(kind);
-  const auto stream = device->make_stream();
-  const auto kernels = make_word_kernels(kind);
-  constexpr std::size_t kCount = 1000;
-  const Buffer memory(*device, kCount * sizeof(std::uint64_t));
-  const View words = memory.view(DataType::uint64);
-  const auto check = [&](const KnownWords& known) {
-    const Buffer wrong = test::to_device(*device, *stream, std::vector<WordErrors>(1));
-    kernels->check(words, known, 30, static_cast<WordErrors*>(wrong.data()), *stream);
-    return download<WordErrors>(*device, *stream, wrong.data(), 1).front();
-  };
-  std::vector<std::uint64_t> sum(kCount);
-  for (std::uint64_t rank = 0; rank < 3; ++rank) {
-    kernels->fill(words, {9, 1, rank, 5}, *stream);
-    CHECK(check({9, 1, rank, 5}).count == 0);
-    const auto host = download<std::uint64_t>(*device, *stream, words.data, kCount);
-    for (std::size_t i = 0; i < kCount; ++i) sum[i] += host[i];
-  }
-  upload<std::uint64_t>(*device, *stream, words.data, sum);
-  CHECK(check({9, 3, 3, 5}).count == 0);
-  sum[123] ^= 1U << 7;
-  upload<std::uint64_t>(*device, *stream, words.data, sum);
-  const WordErrors wrong = check({9, 3, 3, 5});
-  CHECK(wrong.count == 1);
-  CHECK(wrong.first == 153);
 }
 
 }  // namespace shakedown::node

@@ -1,6 +1,5 @@
 """bin/link_matrix as its users meet it: exit codes, messages, records. Run by tests/run."""
 
-import csv
 import itertools
 import statistics
 import unittest
@@ -90,20 +89,12 @@ class LinkMatrix(Folder):
             self.assertAlmostEqual(statistics.median(metric["samples"]), line["bandwidth_gbs"])
             self.assertEqual(metric["condition.bytes"], str(line["bytes"]))
 
-    def test_alone_off_and_a_line_for_each_rank(self):
-        table = self.folder / "links.csv"
+    def test_alone_off_and_no_matrix(self):
         out, records = self.measure("--alone", "off", "--matrix", "off", "--min-bandwidth", 1e-6,
-                                    "--max-latency", 1e6, "--csv", table,
-                                    ranks=3)  # limits that all links keep
-        with open(table, newline="") as file:
-            self.assertEqual([(int(row["from"]), int(row["to"]), row["direction"],
-                               float(row["bandwidth_gbs"])) for row in csv.DictReader(file)],
-                             [(line["from"], line["to"], line["direction"], line["bandwidth_gbs"])
-                              for line in records["link"]])
+                                    "--max-latency", 1e6, ranks=3)  # limits that all links keep
         self.assertEqual(len(records["link"]), 9)
         self.assertTrue(all(line["concurrency"] == "concurrent" for line in records["link"]))
         self.assertNotIn("from\\to", out)
-        self.assertIn("median, worst", out)
 
     def test_a_wrong_word_fails_and_is_named(self):
         out, records = self.measure("--inject-fault", 1, "--alone", "off", "--pretend-nodes", 2,
@@ -183,7 +174,7 @@ class LinkMatrix(Folder):
         self.assertIn("at least 2 ranks", result.stderr)
         result = run(LINK_MATRIX, "--outlier-percent", 5, ranks=2)
         self.assertEqual(result.returncode, 2, result.stdout + result.stderr)
-        self.assertIn("--outlier-percent 5: no longer an option", result.stderr)
+        self.assertIn("--outlier-percent was removed: a link is slow by its floor", result.stderr)
 
 
 if __name__ == "__main__":

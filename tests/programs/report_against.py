@@ -174,12 +174,15 @@ class Against(Comparison):
                          "slower, spread unknown")
 
     def test_a_single_night_is_compared_with_how_far_those_before_it_differ(self):
-        """Without an interval of its own: a loss of 15 % is found, and noise is no loss."""
+        """Whatever its own interval: a loss of 15 % is found, and noise is no loss."""
         for nights, loss, code in (([100, 101, 99], 15, 1), ([100, 101, 99, 100, 102, 98, 100], 15, 1), ([100, 102], 15, 3),
                                    ([100, 115, 88, 106, 95], 15, 3), ([100, 120], 15, 3), ([100, 101, 99], 2, 0)):
             records = [link(0, 1, gbs) for gbs in nights]
             shown = self.against(records, [link(0, 1, sorted(nights)[len(nights) // 2] * (1 - loss / 100))], code=code)
             self.assertNotEqual(shown.row("against_links", "0 to 1")["its interval"], "no interval")
+        for rate, code in ((85, 1), (96, 3), (99, 0)):
+            self.against([step("ddp", night, 0.001) for night in (100, 101, 99, 100, 102, 98, 100)], [step("ddp", rate, 0.001)],
+                         code=code)
 
     def test_few_ranges_of_links_may_be_disjoint_by_chance(self):
         pairs = [(a, b) for a in range(4) for b in range(4) if a != b]

@@ -190,6 +190,17 @@ class Page(Report):
                 found = next(row for row in csv.DictReader(file) if strategy in row.values())
             self.assertEqual({key: found[key][:8] for key in figures}, figures)
 
+    def test_csv_has_the_records_that_are_rows(self):
+        path = self.write("r.jsonl", collective(8, 1.5, samples_us=[1.5, 2.25], wrong_elements=None),
+                          collective(64, 2, transports=["P2P", "NET"]))
+        self.report(path, "--output", self.out, "--csv")
+        with (self.out / "records_collective.csv").open(newline="") as file:
+            small, large = csv.DictReader(file)
+        self.assertEqual([small[key] for key in ("bytes", "time_us_p50", "samples_us", "in_place",
+                                                 "wrong_elements", "transports")], ["8", "1.5", "1.5 2.25", "false", "", ""])
+        self.assertEqual([large[key] for key in ("bytes", "samples_us", "transports")], ["64", "", "P2P NET"])
+        self.assertFalse((self.out / "records_link.csv").exists())
+
 
 class Measured(Report):
     def test_the_page_is_that_of_the_records(self):

@@ -15,7 +15,7 @@ EngineSettings settings_of(const std::string& strategy, Precision precision = Pr
   EngineSettings settings = test::settings_of(precision, strategy);
   settings.network.batch_size = 4;
   settings.network.image_size = 32;
-  settings.network.tuning = {.deterministic = true};
+  settings.network.tuning.deterministic = true;
   return settings;
 }
 

@@ -3,7 +3,7 @@
 #include <utility>
 #include <vector>
 
-#include "common/error.hpp"
+#include "common/ensure.hpp"
 #include "common/hash.hpp"
 
 namespace shakedown::training {

@@ -15,7 +15,7 @@
 #include <string_view>
 #include <utility>
 
-#include "common/error.hpp"
+#include "common/ensure.hpp"
 #include "training/data/image.hpp"
 
 // clang-format on

@@ -4,7 +4,7 @@
 #include <cstring>
 #include <utility>
 
-#include "common/error.hpp"
+#include "common/ensure.hpp"
 
 namespace shakedown::training {
 namespace {

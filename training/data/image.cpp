@@ -38,6 +38,8 @@ void Image::narrow(Region region) {
   size_ = {region.width, region.height};
 }
 
+void ErrorTrap::refuse() const { throw UsageError(reason_); }
+
 Size checked_size(std::uint32_t width, std::uint32_t height) {
   constexpr std::uint32_t kMaxSide = 65535;
   constexpr std::uint64_t kMaxPixels = 1U << 27;  // 512 MiB decoded

@@ -8,8 +8,6 @@
 #include <span>
 #include <vector>
 
-#include "common/error.hpp"
-
 namespace shakedown::training {
 
 struct Size {
@@ -123,7 +121,7 @@ class ErrorTrap {
   /// `step` may call the library and use what its caller owns, but own nothing itself.
   template <class Step>
   void attempt(const Step& step) {
-    if (setjmp(back_) != 0) throw UsageError(reason_);
+    if (setjmp(back_) != 0) refuse();
     step();
   }
 
@@ -134,6 +132,8 @@ class ErrorTrap {
   }
 
  private:
+  [[noreturn]] void refuse() const;
+
   std::jmp_buf back_;
   char reason_[256] = "";
 };

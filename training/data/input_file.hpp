@@ -8,14 +8,7 @@
 #include <string>
 #include <utility>
 
-#include "common/error.hpp"
-
 namespace shakedown::training {
-
-/// The system does not give what a file holds: what it holds may be sound.
-struct ReadError : UsageError {
-  using UsageError::UsageError;
-};
 
 /// How often a read is repeated, and how long after the first error; then four times as long each.
 struct ReadRetries {

@@ -7,7 +7,7 @@
 #include <cmath>
 #include <cstring>
 
-#include "common/error.hpp"
+#include "common/ensure.hpp"
 
 namespace shakedown::training {
 namespace {

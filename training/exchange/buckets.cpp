@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "common/error.hpp"
+#include "common/ensure.hpp"
 #include "common/kernels.hpp"
 
 namespace shakedown::training {

@@ -4,7 +4,7 @@
 #include <bit>
 #include <utility>
 
-#include "common/error.hpp"
+#include "common/ensure.hpp"
 #include "common/host_device.hpp"
 #include "common/kernels.hpp"
 

@@ -9,7 +9,7 @@
 #include <numeric>
 #include <utility>
 
-#include "common/error.hpp"
+#include "common/ensure.hpp"
 #include "common/mpi_session.hpp"
 #include "common/record.hpp"
 #include "common/statistics.hpp"

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <string_view>
 
-#include "common/error.hpp"
+#include "common/ensure.hpp"
 #include "common/statistics.hpp"
 
 namespace shakedown::training {

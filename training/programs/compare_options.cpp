@@ -57,7 +57,7 @@ void declare_options(OptionSet& options, CompareOptions& values) {
                         name));
   });
   options.refuse("--verbose", "results/report FILE --verbose prints it from the record");
-  options.refuse("--csv", "results/report FILE --csv writes it from the record");
+  options.refuse("--csv", kCsvOfReport);
   options.take_list("--strategies", values.train.strategy.strategy, values.strategies);
   options.take_list("--models", values.train.model.model, values.models);
   options.take_list("--precisions", values.train.model.precision, values.precisions);

@@ -5,7 +5,6 @@
 #include <cstddef>
 #include <functional>
 
-#include "common/error.hpp"
 #include "training/step/model_state.hpp"
 #include "training/step/step.hpp"
 
@@ -44,11 +43,6 @@ class MpiSession;
 }  // namespace shakedown
 
 namespace shakedown::training {
-
-/// Thrown on every rank.
-struct BatchTooLarge : OutOfMemory {
-  using OutOfMemory::OutOfMemory;
-};
 
 /// How many ranks share a device's memory: on the cpu backend those of a host, else one.
 int ranks_on_device(const Backend& backend, const MpiSession& ranks);

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <numeric>
 
-#include "common/error.hpp"
+#include "common/ensure.hpp"
 #include "common/kernels.hpp"
 #include "common/options.hpp"
 

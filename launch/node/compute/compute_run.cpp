@@ -25,33 +25,11 @@ namespace {
 
 using Tests = std::vector<std::unique_ptr<RateTest>>;
 
-/// Those requested, else those that every rank's device has. Throws UsageError where a requested
-/// one is missing. Collective.
-std::vector<ProductType> agreed_types(const ComputeOptions& options, const Bench& bench) {
-  Json own = Json::array();
-  for (const ProductType type : product_types(bench.device())) own.push_back(name_of(type));
-  std::vector<std::vector<std::string>> all;
-  for (const std::string& names : bench.session.all_gather(json_text(own)))
-    all.push_back(Json::parse(names));
-  std::vector<ProductType> types;
-  for (const ProductType type : all_product_types()) {
-    const std::string name = name_of(type);
-    const auto lacks = std::ranges::find_if(
-        all, [&](const auto& names) { return std::ranges::count(names, name) == 0; });
-    const bool requested = std::ranges::count(options.types, name) != 0;
-    if (requested && lacks != all.end())
-      throw UsageError(fmt::format("--types {}: the device of rank {} has only {}", name,
-                                   lacks - all.begin(), fmt::join(*lacks, ", ")));
-    if (requested || (options.types.empty() && lacks == all.end())) types.push_back(type);
-  }
-  return types;
-}
-
 Tests make_tests(const ComputeOptions& options, const Bench& bench) {
   Tests tests;
   const BackendKind kind = bench.device().kind();
   if (options.has("products"))
-    for (const ProductType type : agreed_types(options, bench))
+    for (const ProductType type : choose_types(options.types, bench.device(), bench.session).types)
       tests.push_back(make_product_test(bench, product_spec(options, type, bench.unit)));
   const std::size_t bytes = buffer_bytes(options, kind);
   try {
@@ -84,25 +62,12 @@ Tests only(Tests tests, const std::set<std::string>& metrics) {
 
 class Writer {
  public:
-  Writer(const ComputeOptions& options, const Bench& bench, Record& record)
+  Writer(const Bench& bench, Record& record)
       : session_(bench.session),
         record_(record),
-        csv_({"--csv", bench.session.is_root() ? options.csv : ""},
-             {"rank", "host", "name", "board", "metric", "unit", "value", "look", "clock_mhz",
-              "power_w", "temperature_c", "throttle_reasons", "check", "disturbed_by"}),
         identity_{{"backend", name_of(bench.device().kind())},
                   {"world_size", bench.session.world_size()}} {}
 
-  void add_to_csv(const judge::Observation& one, const judge::Limits& limits) {
-    Json line = record_of(one);
-    const judge::Limit* limit = limits.find(one.metric);
-    if (limit != nullptr)
-      line["value"] = judge::statistic_of(one.samples, limit->statistic, one.less_is_better());
-    line["rank"] = one.of.ranks.front();
-    line["host"] = one.of.hosts.front();
-    line["throttle_reasons"] = text_of_throttle_reasons(one.seen.reasons);
-    csv_.add(line);
-  }
   void write(const Verdict& verdict) {
     record_.write("verdict", merged(identity_, shakedown::record_of(verdict)));
   }
@@ -121,7 +86,6 @@ class Writer {
  private:
   const MpiSession& session_;
   Record& record_;
-  CsvFile csv_;
   Json identity_;
   std::map<std::pair<int, std::string>, std::size_t> written_;  // samples by look and metric
 };
@@ -185,7 +149,7 @@ ExitCode run_compute(const ComputeOptions& options, Backend& backend, MpiSession
   const Unit& unit = units[static_cast<std::size_t>(session.rank())];
   const Bench bench = make_bench(options, backend, session, *stream, unit);
   Judging judging(options.judge, session, "compute_perf", false);
-  Writer writer(options, bench, record);
+  Writer writer(bench, record);
   say(session, fmt::format("{} rank{}, {}, {}", session.world_size(),
                            session.world_size() == 1 ? "" : "s", backend.remark, unit.board));
 
@@ -209,7 +173,6 @@ ExitCode run_compute(const ComputeOptions& options, Backend& backend, MpiSession
       if (const auto metric = std::ranges::find(metrics, one.metric); metric != metrics.end())
         id = static_cast<int>(metric - metrics.begin());
       judging.add(one, record, id);
-      writer.add_to_csv(one, judging.limits());
     }
     if (session.is_root()) say(session, table_of(measured.observations, judging.limits()));
     add_new(wrong_data(measured), wrong);
@@ -281,7 +244,7 @@ void declare_options(OptionSet& options, ComputeOptions& values) {
           "interleaved rounds of memory and host: 2 samples per access and round, 4 per direction; "
           "fewer than 5 rounds of host are not judged")
       .at_least(1);
-  options.add("--csv", values.csv, "CSV file, one line per GPU, metric and look").metavar("FILE");
+  options.refuse("--csv", kCsvOfReport);
   options.add("--record", values.record, ".jsonl file to which the results are appended")
       .metavar("FILE");
   declare_options(options, values.backend);

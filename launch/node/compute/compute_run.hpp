@@ -22,7 +22,7 @@ struct ComputeOptions {
   std::string memory_bytes;        // empty: by backend
   double seconds = 1.5;
   int rounds = 5;
-  std::string record, csv;
+  std::string record;
   judge::JudgeOptions judge;
   BackendOptions backend;
   std::string fault;  // for tests

@@ -1,11 +1,13 @@
 #include "launch/node/compute/product.hpp"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <numeric>
 
 #include "common/error.hpp"
+#include "common/mpi_session.hpp"
 
 namespace shakedown::node {
 namespace {
@@ -86,6 +88,51 @@ std::unique_ptr<Product> make_product(const ProductSpec& spec, Device& device, S
                                       const std::string& algorithm) {
   return device.kind() == BackendKind::gpu ? gpu::make_product(spec, device, stream, algorithm)
                                            : cpu::make_product(spec, device, stream, algorithm);
+}
+
+TypeChoice choose_types(const std::vector<std::string>& requested,
+                        const std::vector<std::vector<ProductType>>& by_rank) {
+  const auto lists = [](const auto& list, const auto& value) {
+    return std::ranges::find(list, value) != list.end();
+  };
+  const bool all = requested.empty() || lists(requested, "all") ||
+                   requested.size() == all_product_types().size();
+  TypeChoice choice;
+  std::vector<std::string> left_out;
+  for (const ProductType type : all_product_types()) {
+    if (!all && !lists(requested, name_of(type))) continue;
+    const auto lacking = std::ranges::find_if(
+        by_rank, [&](const std::vector<ProductType>& here) { return !lists(here, type); });
+    const auto rank = lacking - by_rank.begin();
+    if (lacking == by_rank.end()) {
+      choice.types.push_back(type);
+    } else if (all) {
+      left_out.push_back(fmt::format("{} (rank {})", name_of(type), rank));
+    } else {
+      std::vector<std::string> has;
+      for (const ProductType other : *lacking) has.emplace_back(name_of(other));
+      throw UsageError(fmt::format("--types {}: the device of rank {} has only {}", name_of(type),
+                                   rank, fmt::join(has, ", ")));
+    }
+  }
+  if (!left_out.empty())
+    choice.remark =
+        fmt::format("types left out, as not every device has them: {}", fmt::join(left_out, ", "));
+  return choice;
+}
+
+TypeChoice choose_types(const std::vector<std::string>& requested, const Device& device,
+                        const MpiSession& session) {
+  double mine = 0;  // a bit per type
+  for (const ProductType type : product_types(device)) mine += 1 << static_cast<int>(type);
+  std::vector<std::vector<ProductType>> by_rank;
+  for (const double bits : session.all_gather(mine)) {
+    by_rank.emplace_back();
+    for (const ProductType type : all_product_types())
+      if ((static_cast<unsigned>(bits) >> static_cast<int>(type) & 1U) != 0)
+        by_rank.back().push_back(type);
+  }
+  return choose_types(requested, by_rank);
 }
 
 }  // namespace shakedown::node

@@ -12,6 +12,10 @@
 #include "common/host_device.hpp"
 #include "common/numbers.hpp"
 
+namespace shakedown {
+class MpiSession;
+}
+
 namespace shakedown::node {
 
 /// What is multiplied, and in what is accumulated: fp32 for tf32, fp16, bf16 and fp8; int32 for
@@ -87,6 +91,18 @@ std::unique_ptr<Product> make_product(const ProductSpec& spec, Device& device, S
 std::vector<ProductType> product_types(const Device& device);
 std::unique_ptr<Product> make_product(const ProductSpec& spec, Device& device, Stream& stream,
                                       const std::string& algorithm = "");
+
+struct TypeChoice {
+  std::vector<ProductType> types;  // that every rank's device has
+  std::string remark;              // on those of all that a device lacks; empty: none
+};
+/// Of `requested` ("all", or none: all), where the ranks' devices have these. Throws UsageError
+/// naming one that was given by name and that a device lacks.
+TypeChoice choose_types(const std::vector<std::string>& requested,
+                        const std::vector<std::vector<ProductType>>& by_rank);
+/// Collective.
+TypeChoice choose_types(const std::vector<std::string>& requested, const Device& device,
+                        const MpiSession& session);
 
 // The values of a product's operands: a function of type, kind, seed, matrix and index alone,
 // shared by both backends' kernels and the host.

@@ -189,8 +189,8 @@ class TransferTest : public RateTest {
   TransferTest(const Bench& bench, const std::vector<Metric>& metrics)
       : RateTest(metrics),
         bench_(bench),
-        kernels_(make_stream_kernels(bench.device().kind())),
-        wrong_(bench.device(), sizeof(WordErrors)) {}
+        checker_(bench.device(), 1),
+        kernels_(checker_.kernels()) {}
 
   /// `moved`: bytes of each run of `body`. On the cpu backend a sample has one run.
   void measure_metric(std::size_t metric, int samples, std::size_t moved,
@@ -207,12 +207,8 @@ class TransferTest : public RateTest {
   }
 
   void check(std::size_t metric, const Buffer& buffer, const Ramp& ramp) {
-    const std::vector<WordErrors> none(1);
-    upload<WordErrors>(bench_.device(), bench_.stream, wrong_.data(), none);
-    kernels_->check(words(buffer), ramp, static_cast<WordErrors*>(wrong_.data()), bench_.stream);
     bench_.finish();
-    const WordErrors found =
-        download<WordErrors>(bench_.device(), bench_.stream, wrong_.data(), 1).front();
+    const WordErrors found = checker_.check(words(buffer), ramp, bench_.stream);
     if (found.count > 0)
       note_wrong(metric, fmt::format("{} of {} words are wrong, the first is word {}", found.count,
                                      words(buffer).count, found.first));
@@ -228,10 +224,10 @@ class TransferTest : public RateTest {
   Ramp next_ramp() { return {++ramps_ * 0xD1342543DE82EF95U}; }
 
   Bench bench_;
-  std::unique_ptr<StreamKernels> kernels_;
+  WordChecker checker_;
+  const StreamKernels& kernels_;
 
  private:
-  Buffer wrong_;
   std::uint64_t ramps_ = 0;
 };
 
@@ -256,16 +252,16 @@ class MemoryTest final : public TransferTest {
     const std::size_t bytes = x_.bytes();
     bench_.session.barrier();
     GpuSampler sampler(bench_.nvml, bench_.unit.uuid);
-    measure_metric(1, kMemorySamples, bytes, [&] { kernels_->write(words(x_), x, stream); });
+    measure_metric(1, kMemorySamples, bytes, [&] { kernels_.write(words(x_), x, stream); });
     check(1, x_, x);
     measure_read(x);
     measure_metric(2, kMemorySamples, 2 * bytes,
-                   [&] { kernels_->copy(words(x_), words(z_), stream); });
+                   [&] { kernels_.copy(words(x_), words(z_), stream); });
     spoil_copy(z_);
     check(2, z_, x);
-    kernels_->write(words(y_), y, stream);
+    kernels_.write(words(y_), y, stream);
     measure_metric(3, kMemorySamples, 3 * bytes,
-                   [&] { kernels_->triad(words(x_), words(y_), words(z_), stream); });
+                   [&] { kernels_.triad(words(x_), words(y_), words(z_), stream); });
     check(3, z_, triad_of(x, y));
     const GpuWindow window = sampler.finish();
     for (Series& one : series_) one.window = window;
@@ -278,7 +274,7 @@ class MemoryTest final : public TransferTest {
     std::uint64_t readings = 0;
     bench_.device().zero(sum, sum_.bytes(), bench_.stream);
     measure_metric(0, kMemorySamples, x_.bytes(), [&] {
-      kernels_->read(words(x_), sum, bench_.stream);
+      kernels_.read(words(x_), sum, bench_.stream);
       ++readings;
     });
     const auto found = download<std::uint64_t>(bench_.device(), bench_.stream, sum, 1).front();
@@ -308,7 +304,7 @@ class HostTest final : public TransferTest {
         second_(bench.device().make_stream()) {
     for (const Buffer* host :
          {&host_source_, &host_target_})  // first touched here, where it is near
-      kernels_->write(words(*host), next_ramp(), bench.stream);
+      kernels_.write(words(*host), next_ramp(), bench.stream);
     bench.finish();
     const std::string& place = near_->text();
     for (std::size_t metric = 0; metric < series_.size(); ++metric) {
@@ -350,8 +346,8 @@ class HostTest final : public TransferTest {
     Device& device = bench_.device();
     Stream& stream = bench_.stream;
     const std::size_t bytes = host_source_.bytes();
-    kernels_->write(words(host_source_), down, stream);
-    kernels_->write(words(device_source_), up, stream);
+    kernels_.write(words(host_source_), down, stream);
+    kernels_.write(words(device_source_), up, stream);
     const auto to = [&](Stream& on) {
       device.copy(device_target_.data(), host_source_.data(), bytes, on);
     };

@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 
 #include "common/device.hpp"
@@ -10,10 +11,13 @@
 namespace shakedown::node {
 
 /// The words of a buffer: word i = first + i * step, modulo 2^64. An odd, large step changes most
-/// bits from word to word.
+/// bits from word to word. Sums of ramps are ramps: exact in any order.
 struct Ramp {
   std::uint64_t first = 0;
   std::uint64_t step = 0x9E3779B97F4A7C15U;
+
+  constexpr std::uint64_t word(std::uint64_t i) const { return first + i * step; }
+  constexpr Ramp from(std::uint64_t i) const { return {word(i), step}; }
 };
 
 /// The sum of words [0, count), modulo 2^64.
@@ -58,5 +62,33 @@ std::unique_ptr<StreamKernels> make_stream_kernels();
 inline std::unique_ptr<StreamKernels> make_stream_kernels(BackendKind kind) {
   return kind == BackendKind::gpu ? gpu::make_stream_kernels() : cpu::make_stream_kernels();
 }
+
+// The same of host memory, on all threads.
+
+void write_on_host(View x, const Ramp& ramp);
+WordErrors check_on_host(ConstView x, const Ramp& ramp);
+
+/// What was wrong in pieces of one buffer; on the stream.
+class WordChecker {
+ public:
+  WordChecker(Device& device, std::size_t pieces)
+      : device_(device),
+        kernels_(make_stream_kernels(device.kind())),
+        wrong_(device, pieces * sizeof(WordErrors)) {}
+
+  const StreamKernels& kernels() const { return *kernels_; }
+  /// Waits. Pieces of equal size; `expected`: of each.
+  WordErrors check(ConstView x, std::size_t pieces,
+                   const std::function<Ramp(std::uint64_t piece)>& expected, Stream& stream) const;
+  WordErrors check(ConstView x, const Ramp& ramp, Stream& stream) const {
+    return check(
+        x, 1, [&](std::uint64_t) { return ramp; }, stream);
+  }
+
+ private:
+  Device& device_;
+  std::unique_ptr<StreamKernels> kernels_;
+  Buffer wrong_;
+};
 
 }  // namespace shakedown::node

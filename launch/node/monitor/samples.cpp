@@ -3,12 +3,11 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <nlohmann/json.hpp>
 #include <vector>
 
 #include "common/nvml.hpp"
 #include "common/text_table.hpp"
-#include "launch/node/health/facts/gpu_reading.hpp"
+#include "launch/node/health/facts/json_fields.hpp"
 
 namespace shakedown::node {
 namespace {
@@ -18,10 +17,6 @@ const std::vector<Column> kColumns{{"", "host", 10},  {"", "gpu", 3},     {"sm",
                                    {"mem", "C", 3},   {"power", "W", 5},  {"sm", "MHz", 4},
                                    {"mem", "MHz", 4}, {"new", "ECC", 5},  {"nvlink", "out", 6},
                                    {"GB/s", "in", 6}, {"pcie", "out", 6}, {"GB/s", "in", 6}};
-const std::vector<Column> kTotals{{"", "host", 10},    {"", "gpu", 3},       {"", "readings", 8},
-                                  {"mean", "sm %", 5}, {"highest", "C", 7},  {"mean", "W", 5},
-                                  {"highest", "W", 7}, {"lowest", "MHz", 6}, {"throttled", "%", 9},
-                                  {"new", "ECC", 7}};
 constexpr std::size_t kReasonsWidth = 22;
 
 /// The host's own name, the end of one that is too long.
@@ -58,12 +53,14 @@ std::string reasons_of(const GpuReading& reading) {
   return text.substr(0, first) + fmt::format(" +{}", more);
 }
 
-/// Whether clocks were reduced: for any reason that has a name.
-bool is_throttled(std::uint64_t reasons) { return !text_of_throttle_reasons(reasons).empty(); }
-
 std::string with_last(std::string line, const std::string& last) {
   line.pop_back();
   return line + "  " + last + "\n";
+}
+
+Known<double> rate_gbs(Known<std::uint64_t> bytes, double seconds) {
+  return bytes && seconds > 0 ? Known<double>(static_cast<double>(*bytes) / seconds / 1e9)
+                              : std::nullopt;
 }
 
 }  // namespace
@@ -88,75 +85,11 @@ std::string monitor_line(const std::string& host, const GpuReading& reading, con
       reasons_of(reading));
 }
 
-void Tally::Values::add(Known<double> value) {
-  if (!value) return;
-  low = count == 0 ? *value : std::min(low, *value);
-  high = count == 0 ? *value : std::max(high, *value);
-  sum += *value;
-  ++count;
-}
+FIELDS_OF(HostSample, host, time, elapsed_s, cpu_s, reading_ms, read)
 
-void Tally::add(const GpuReading& reading, const Growth& growth) {
-  ++readings_;
-  stalled_ += reading.stalled.empty() ? 0 : 1;
-  utilisation_.add(reading.utilisation_percent);
-  power_.add(reading.power_w);
-  temperature_.add(reading.temperature_c);
-  sm_clock_.add(reading.sm_clock_mhz);
-  if (reading.throttle_reasons) {
-    ++reasons_known_;
-    throttled_ += is_throttled(*reading.throttle_reasons) ? 1 : 0;
-    reasons_ |= *reading.throttle_reasons;
-  }
-  if (growth.ecc_corrected) corrected_ = corrected_.value_or(0) + *growth.ecc_corrected;
-  if (growth.ecc_uncorrected) uncorrected_ = uncorrected_.value_or(0) + *growth.ecc_uncorrected;
-}
-
-std::string Tally::heading() { return with_last(shakedown::heading(kTotals), "by"); }
-
-std::string Tally::line(const std::string& host, int index) const {
-  const auto mean = [](const Values& of) {
-    return of.count == 0 ? Known<double>() : Known<double>(of.sum / of.count);
-  };
-  const auto end = [](const Values& of, double value) {
-    return of.count == 0 ? Known<double>() : Known<double>(value);
-  };
-  const std::string throttled =
-      reasons_known_ == 0 ? "-" : fmt::format("{:.0f}", 100.0 * throttled_ / reasons_known_);
-  std::string by = reasons_known_ == 0 ? "-" : text_of_throttle_reasons(reasons_);
-  if (by.empty()) by = "none";
-  if (stalled_ > 0) by += fmt::format("; {} readings stalled", stalled_);
-  return with_last(
-      row(kTotals,
-          {short_name(host), fmt::format("{}", index), fmt::format("{}", readings_),
-           cell(mean(utilisation_)), cell(end(temperature_, temperature_.high)), cell(mean(power_)),
-           cell(end(power_, power_.high)), cell(end(sm_clock_, sm_clock_.low)), throttled,
-           pair_of(corrected_, uncorrected_)}),
-      by);
-}
-
-namespace {
-
-Known<double> rate_gbs(Known<std::uint64_t> bytes, double seconds) {
-  return bytes && seconds > 0 ? Known<double>(static_cast<double>(*bytes) / seconds / 1e9)
-                              : std::nullopt;
-}
-
-}  // namespace
-
-std::string text_of(const HostSample& sample) {
-  return json_text({{"host", sample.host},
-                    {"time", sample.time},
-                    {"elapsed_s", sample.elapsed_s},
-                    {"reading_ms", sample.reading_ms},
-                    {"cpu_s", sample.cpu_s},
-                    {"read", to_json(sample.read)}});
-}
-
+std::string text_of(const HostSample& sample) { return json_text(written(sample)); }
 HostSample host_sample_of(const std::string& text) {
-  const Json json = Json::parse(text);
-  return {json["host"],  json["time"],       json["elapsed_s"],
-          json["cpu_s"], json["reading_ms"], host_gpus_of(json["read"])};
+  return read_as<HostSample>(Json::parse(text));
 }
 
 Growth growth(const GpuReading& before, const GpuReading& now, double seconds) {

@@ -13,11 +13,9 @@
 namespace shakedown::node {
 namespace {
 
+constexpr const char* kDefect =
+    "report a defect of bin/soak; where it follows the GPU, replace that";
 constexpr const char* kReplay = "repeat it by bin/soak --replay on this GPU and on another one";
-
-std::string reproduces(const Look& look) {
-  return fmt::format("reproduces {} of {}", look.differing, look.reruns);
-}
 
 /// "the others 0 of 200": the re-runs of those that are not accused.
 std::string others_of(const std::vector<int>& accused, std::span<const Look> looks) {
@@ -38,12 +36,15 @@ Conclusion wrong_gpu(int juror, const std::string& why, const std::vector<int>& 
   const char* action = look.differing > 0
                            ? "replace the GPU: its products are wrong; the capsule is the evidence"
                            : kReplay;
-  return {juror, Outcome::fail, Class::hardware,
-          fmt::format("{}; {}, {}", why, reproduces(look), others_of(accused, looks)), action};
+  return {failure(Class::hardware,
+                  fmt::format("{}; reproduces {} of {}, {}", why, look.differing, look.reruns,
+                              others_of(accused, looks)),
+                  action),
+          juror};
 }
 
-Conclusion undecided(const std::string& why, const std::string& action) {
-  return {-1, Outcome::inconclusive, Class::software, why, action};
+Conclusion about_all(const std::string& why, const std::string& action, bool open = false) {
+  return {undecided(Class::software, why, action), -1, open};
 }
 
 /// Those whose data agree with what the host makes of them, but whose hash does not.
@@ -52,9 +53,11 @@ std::vector<Conclusion> wrong_hashes(std::span<const Look> looks) {
   for (std::size_t i = 0; i < looks.size(); ++i)
     if (looks[i].hash_disagrees != 0)
       conclusions.push_back(
-          {static_cast<int>(i), Outcome::fail, Class::software,
-           "the hash disagrees though the data agree: the host's hash of the same bytes differs",
-           "report a defect of bin/soak; where it follows the GPU, replace that"});
+          {failure(Class::software,
+                   "the hash disagrees though the data agree: the host's hash of the same bytes "
+                   "differs",
+                   kDefect),
+           static_cast<int>(i)});
   return conclusions;
 }
 
@@ -68,14 +71,11 @@ std::vector<Conclusion> refereed(const Ruling& ruling, std::span<const Look> loo
   }
   const bool by_cpu = !refuted.empty();
   const std::vector<int>& accused = by_cpu ? refuted : unsteady;
-  if (accused.empty()) {
-    Conclusion open = undecided(ruling.undecided + ", within rounding of the CPU's result",
-                                "run on three devices or more: the majority decides");
-    open.open = true;
-    return {open};
-  }
+  if (accused.empty())
+    return {about_all(ruling.undecided + ", within rounding of the CPU's result",
+                      "run on three devices or more: the majority decides", true)};
   if (accused.size() == looks.size() && looks.size() > 1)
-    return {undecided(by_cpu
+    return {about_all(by_cpu
                           ? "the CPU's result refutes every device: a defect of the test or library"
                           : "every device differs from itself: the products are not reproducible",
                       "report a defect of bin/soak with the capsule")};
@@ -117,7 +117,7 @@ std::vector<Conclusion> conclude(const Ruling& ruling, std::span<const Look> loo
   if (!ruling.undecided.empty()) return refereed(ruling, looks);
   const auto differs = [](const Look& look) { return look.differing > 0; };
   if (looks.size() > 1 && std::all_of(looks.begin(), looks.end(), differs))
-    return {undecided("the re-runs differ on every device: the products are not reproducible",
+    return {about_all("the re-runs differ on every device: the products are not reproducible",
                       "report a defect of bin/soak with the capsule")};
   std::vector<Conclusion> conclusions;
   for (const int juror : ruling.wrong)
@@ -153,29 +153,31 @@ std::vector<T> values_of(const std::string& bytes) {
   return values;
 }
 
-/// The tile to look at, and how many others there are like it.
-struct Subject {
-  TileFinding finding;
-  std::size_t tiles = 0;  // on which there is no agreement
-};
-
-Subject choose(const std::vector<std::vector<TileRecord>>& records, const Suspicion& suspicion) {
-  const auto findings = vote_by_tile(records);
-  if (!findings.empty()) return {findings.front(), findings.size()};
-  // All have the same hashes, and it is the known answer that differs.
-  const double tile = *std::max_element(suspicion.refuted.begin(), suspicion.refuted.end());
-  return {{static_cast<std::int64_t>(tile), {{}, {}, "the result is not the known answer"}}, 1};
-}
-
 /// What all jurors know after their second looks.
 struct Case {
   const ProductRig& rig;
   Suspicion suspicion;
-  Subject subject;
-  std::vector<Look> looks;
+  TileFinding finding;                           // on the tile that is looked at
+  std::size_t tiles = 1;                         // on which there is no agreement
+  std::vector<Look> looks;                       // by juror
   std::vector<std::byte> expected;               // the tile's bytes; empty: not known
   std::vector<std::vector<std::byte>> contents;  // by juror; empty but of the accused
 };
+
+Case open_case(const ProductRig& rig, const Suspicion& suspicion,
+               const std::vector<std::vector<TileRecord>>& records) {
+  const auto findings = vote_by_tile(records);
+  if (!findings.empty()) return {rig, suspicion, findings.front(), findings.size(), {}, {}, {}};
+  // All have the same hashes, and it is the known answer that differs.
+  const double tile = *std::max_element(suspicion.refuted.begin(), suspicion.refuted.end());
+  return {rig,
+          suspicion,
+          {static_cast<std::int64_t>(tile), {{}, {}, "the result is not the known answer"}},
+          1,
+          {},
+          {},
+          {}};
+}
 
 /// Nobody is named, and nothing that all have in common.
 bool is_open(const std::vector<Conclusion>& conclusions) {
@@ -215,7 +217,7 @@ bool is_accused(const std::vector<Conclusion>& conclusions, int juror) {
 void exchange_contents(Case& known, const std::vector<Conclusion>& conclusions,
                        const LookedAt& mine, const MpiSession& jurors) {
   const auto right = std::find_if(known.looks.begin(), known.looks.end(), [&](const Look& look) {
-    return known.subject.finding.ruling.right == look.hash && look.hash_disagrees == 0;
+    return known.finding.ruling.right == look.hash && look.hash_disagrees == 0;
   });
   const int source =
       right == known.looks.end() ? -1 : static_cast<int>(right - known.looks.begin());
@@ -231,8 +233,8 @@ Capsule capsule_for(const Case& known, const Look* look) {
   capsule.operands = known.suspicion.operands;
   capsule.spec = known.rig.spec();
   capsule.algorithm = known.rig.algorithm();
-  capsule.tile = known.subject.finding.tile;
-  capsule.expected_hash = known.subject.finding.ruling.right;
+  capsule.tile = known.finding.tile;
+  capsule.expected_hash = known.finding.ruling.right;
   if (!capsule.expected_hash && !known.expected.empty())
     capsule.expected_hash = hash_of_tile(known.expected);
   if (look != nullptr && look->hash != capsule.expected_hash) capsule.found_hash = look->hash;
@@ -267,8 +269,7 @@ Mismatch mismatch_of(const Conclusion& conclusion, const Case& known) {
   mismatch.operation = known.suspicion.batch;
   mismatch.where =
       fmt::format("tile {},{}", capsule.tile / grid.across(), capsule.tile % grid.across());
-  if (known.subject.tiles > 1)
-    mismatch.where += fmt::format(" and {} more tiles", known.subject.tiles - 1);
+  if (known.tiles > 1) mismatch.where += fmt::format(" and {} more tiles", known.tiles - 1);
   if (capsule.element)
     mismatch.where +=
         fmt::format(", element {},{}", *capsule.element / static_cast<std::uint64_t>(grid.columns),
@@ -282,11 +283,8 @@ Mismatch mismatch_of(const Conclusion& conclusion, const Case& known) {
     mismatch.repeats = look->reruns;
   }
   mismatch.of_all = !one;
-  mismatch.outcome = conclusion.outcome;
-  mismatch.class_ = conclusion.class_;
-  mismatch.cause = conclusion.cause;
-  mismatch.action = conclusion.action;
-  mismatch.replay = to_json(capsule);
+  mismatch.conclude(conclusion);
+  mismatch.replay = json_text(to_json(capsule));
   return mismatch;
 }
 
@@ -311,12 +309,12 @@ std::vector<Mismatch> find_evidence(ProductRig& rig, const Suspicion& suspicion,
   std::vector<std::vector<TileRecord>> by_juror;
   for (const std::string& text : jurors.all_gather(bytes_of(records)))
     by_juror.push_back(values_of<TileRecord>(text));
-  Case known{rig, suspicion, choose(by_juror, suspicion), {}, {}, {}};
-  Examination examined = examine(rig, suspicion, known.subject.finding, jurors);
+  Case known = open_case(rig, suspicion, by_juror);
+  Examination examined = examine(rig, suspicion, known.finding, jurors);
   if (is_open(examined.conclusions) && suspicion.operands == Operands::full_entropy) {
     // Rounding hides what integers show, at the same tile.
     known.suspicion.operands = Operands::integers;
-    Examination exact = examine(rig, known.suspicion, known.subject.finding, jurors);
+    Examination exact = examine(rig, known.suspicion, known.finding, jurors);
     if (is_open(exact.conclusions))
       known.suspicion.operands = suspicion.operands;
     else
@@ -357,7 +355,7 @@ Verdict verdict_of(const Look& look, const Capsule& capsule, int rank, const std
     verdict.outcome = Outcome::fail;
     verdict.class_ = Class::software;
     verdict.cause += ", and the hash disagrees though the data agree";
-    verdict.action = "report a defect of bin/soak; where it follows the GPU, replace that";
+    verdict.action = kDefect;
   } else if (look.differing > 0) {
     verdict.outcome = Outcome::fail;
     verdict.class_ = Class::hardware;

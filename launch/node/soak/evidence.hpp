@@ -13,8 +13,8 @@
 #include "launch/node/soak/capsule.hpp"
 #include "launch/node/soak/jury.hpp"
 #include "launch/node/soak/load.hpp"
-#include "launch/node/soak/options.hpp"
 #include "launch/node/soak/product_load.hpp"
+#include "launch/node/soak/soak_run.hpp"
 
 namespace shakedown::node {
 
@@ -42,12 +42,8 @@ LookedAt look_again(ProductRig& rig, std::int64_t tile, std::optional<std::uint6
                     int reruns, const HostTile* host);
 
 /// What is concluded about one juror.
-struct Conclusion {
-  int juror = 0;  // -1: about all of them
-  Outcome outcome = Outcome::fail;
-  Class class_ = Class::hardware;
-  std::string cause;
-  std::string action;
+struct Conclusion : Judgement {
+  int juror = 0;      // -1: about all of them
   bool open = false;  // other operands may show more
 };
 

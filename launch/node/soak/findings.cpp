@@ -11,11 +11,14 @@
 #include <vector>
 
 #include "common/statistics.hpp"
-#include "launch/node/health/rules/kernel_rules.hpp"
+#include "launch/node/health/rules/host_rules.hpp"
 
 namespace shakedown::node {
 namespace {
 
+/// By CopyWay.
+constexpr const char* kCopied[] = {"copied_to_device_bytes", "copied_within_device_bytes",
+                                   "copied_to_host_bytes"};
 constexpr const char* kOfHost =
     "run again; if it repeats on this host alone, replace its processor or memory";
 
@@ -41,7 +44,7 @@ Verdict verdict_of(const Incident& incident, std::size_t others, const RankIdent
     verdict.hosts.clear();
     who = identity.model.empty() ? "all devices" : "all devices of " + identity.model;
   }
-  verdict.outcome = mismatch.outcome;
+  verdict.outcome = mismatch.outcome.value_or(Outcome::unknown);
   verdict.class_ = mismatch.class_;
   verdict.cause = fmt::format("{}: {} {}", who, mismatch.load, mismatch.where);
   if (mismatch.expected && mismatch.found)
@@ -58,7 +61,7 @@ Verdict verdict_of(const Incident& incident, std::size_t others, const RankIdent
 /// One verdict per rank and load; on all of a product's types together, and on what all ranks have.
 void judge_mismatches(const std::vector<Incident>& incidents,
                       const std::vector<RankIdentity>& ranks, std::vector<Verdict>& verdicts) {
-  std::map<std::tuple<int, std::string, Outcome, bool>, std::vector<const Incident*>> groups;
+  std::map<std::tuple<int, std::string, MaybeOutcome, bool>, std::vector<const Incident*>> groups;
   for (const Incident& incident : incidents) {
     const std::string& load = incident.mismatch.load;
     groups[{incident.rank, load.substr(0, load.find(' ')), incident.mismatch.outcome,
@@ -70,6 +73,14 @@ void judge_mismatches(const std::vector<Incident>& incidents,
                                   ranks[static_cast<std::size_t>(std::get<0>(key))]));
 }
 
+/// Of all GPUs, or ranks.
+double hours_of(const std::vector<Window>& windows) {
+  double seconds = 0;
+  for (const Window& window : windows)
+    for (const RankWindow& rank : window.ranks) seconds += rank.seconds;
+  return seconds / 3600;
+}
+
 }  // namespace
 
 Json record_of(const Incident& incident, const RankIdentity& identity) {
@@ -78,7 +89,7 @@ Json record_of(const Incident& incident, const RankIdentity& identity) {
               {"host", identity.host},     {"gpu", identity.uuid},
               {"load", mismatch.load},     {"operation", mismatch.operation},
               {"where", mismatch.where},   {"cause", mismatch.cause}};
-  if (mismatch.outcome != Outcome::fail) fields["verdict"] = name_of(mismatch.outcome);
+  if (mismatch.outcome == Outcome::inconclusive) fields["verdict"] = name_of(*mismatch.outcome);
   if (!identity.serial.empty()) fields["serial"] = identity.serial;
   if (mismatch.index) fields["index"] = *mismatch.index;
   if (mismatch.expected) fields["expected"] = hex_of(*mismatch.expected);
@@ -104,51 +115,12 @@ std::vector<Verdict> judge_soak(const std::vector<Window>& windows,
   return verdicts;
 }
 
-Work work_of(const std::vector<Window>& windows) {
-  Work work;
-  for (const Window& window : windows) {
-    work.products += window.checked(LoadKind::products);
-    work.probes += window.checked(LoadKind::probes);
-    work.memory_bytes += window.bytes(LoadKind::memory);
-    work.copied_bytes += window.bytes(LoadKind::copies);
-    work.link_bytes += window.bytes(LoadKind::collectives);
-    for (const RankWindow& rank : window.ranks) {
-      work.gpu_hours += rank.seconds / 3600;
-      work.self_compared += rank.self_compared;
-    }
-  }
-  return work;
-}
-
 double energy_of(const std::vector<Window>& windows) {
   double energy = 0;
   for (const Window& window : windows)
     for (const RankWindow& rank : window.ranks)
       energy += std::isfinite(rank.energy_j) ? rank.energy_j : rank.power_w * rank.seconds;
   return energy;
-}
-
-CheckedRates checked_rates(const std::vector<Window>& windows) {
-  std::map<ProductType, std::vector<double>> ratios;
-  for (const Window& window : windows)
-    for (const RankWindow& rank : window.ranks)
-      if (window.steady_products && std::isfinite(rank.checked_over_unchecked))
-        ratios[*window.steady_products].push_back(rank.checked_over_unchecked);
-  CheckedRates rates;
-  std::vector<double> all;
-  for (const auto& [type, of_type] : ratios)
-    all.push_back(rates.by_type[type] = median_of(of_type));
-  if (!all.empty()) rates.all = median_of(all);
-  return rates;
-}
-
-std::string text_of(const CheckedRates& rates) {
-  if (rates.by_type.empty()) return "";
-  std::vector<std::string> parts;
-  for (const auto& [type, ratio] : rates.by_type)
-    parts.push_back(fmt::format("{} {:.1f}", name_of(type), 100 * ratio));
-  return fmt::format("checked products run at {:.1f} % of the rate of unchecked ones ({})",
-                     100 * rates.all, fmt::join(parts, ", "));
 }
 
 namespace {
@@ -184,9 +156,10 @@ std::string unchecked(const std::vector<Window>& windows, const JobFacts& facts)
   for (const LoadKind kind : facts.requested) {
     for (std::size_t r = 0; !windows.empty() && r < windows.front().ranks.size(); ++r) {
       const auto at = static_cast<std::size_t>(kind);
-      double checked = 0;
-      for (const Window& window : windows) checked += window.ranks[r].checked[at];
-      if (checked == 0) text += fmt::format("; rank {} checked no {}", r, name_of(kind));
+      if (std::ranges::all_of(windows, [&](const Window& window) {
+            return window.ranks[r].counts[at].checked == 0;
+          }))
+        text += fmt::format("; rank {} checked no {}", r, name_of(kind));
     }
   }
   return text + uncovered(facts.memory);
@@ -200,7 +173,11 @@ Verdict judge_job(const std::vector<Window>& windows, const std::vector<Verdict>
   verdict.name = verdict.check = "soak";
   double wrong = 0;
   for (const Window& window : windows) wrong += window.wrong();
-  verdict.cause = statement_of(work_of(windows), wrong, facts.device);
+  const double hours = hours_of(windows);
+  verdict.cause = fmt::format("{:.0f} wrong in {:.3g} {}-hours", wrong, hours, facts.device);
+  if (wrong == 0 && hours > 0)
+    verdict.cause +=
+        fmt::format(": rate below {:.3g} per {}-hour at 95 %", 3 / hours, facts.device);
   for (const Verdict& finding : findings)
     if (finding.outcome == Outcome::inconclusive || finding.outcome == Outcome::fail)
       verdict.outcome = std::max(verdict.outcome, finding.outcome);
@@ -224,67 +201,49 @@ Verdict judge_job(const std::vector<Window>& windows, const std::vector<Verdict>
   return verdict;
 }
 
-Json summary_of(const std::vector<Window>& windows, const std::vector<MemoryCoverage>& memory) {
+Json summary_of(const std::vector<Window>& windows, const std::vector<Tested>& tested) {
+  std::array<LoadCount, kLoadKinds> counts;
+  double wrong = 0;
+  std::map<ProductType, std::vector<double>> ratios;  // of windows and ranks
+  for (const Window& window : windows) {
+    wrong += window.wrong();
+    for (const LoadKind kind : kLoads) counts[static_cast<std::size_t>(kind)] += window.count(kind);
+    for (const RankWindow& rank : window.ranks)
+      if (window.steady_products && std::isfinite(rank.checked_over_unchecked))
+        ratios[*window.steady_products].push_back(rank.checked_over_unchecked);
+  }
+  const auto of = [&](LoadKind kind) { return counts[static_cast<std::size_t>(kind)]; };
   Json fields{{"energy_j", energy_of(windows)},
-              {"products", work_of(windows).products},
-              {"products_self_compared", work_of(windows).self_compared}};
-  for (const MemoryCoverage& rank : memory) {
-    if (rank.patterns == 0) continue;
-    fields["memory_share"].push_back(rank.share);
-    fields["memory_passes"].push_back(rank.passes);
+              {"gpu_hours", hours_of(windows)},
+              {"wrong", wrong},
+              {"products", of(LoadKind::products).checked},
+              {"products_self_compared", of(LoadKind::products).self_compared},
+              {"probes", of(LoadKind::probes).checked},
+              {"memory_bytes", of(LoadKind::memory).bytes},
+              {"copied_bytes", of(LoadKind::copies).bytes},
+              {"link_bytes", of(LoadKind::collectives).bytes}};
+  for (const Tested& rank : tested) {
+    if (rank.memory.patterns > 0) {
+      fields["memory_share"].push_back(rank.memory.share);
+      fields["memory_tested_bytes"].push_back(rank.memory.bytes);
+      fields["memory_passes"].push_back(rank.memory.passes);
+      fields["memory_patterns_done"].push_back(rank.memory.patterns_done);
+    }
+    if (rank.processors.processors > 0) {
+      fields["processors"].push_back(rank.processors.processors);
+      fields["processors_reached"].push_back(rank.processors.reached);
+      fields["slowest_processor"].push_back(rank.processors.slowest);
+      fields["slowest_processor_ratio"].push_back(rank.processors.slowest_ratio);
+    }
+    for (std::size_t way = 0; of(LoadKind::copies).bytes > 0 && way < rank.copied.size(); ++way)
+      fields[kCopied[way]].push_back(rank.copied[way]);
   }
-  const CheckedRates rates = checked_rates(windows);
-  if (!rates.by_type.empty()) fields["checked_over_unchecked"] = rates.all;
-  for (const auto& [type, ratio] : rates.by_type)
-    fields[fmt::format("checked_over_unchecked.{}", name_of(type))] = ratio;
+  std::vector<double> of_types;
+  for (const auto& [type, of_type] : ratios) of_types.push_back(median_of(of_type));
+  if (!of_types.empty()) fields["checked_over_unchecked"] = median_of(of_types);
+  for (const auto& [type, of_type] : ratios)
+    fields[fmt::format("checked_over_unchecked.{}", name_of(type))] = median_of(of_type);
   return fields;
-}
-
-namespace {
-
-/// "2.1e6", "130": two digits where there are more than five.
-std::string readable_count(double count) {
-  if (count < 1e5) return fmt::format("{:.0f}", count);
-  const std::string text = fmt::format("{:.1e}", count);  // "2.1e+06"
-  const std::size_t e = text.find('e');
-  return text.substr(0, e + 1) + std::to_string(std::stoi(text.substr(e + 1)));
-}
-
-}  // namespace
-
-double rate_bound(double gpu_hours) {
-  return gpu_hours > 0 ? 3 / gpu_hours : std::numeric_limits<double>::infinity();
-}
-
-std::string readable_decimal_bytes(double bytes) {
-  constexpr const char* kUnits[] = {"B", "kB", "MB", "GB", "TB", "PB", "EB"};
-  int unit = 0;
-  while (bytes >= 1000 && unit < 6) {
-    bytes /= 1000;
-    ++unit;
-  }
-  return fmt::format("{:.3g} {}", bytes, kUnits[unit]);
-}
-
-std::string statement_of(const Work& work, double wrong, const std::string& device) {
-  std::vector<std::string> parts;
-  if (work.products > 0) {
-    parts.push_back(readable_count(work.products) + " products");
-    if (work.self_compared > 0)
-      parts.back() += fmt::format(", of which {} were compared only with themselves",
-                                  readable_count(work.self_compared));
-  }
-  if (work.probes > 0) parts.push_back(readable_count(work.probes) + " probes of processors");
-  if (work.memory_bytes > 0)
-    parts.push_back(readable_decimal_bytes(work.memory_bytes) + " of memory");
-  if (work.copied_bytes > 0) parts.push_back(readable_decimal_bytes(work.copied_bytes) + " copied");
-  if (work.link_bytes > 0) parts.push_back(readable_decimal_bytes(work.link_bytes) + " over links");
-  if (parts.empty()) return "nothing was checked";
-  const std::string done =
-      fmt::format("{} wrong in {}", readable_count(wrong), fmt::join(parts, ", "));
-  if (wrong > 0) return done;
-  return fmt::format("{}: rate below {:.3g} per {}-hour at 95 %", done, rate_bound(work.gpu_hours),
-                     device);
 }
 
 namespace {
@@ -311,16 +270,15 @@ struct OfRank {
   std::vector<Verdict>& verdicts;
 
   const RankIdentity& identity() const { return ranks[rank]; }
-  Verdict& add(const char* check, Outcome outcome, std::optional<Class> class_,
-               const std::string& cause, const std::string& action) const {
+  Verdict& add(const char* check, const Judgement& judgement) const {
     const int number = static_cast<int>(rank);
-    Verdict verdict = on_rank(number, identity(), check);
-    verdict.outcome = outcome;
-    verdict.class_ = class_;
-    verdict.cause = fmt::format("{}: {}", place_of(number, identity()), cause);
-    verdict.action = action;
-    verdicts.push_back(verdict);
-    return verdicts.back();
+    Verdict& verdict = verdicts.emplace_back(on_rank(number, identity(), check));
+    verdict.outcome =
+        judgement.outcome == Outcome::unknown ? Outcome::inconclusive : *judgement.outcome;
+    verdict.class_ = judgement.class_;
+    verdict.cause = fmt::format("{}: {}", place_of(number, identity()), judgement.cause);
+    verdict.action = judgement.action;
+    return verdict;
   }
 };
 
@@ -330,7 +288,7 @@ void judge_throttling(const OfRank& of) {
   const double slowdown = share_of_time(of.windows, of.rank, &RankWindow::hardware_slowdown_share);
   const double thermal = share_of_time(of.windows, of.rank, &RankWindow::thermal_share);
   const auto add = [&](bool fails, const std::string& cause, const char* action) {
-    of.add("throttling", fails ? Outcome::fail : Outcome::warn, Class::environment, cause, action);
+    of.add("throttling", (fails ? failure : warning)(Class::environment, cause, action));
   };
   if (slowdown > 0)
     add(true,
@@ -380,30 +338,29 @@ void judge_unknown(const OfRank& of) {
                                     known > 0 && !to_the_end ? ", not the last" : ""));
   }
   if (!unknown.empty())
-    of.add("health-unknown", Outcome::inconclusive, {},
-           fmt::format("windows in which its health could be read: {}", fmt::join(unknown, "; ")),
-           "run bin/node_check: it says why NVML cannot be read");
+    of.add("health-unknown", not_known(fmt::format("windows in which its health could be read: {}",
+                                                   fmt::join(unknown, "; ")),
+                                       "run bin/node_check: it says why NVML cannot be read"));
 }
 
 /// What the driver counted, and what it did not answer. Corrected errors are a warning.
 void judge_errors(const OfRank& of) {
-  const auto add = [&](bool holds, Outcome outcome, const std::string& cause,
-                       const char* action = "") {
-    if (holds) of.add("driver-errors", outcome, Class::hardware, cause, action);
+  const auto add = [&](bool holds, auto judge, const std::string& cause, const char* action = "") {
+    if (holds) of.add("driver-errors", judge(Class::hardware, cause, action));
   };
   const RankIdentity& identity = of.identity();
   const double uncorrected = sum_of_errors(of, &HealthDelta::ecc_uncorrected);
   const double corrected = sum_of_errors(of, &HealthDelta::ecc_corrected);
   const double links = sum_of_errors(of, &HealthDelta::nvlink_errors);
-  add(uncorrected > 0, Outcome::fail, fmt::format("{:.0f} uncorrected ECC errors", uncorrected),
+  add(uncorrected > 0, failure, fmt::format("{:.0f} uncorrected ECC errors", uncorrected),
       "reset the GPU; replace it if they come back");
-  add(identity.lacks_ecc, Outcome::warn,
+  add(identity.lacks_ecc, warning,
       "no ECC, or it is off: errors of its memory are found by the memory load alone");
-  add(identity.remap_pending, Outcome::fail, "memory waits to be remapped", "reset the GPU");
-  add(corrected > 0, Outcome::warn, fmt::format("{:.0f} corrected ECC errors", corrected));
-  add(links > 0, Outcome::warn, fmt::format("{:.0f} NVLink CRC, replay or recovery errors", links),
+  add(identity.remap_pending, failure, "memory waits to be remapped", "reset the GPU");
+  add(corrected > 0, warning, fmt::format("{:.0f} corrected ECC errors", corrected));
+  add(links > 0, warning, fmt::format("{:.0f} NVLink CRC, replay or recovery errors", links),
       "inspect the GPU's NVLinks: bin/link_matrix");
-  add(!identity.stalled.empty(), Outcome::fail,
+  add(!identity.stalled.empty(), failure,
       fmt::format("the driver does not answer: {}", identity.stalled),
       "drain the node, reset the GPU or reboot");
 }
@@ -421,9 +378,9 @@ void judge_xids(const OfRank& of) {
   for (const Judgement& judgement : judge_kernel_events(events)) {
     const bool of_switch = judgement.class_ == Class::infrastructure;  // seen by all its ranks
     if (judgement.outcome == Outcome::pass || (of_switch && !is_first)) continue;
-    Verdict& verdict = of.add(
-        "xid", judgement.outcome == Outcome::unknown ? Outcome::inconclusive : *judgement.outcome,
-        judgement.class_, "during the soak: " + judgement.cause, judgement.action);
+    Judgement during = judgement;
+    during.cause = "during the soak: " + judgement.cause;
+    Verdict& verdict = of.add("xid", during);
     if (!of_switch) continue;
     verdict.scope = Scope::node;
     verdict.name = host;

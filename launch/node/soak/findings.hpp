@@ -12,31 +12,6 @@
 
 namespace shakedown::node {
 
-// What a soak without errors proves.
-
-/// The work that was checked, on all GPUs.
-struct Work {
-  double products = 0;
-  double probes = 0;        // of single processors
-  double memory_bytes = 0;  // read and verified
-  double copied_bytes = 0;  // between host and device
-  double link_bytes = 0;    // delivered by collectives
-  double gpu_hours = 0;
-  double self_compared = 0;  // of the products: with the same GPU's others alone
-};
-
-/// Events per GPU-hour that are excluded at 95 % where none was seen in this time: 3 / T, the rule
-/// of three (exactly -ln 0.05 / T). Infinite for no time.
-double rate_bound(double gpu_hours);
-
-/// "0 wrong in 2.1e6 products, 9.8 PB of memory, 1.2 PB over links: rate below 12 per GPU-hour at
-/// 95 %"; "2.1e6 products, of which 1.6e6 were compared only with themselves". With wrong
-/// operations there is no bound to give. `device`: "GPU" or "rank".
-std::string statement_of(const Work& work, double wrong, const std::string& device = "GPU");
-
-/// "9.8 PB", decimal units.
-std::string readable_decimal_bytes(double bytes);
-
 /// A mismatch with what the GPU was like in its window.
 struct Incident {
   int rank = 0;
@@ -56,22 +31,9 @@ std::vector<Verdict> judge_soak(const std::vector<Window>& windows,
                                 const std::vector<Incident>& incidents,
                                 const std::vector<RankIdentity>& ranks);
 
-/// What was checked in all windows.
-Work work_of(const std::vector<Window>& windows);
 /// Joules of all GPUs; of windows too short for the energy counter by the mean power. kUnknown
 /// where neither is known of a window.
 double energy_of(const std::vector<Window>& windows);
-
-/// Rates of checked products over those of unchecked ones: medians over windows and ranks. Types
-/// without a comparison are left out.
-struct CheckedRates {
-  std::map<ProductType, double> by_type;
-  double all = kUnknown;  // median of the types
-};
-CheckedRates checked_rates(const std::vector<Window>& windows);
-/// "checked products run at 97.6 % of the rate of unchecked ones (fp32 99.9, bf16 97.5)". Empty
-/// where there was no comparison.
-std::string text_of(const CheckedRates& rates);
 
 /// What a soak was to do, and what came of it as a whole.
 struct JobFacts {
@@ -84,14 +46,16 @@ struct JobFacts {
   double minutes_requested = 0;
 };
 
-/// On the whole. A kind of load that was requested and of which nothing was checked is
-/// INCONCLUSIVE, never PASS, and so are memory that not every pattern has covered, and a soak that
-/// a signal has stopped.
+/// On the whole, with what it proves: without an error in T hours the rate is below 3 / T at 95 %,
+/// the rule of three (exactly -ln 0.05 / T). A kind of load that was requested and of which nothing
+/// was checked is INCONCLUSIVE, never PASS, and so are memory that not every pattern has covered,
+/// and a soak that a signal has stopped.
 Verdict judge_job(const std::vector<Window>& windows, const std::vector<Verdict>& findings,
                   const JobFacts& facts);
 
-/// The fields of a "soak_summary" record.
-Json summary_of(const std::vector<Window>& windows, const std::vector<MemoryCoverage>& memory);
+/// The fields of a "soak_summary" record: what was checked, of which results/report makes the
+/// statement.
+Json summary_of(const std::vector<Window>& windows, const std::vector<Tested>& tested);
 
 // What a soak's windows show of the GPUs' health: throttling, counted errors, XIDs.
 

@@ -3,13 +3,13 @@
 
 #include <cstdint>
 #include <functional>
-#include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
 #include <vector>
 
+#include "common/program.hpp"
 #include "common/record.hpp"
-#include "launch/node/soak/jury.hpp"
+#include "launch/node/health/rules/finding.hpp"
 
 namespace shakedown {
 class MpiSession;
@@ -19,8 +19,8 @@ namespace shakedown::node {
 
 /// What a load is made with.
 struct LoadSettings {
-  std::uint64_t seed = 0;  // the same on every rank
-  bool fault = false;      // inject this load's fault (its FaultKind) on this rank, for tests
+  std::uint64_t seed = 0;          // the same on every rank
+  std::optional<FaultKind> fault;  // on this rank, for tests: injected where it is this load's
   std::function<bool()> stopped = [] {
     return false;
   };  // a signal has come: end after this operation
@@ -45,10 +45,11 @@ struct LoadCount {
   }
 };
 
-/// One thing that was wrong, as it goes to the record, the verdict and the capsule. A load reports
-/// the first few of a call; LoadCount::wrong has them all.
-struct Mismatch {
-  std::string load;                    // Load::name()
+/// One thing that was wrong, as it goes to the record, the verdict and the capsule, and what the
+/// load concludes of it: a judgement on the reporting rank's GPU, or on the job. A load reports the
+/// first few of a call; LoadCount::wrong has them all.
+struct Mismatch : Judgement {
+  std::string load;                    // "product bf16", "probe", "memory", "copy", "collective"
   std::uint64_t operation = 0;         // of the load's operations, from its construction
   std::string where;                   // "element 17 of 4096", "tile 3,5", "offset 0x1f00"
   std::optional<std::uint64_t> index;  // the same as a number: element, tile or byte offset
@@ -56,21 +57,9 @@ struct Mismatch {
   std::optional<int> sm;                         // where own kernels computed it
   std::optional<int> reproduced, repeats;        // "reproduces k of n" on this GPU
   bool of_all = false;  // all GPUs have it, so none of them is to blame; else the reporting rank's
-  // What the load concludes of it, as a verdict on that rank's GPU, or on the job.
-  Outcome outcome = Outcome::fail;
-  std::optional<Class> class_ = Class::hardware;
-  std::string cause;  // "sticks to SM 17", "sticks to the address", ...
-  std::string action;
-  Json replay = Json::object();  // what --replay needs to repeat it; empty: it cannot
+  std::string replay;  // JSON, what --replay needs to repeat it; empty: it cannot
 
-  /// Concludes what `placing` does; the cause begins with `before`.
-  void place(const Placing& placing, const std::string& before) {
-    of_all = placing.culprit == Culprit::program;
-    outcome = placing.outcome;
-    class_ = placing.class_;
-    cause = before + placing.cause;
-    action = placing.action;
-  }
+  void conclude(Judgement judgement) { static_cast<Judgement&>(*this) = std::move(judgement); }
 };
 
 class Load {
@@ -79,9 +68,6 @@ class Load {
   Load(const Load&) = delete;
   Load& operator=(const Load&) = delete;
   virtual ~Load() = default;
-
-  virtual const std::string& name()
-      const = 0;  // "product bf16", "probe", "memory", "copy", "collective"
 
   /// Works for about `seconds`, at least one operation, and checks all of it. Memory that cannot be
   /// allocated and every other failure throws: nothing that did not run counts as checked. Not
@@ -93,9 +79,6 @@ class Load {
   virtual LoadCount confer(const MpiSession& /*session*/, std::vector<Mismatch>& /*found*/) {
     return {};
   }
-
-  /// What was done, for people: "97.3 % of 140 GB in 10 patterns". Empty: the count says it all.
-  virtual std::string summary() const { return ""; }
 };
 
 }  // namespace shakedown::node

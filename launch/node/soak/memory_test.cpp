@@ -13,7 +13,7 @@
 
 #include "common/error.hpp"
 #include "common/hash.hpp"
-#include "launch/node/soak/injected_faults.hpp"
+#include "common/program.hpp"
 
 namespace shakedown::node {
 namespace {
@@ -24,6 +24,16 @@ constexpr double kLongestSleep = 0.1;  // of a call's time, for retention
 
 std::size_t whole_groups(double bytes) {
   return static_cast<std::size_t>(bytes) / 4096 * 4096 + 4096;
+}
+
+/// "bit 17", "bits 0, 17", "41 bits".
+std::string bits_text(std::uint64_t difference) {
+  const int count = std::popcount(difference);
+  if (count > 8) return fmt::format("{} bits", count);
+  std::vector<int> bits;
+  for (int bit = 0; bit < 64; ++bit)
+    if ((difference >> bit & 1U) != 0) bits.push_back(bit);
+  return fmt::format("{} {}", count == 1 ? "bit" : "bits", fmt::join(bits, ", "));
 }
 
 /// Parts of block_bytes at most, numbered through all buffers.
@@ -81,7 +91,8 @@ MemoryTest::MemoryTest(Device& device, const LoadSettings& load, const MemoryTes
       retrial_(device, *kernels_),
       memory_(allocate_tested(device, settings)),
       parts_(parts_of(memory_, settings.block_bytes)),
-      march_(march_of(settings.patterns, load.seed, 0)) {
+      march_(march_of(settings.patterns, load.seed, 0)),
+      placed_(device.kind() == BackendKind::gpu ? "SM" : "core") {
   device.zero(errors_.data(), errors_.bytes(), *stream_);
 }
 
@@ -90,7 +101,6 @@ LoadCount MemoryTest::run(double seconds, std::vector<Mismatch>& found) {
   const auto begin = Clock::now();
   const auto elapsed = [&] { return std::chrono::duration<double>(Clock::now() - begin).count(); };
   LoadCount count;
-  placed_.reset();
   if (std::exchange(first_call_, false) && available_share() < settings_.least_share)
     found.push_back(too_little());
   if (waits()) {
@@ -148,20 +158,29 @@ std::uint64_t MemoryTest::collect(std::vector<Mismatch>& found) {
   const std::span<const MemoryError> listed(
       errors.list, std::min<std::size_t>(errors.count, MemoryErrors::kListed));
   const std::string findings = findings_text(listed, errors.count);
-  for (const MemoryError& error : listed.first(std::min(listed.size(), kReported)))
-    found.push_back(
-        describe(error, findings,
-                 error.index == listed.front().index ? std::optional(found.size()) : std::nullopt));
+  for (const MemoryError& error : listed.first(std::min(listed.size(), kReported))) {
+    const auto march = march_of(settings_.patterns, load_.seed, error.sweep / march_.size());
+    const MarchElement& element = march[error.sweep % march.size()];
+    found.push_back(describe(error, element, findings));
+    // An immediate retrial would find it right where it was left alone.
+    if (error.index != listed.front().index || element.pattern == MemoryPattern::retention)
+      continue;
+    placed_.place(found, found.size() - 1,
+                  retrial_.collect(parts_, error, *element.check, *stream_, settings_.retrials),
+                  error.processor,
+                  {{"index", error.index},
+                   {"kind", static_cast<int>(element.check->kind)},
+                   {"seed", element.check->seed},
+                   {"flip", element.check->flip}});
+  }
   device_.zero(errors_.data(), errors_.bytes(), *stream_);
   return errors.count;
 }
 
-Mismatch MemoryTest::describe(const MemoryError& error, const std::string& findings,
-                              std::optional<std::size_t> placed_as) {
-  const auto march = march_of(settings_.patterns, load_.seed, error.sweep / march_.size());
-  const MarchElement& element = march[error.sweep % march.size()];
+Mismatch MemoryTest::describe(const MemoryError& error, const MarchElement& element,
+                              const std::string& findings) {
   Mismatch mismatch;
-  mismatch.load = name_;
+  mismatch.load = "memory";
   mismatch.operation = sweeps_;
   mismatch.where = fmt::format("offset {:#x} of {}", error.index * 8,
                                readable_bytes(static_cast<double>(memory_.bytes)));
@@ -169,55 +188,42 @@ Mismatch MemoryTest::describe(const MemoryError& error, const std::string& findi
   mismatch.expected = error.expected;
   mismatch.found = error.found;
   mismatch.sm = error.processor;
-  mismatch.cause = fmt::format("{}: {} wrong, {} when read again; in all {}",
-                               name_of(element.pattern), bits_text(error.expected ^ error.found),
-                               error.found_again == error.expected ? "right" : "wrong", findings);
-  mismatch.action = "reset the GPU, which remaps rows; RMA if it comes back";
-  if (element.pattern == MemoryPattern::retention) {  // an immediate retrial would find it right
-    mismatch.cause += fmt::format("; after {:g} s left alone", settings_.retention_s);
-  } else if (placed_as) {
-    const Evidence evidence =
-        retrial_.collect(parts_, error, *element.check, *stream_, settings_.retrials);
-    mismatch.reproduced = evidence.same.wrong;
-    mismatch.repeats = evidence.same.tried;
-    const std::string before = mismatch.cause + "; ";
-    mismatch.place(place_error(evidence, unit(), error.processor), before);
-    const Json task{{"index", error.index},
-                    {"kind", static_cast<int>(element.check->kind)},
-                    {"seed", element.check->seed},
-                    {"flip", element.check->flip}};
-    if (!placed_) placed_ = {*placed_as, json_text(task), before, evidence, error.processor};
-  }
+  std::string cause =
+      fmt::format("{}: {} wrong, {} when read again; in all {}", name_of(element.pattern),
+                  bits_text(error.expected ^ error.found),
+                  error.found_again == error.expected ? "right" : "wrong", findings);
+  if (element.pattern == MemoryPattern::retention)
+    cause += fmt::format("; after {:g} s left alone", settings_.retention_s);
+  mismatch.conclude(failure(Class::hardware, std::move(cause),
+                            "reset the GPU, which remaps rows; RMA if it comes back"));
   return mismatch;
 }
 
 /// What others hold is not tested: a clean pass would not be one of this memory.
 Mismatch MemoryTest::too_little() const {
   Mismatch mismatch;
-  mismatch.load = name_;
+  mismatch.load = "memory";
   mismatch.where = "that is not tested";
-  mismatch.outcome = Outcome::inconclusive;
-  mismatch.class_ = Class::environment;
-  mismatch.cause = fmt::format(
-      "only {:.1f} % of what this program does not hold of {} are tested, {:.0f} % "
-      "are needed; {:.1f} % were free",
-      100 * available_share(), readable_bytes(static_cast<double>(memory_.total_bytes)),
-      100 * settings_.least_share, 100 * settings_.free_share);
-  mismatch.action = "end the processes that hold the rest (nvidia-smi), and run again";
+  mismatch.conclude(undecided(
+      Class::environment,
+      fmt::format("only {:.1f} % of what this program does not hold of {} are tested, {:.0f} % "
+                  "are needed; {:.1f} % were free",
+                  100 * available_share(), readable_bytes(static_cast<double>(memory_.total_bytes)),
+                  100 * settings_.least_share, 100 * settings_.free_share),
+      "end the processes that hold the rest (nvidia-smi), and run again"));
   return mismatch;
 }
 
-Attempts MemoryTest::attempt(const std::string& text) {
-  const Json json = Json::parse(text);
-  const WordRule rule{static_cast<WordKind>(json["kind"].get<int>()),
-                      json["seed"].get<std::uint64_t>(), json["flip"].get<std::uint64_t>()};
-  return retrial_.attempt(parts_, json["index"].get<std::uint64_t>(), rule, *stream_,
-                          settings_.retrials);
-}
-
 LoadCount MemoryTest::confer(const MpiSession& jurors, std::vector<Mismatch>& found) {
-  place_by_others(
-      jurors, placed_, unit(), [this](const auto& task) { return attempt(task); }, found);
+  const auto attempt = [this](const Json& task) {
+    const WordRule rule{static_cast<WordKind>(task["kind"].get<int>()),
+                        task["seed"].get<std::uint64_t>(), task["flip"].get<std::uint64_t>()};
+    MemoryError error;
+    error.index = task["index"].get<std::uint64_t>();
+    error.processor = kernels_->processors().front();
+    return retrial_.collect(parts_, error, rule, *stream_, settings_.retrials, false).same;
+  };
+  placed_.confer(jurors, attempt, found);
   return {};
 }
 
@@ -233,26 +239,53 @@ double MemoryTest::of_pass() const {
   return (static_cast<double>(element_) + parts) / static_cast<double>(march_.size());
 }
 
-std::string MemoryTest::summary() const {
-  const auto bytes = static_cast<double>(memory_.bytes);
-  const auto share_of = [&](std::size_t of) {
-    return fmt::format("{:.1f} % of {}", 100 * bytes / static_cast<double>(of),
-                       readable_bytes(static_cast<double>(of)));
-  };
-  return fmt::format("{}{}, {} complete pass{} and {} of {} patterns; retention {:.3g} s",
-                     readable_bytes(bytes),
-                     device_.kind() == BackendKind::gpu
-                         ? fmt::format(": {} free, {} in all", share_of(memory_.free_bytes),
-                                       share_of(memory_.total_bytes))
-                         : "",
-                     pass_, pass_ == 1 ? "" : "es", patterns_done(), settings_.patterns.size(),
-                     settings_.retention_s);
+namespace {
+
+class FaultyMemory final : public SweepKernels {
+ public:
+  FaultyMemory(const MemoryFault& fault, Device& device, std::unique_ptr<SweepKernels> kernels)
+      : fault_(fault), device_(device), kernels_(std::move(kernels)) {}
+
+  void sweep(const MemoryBlock& block, const Sweep& sweep, MemoryErrors* found,
+             Stream& stream) const override {
+    if (sweep.check && block.words.count > 0) spoil(block, sweep, stream);
+    kernels_->sweep(block, sweep, found, stream);
+  }
+  std::vector<int> processors() const override { return kernels_->processors(); }
+
+ private:
+  void spoil(const MemoryBlock& block, const Sweep& sweep, Stream& stream) const {
+    const bool by_processor = fault_.processor != kAnyProcessor;
+    if (by_processor && sweep.processor != kAnyProcessor && sweep.processor != fault_.processor)
+      return;
+    const std::uint64_t end = block.first + block.words.count;
+    const bool here = fault_.word >= block.first && fault_.word < end;
+    if (times_ == 0 || (!here && !(by_processor && sweep.processor == fault_.processor))) return;
+    if (times_ > 0) --times_;
+    const std::uint64_t index = here ? fault_.word : block.first;
+    const std::uint64_t spoilt =
+        word_of(sweep.check->kind, *sweep.check, index) ^ (std::uint64_t{1} << fault_.bit);
+    upload<std::uint64_t>(device_, stream, block.words.slice(index - block.first, 1).data,
+                          std::span(&spoilt, 1));
+  }
+
+  MemoryFault fault_;
+  Device& device_;
+  std::unique_ptr<SweepKernels> kernels_;
+  mutable int times_ = fault_.times;
+};
+
+}  // namespace
+
+std::unique_ptr<SweepKernels> inject(const MemoryFault& fault, Device& device,
+                                     std::unique_ptr<SweepKernels> kernels) {
+  return std::make_unique<FaultyMemory>(fault, device, std::move(kernels));
 }
 
 std::unique_ptr<MemoryTest> make_memory_test(Device& device, const LoadSettings& load,
                                              const MemoryTestSettings& settings) {
   std::unique_ptr<SweepKernels> kernels = make_sweep_kernels(device);
-  if (load.fault) kernels = inject(MemoryFault{}, device, std::move(kernels));
+  if (load.fault == FaultKind::memory) kernels = inject(MemoryFault{}, device, std::move(kernels));
   return std::make_unique<MemoryTest>(device, load, settings, std::move(kernels));
 }
 
@@ -294,15 +327,9 @@ std::vector<WordRule> rules_of(MemoryPattern pattern, std::uint64_t seed) {
 }  // namespace
 
 const char* name_of(MemoryPattern pattern) {
-  switch (pattern) {
-    case MemoryPattern::random: return "random";
-    case MemoryPattern::address: return "address in address";
-    case MemoryPattern::inversions: return "moving inversions";
-    case MemoryPattern::walking_ones: return "walking ones";
-    case MemoryPattern::walking_zeros: return "walking zeros";
-    case MemoryPattern::retention: return "retention";
-  }
-  return "";
+  constexpr const char* kNames[] = {"random",       "address in address", "moving inversions",
+                                    "walking ones", "walking zeros",      "retention"};
+  return kNames[static_cast<int>(pattern)];
 }
 
 std::vector<MemoryPattern> all_memory_patterns() {
@@ -335,7 +362,7 @@ constexpr std::uint64_t kFlushed = std::uint64_t{256} << 17;  // words: above tw
 }  // namespace
 
 /// Writes the words around an address and reads them back from memory.
-class MemoryRetrial::OneWord final : public Retrial {
+class MemoryRetrial::OneWord {
  public:
   OneWord(MemoryRetrial& kept, const std::vector<MemoryPart>& parts, std::uint64_t index,
           const WordRule& rule, Stream& stream)
@@ -348,7 +375,7 @@ class MemoryRetrial::OneWord final : public Retrial {
       places_.push_back((index % words_ + i * (words_ / (kOtherAddresses + 1))) % words_);
   }
 
-  std::optional<bool> wrong(int processor, int address) override {
+  std::optional<bool> wrong(int processor, int address) {
     const std::uint64_t index = places_[static_cast<std::size_t>(address)];
     const MemoryBlock row = row_at(index);
     auto* const errors = static_cast<MemoryErrors*>(kept_.errors_.data());
@@ -424,66 +451,42 @@ MemoryRetrial::MemoryRetrial(Device& device, const SweepKernels& kernels)
       ignored_(device, sizeof(MemoryErrors)) {}
 
 Evidence MemoryRetrial::collect(const std::vector<MemoryPart>& parts, const MemoryError& error,
-                                const WordRule& rule, Stream& stream, int repeats) {
+                                const WordRule& rule, Stream& stream, int repeats, bool elsewhere) {
   device_.zero(ignored_.data(), ignored_.bytes(), stream);
   OneWord word(*this, parts, error.index, rule, stream);
-  const std::vector<int> processors = kernels_.processors();
-  const Evidence evidence = collect_evidence(word, error.processor, processors,
-                                             static_cast<int>(kOtherAddresses), repeats);
+  const Evidence evidence =
+      collect_evidence([&](int processor, int address) { return word.wrong(processor, address); },
+                       error.processor, elsewhere ? kernels_.processors() : std::vector<int>{},
+                       elsewhere ? static_cast<int>(kOtherAddresses) : 0, repeats);
   word.restore();
   return evidence;
 }
 
-Attempts MemoryRetrial::attempt(const std::vector<MemoryPart>& parts, std::uint64_t index,
-                                const WordRule& rule, Stream& stream, int repeats) {
-  device_.zero(ignored_.data(), ignored_.bytes(), stream);
-  OneWord word(*this, parts, index, rule, stream);
-  const Attempts tried = collect_evidence(word, kernels_.processors().front(), {}, 0, repeats).same;
-  word.restore();
-  return tried;
-}
-
-std::string bits_text(std::uint64_t difference) {
-  const int count = std::popcount(difference);
-  if (count > 8) return fmt::format("{} bits", count);
-  std::vector<int> bits;
-  for (int bit = 0; bit < 64; ++bit)
-    if ((difference >> bit & 1U) != 0) bits.push_back(bit);
-  return fmt::format("{} {}", count == 1 ? "bit" : "bits", fmt::join(bits, ", "));
-}
-
-CommonTraits traits_of(std::span<const MemoryError> errors) {
-  CommonTraits traits;
-  if (errors.empty()) return traits;
-  traits.lowest = errors.front().index;
-  bool one_lane = true;
-  for (const MemoryError& error : errors) {
-    const std::uint64_t difference = error.expected ^ error.found;
-    traits.any_bits |= difference;
-    if ((difference & error.found) != 0) ++traits.set;
-    if ((difference & error.expected) != 0) ++traits.cleared;
-    if (error.found_again == error.expected) ++traits.transient;
-    traits.lowest = std::min(traits.lowest, error.index);
-    one_lane = one_lane && error.index % 32 == errors.front().index % 32;
-  }
-  for (const MemoryError& error : errors)
-    traits.period = std::gcd(traits.period, error.index - traits.lowest);
-  if (one_lane && traits.period != 0) traits.lane = static_cast<int>(traits.lowest % 32);
-  return traits;
-}
-
 std::string findings_text(std::span<const MemoryError> listed, std::uint64_t count) {
-  const CommonTraits traits = traits_of(listed);
+  const std::uint64_t first = listed.front().index;
+  std::uint64_t any_bits = 0, lowest = first, period = 0;
+  bool set = false, cleared = false, one_lane = true;  // words with 1 instead of 0, 0 instead of 1
+  std::size_t transient = 0;
+  for (const MemoryError& error : listed) {
+    const std::uint64_t difference = error.expected ^ error.found;
+    any_bits |= difference;
+    set = set || (difference & error.found) != 0;
+    cleared = cleared || (difference & error.expected) != 0;
+    transient += error.found_again == error.expected;
+    lowest = std::min(lowest, error.index);
+    one_lane = one_lane && error.index % 32 == first % 32;
+  }
+  for (const MemoryError& error : listed) period = std::gcd(period, error.index - lowest);
   std::string text =
       fmt::format("{} {} of 8 bytes{}: {}, {}", count, count == 1 ? "word" : "words",
                   listed.size() < count ? fmt::format(", of the first {}", listed.size()) : "",
-                  bits_text(traits.any_bits),
-                  traits.cleared == 0 ? "1 instead of 0"
-                  : traits.set == 0   ? "0 instead of 1"
-                                      : "both ways");
-  if (traits.period > 1) text += fmt::format("; every {} words", traits.period);
-  if (traits.lane >= 0) text += fmt::format("; index {} modulo 32", traits.lane);
-  if (traits.transient > 0) text += fmt::format("; {} right when read again", traits.transient);
+                  bits_text(any_bits),
+                  set && cleared ? "both ways"
+                  : set          ? "1 instead of 0"
+                                 : "0 instead of 1");
+  if (period > 1) text += fmt::format("; every {} words", period);
+  if (one_lane && period != 0) text += fmt::format("; index {} modulo 32", lowest % 32);
+  if (transient > 0) text += fmt::format("; {} right when read again", transient);
   return text;
 }
 

@@ -12,7 +12,6 @@
 
 #include "common/device.hpp"
 #include "common/host_device.hpp"
-#include "launch/node/soak/jury.hpp"
 #include "launch/node/soak/load.hpp"
 #include "launch/node/soak/placing.hpp"
 #include "launch/node/soak/tile_hash.hpp"
@@ -154,12 +153,10 @@ class MemoryRetrial {
  public:
   MemoryRetrial(Device& device, const SweepKernels& kernels);
 
-  /// Tries the word with the rule that it broke. Afterwards all parts hold what they held.
+  /// Tries the error's word with the rule that it broke; with `elsewhere` also by other processors
+  /// and at other addresses. Afterwards all parts hold what they held.
   Evidence collect(const std::vector<MemoryPart>& parts, const MemoryError& error,
-                   const WordRule& rule, Stream& stream, int repeats = 100);
-  /// The same word of this memory, for an error of another GPU.
-  Attempts attempt(const std::vector<MemoryPart>& parts, std::uint64_t index, const WordRule& rule,
-                   Stream& stream, int repeats = 100);
+                   const WordRule& rule, Stream& stream, int repeats = 100, bool elsewhere = true);
 
  private:
   class OneWord;
@@ -198,11 +195,9 @@ class MemoryTest : public Load {
   MemoryTest(Device& device, const LoadSettings& load, const MemoryTestSettings& settings,
              std::unique_ptr<SweepKernels> kernels);
 
-  const std::string& name() const override { return name_; }
   LoadCount run(double seconds, std::vector<Mismatch>& found) override;
   /// The first wrong word of the call, on two other GPUs.
   LoadCount confer(const MpiSession& jurors, std::vector<Mismatch>& found) override;
-  std::string summary() const override;
 
   /// Passes of all patterns over all of the memory that are complete.
   std::uint64_t passes() const { return pass_; }
@@ -231,13 +226,10 @@ class MemoryTest : public Load {
   void sweep_next(LoadCount& count);
   void advance();
   std::uint64_t collect(std::vector<Mismatch>& found);
-  Mismatch describe(const MemoryError& error, const std::string& findings,
-                    std::optional<std::size_t> placed_as);
-  Attempts attempt(const std::string& task);
+  Mismatch describe(const MemoryError& error, const MarchElement& element,
+                    const std::string& findings);
   Mismatch too_little() const;
-  std::string unit() const { return device_.kind() == BackendKind::gpu ? "SM" : "core"; }
 
-  std::string name_ = "memory";
   Device& device_;
   LoadSettings load_;
   MemoryTestSettings settings_;
@@ -252,31 +244,27 @@ class MemoryTest : public Load {
   std::uint64_t pass_ = 0;
   std::size_t element_ = 0, part_ = 0;  // that come next
   std::uint64_t sweeps_ = 0;
-  std::optional<PlacedError> placed_;  // the first of this call
+  PlacedError placed_;
   bool first_call_ = true;
   Clock::time_point ready_;  // when the words have been left alone for long enough
 };
 
-/// With the fault where load.fault says so: a bit of one word that does not keep what is written.
+/// With the fault where load.fault says so.
 std::unique_ptr<MemoryTest> make_memory_test(Device& device, const LoadSettings& load,
                                              const MemoryTestSettings& settings);
 
+/// For tests: a bit of one word that does not hold what is written to it: checks find it inverted.
+struct MemoryFault {
+  std::uint64_t word = 12345;
+  int bit = 17;
+  int times = -1;                 // that it is wrong; -1: always
+  int processor = kAnyProcessor;  // only where this one reads it, at whichever address
+};
+std::unique_ptr<SweepKernels> inject(const MemoryFault& fault, Device& device,
+                                     std::unique_ptr<SweepKernels> kernels);
+
 // What wrong words of memory have in common: corrupted addresses are periodic where an address or
 // data line is at fault, and a weak cell has its one bit.
-
-/// "bit 17", "bits 0, 17", "41 bits".
-std::string bits_text(std::uint64_t difference);
-
-struct CommonTraits {
-  std::uint64_t any_bits = 0;  // wrong in some word
-  std::uint64_t set = 0,
-                cleared = 0;  // words with bits that are 1 instead of 0, and 0 instead of 1
-  std::uint64_t lowest = 0;   // index
-  std::uint64_t period = 0;   // the greatest number that divides all distances; 0: one index alone
-  int lane = -1;              // index modulo 32 where all share it, and the period is not 0
-  std::size_t transient = 0;  // words that were right when read again
-};
-CommonTraits traits_of(std::span<const MemoryError> errors);
 
 /// "3 words of 8 bytes: bit 17, 1 instead of 0; every 4096 words, index 5 modulo 32". `count` are
 /// all, of which `listed` may be the first few.

@@ -27,9 +27,8 @@ std::string common_algorithm(const ProductSettings& settings, Device& device,
 
 ProductLoad::ProductLoad(const ProductSettings& settings, Device& device, const MpiSession& jurors)
     : settings_(settings),
-      name_(fmt::format("product {}", name_of(settings.spec.type))),
       rig_(settings.spec, device, common_algorithm(settings, device, jurors), kBatches,
-           settings.fault),
+           settings.load.fault),
       pace_(rig_.stream(), {device.make_event(), device.make_event(), device.make_event()}),
       clock_(make_sm_clock(device, kTimed + 1)),
       alone_(jurors.world_size() == 1),
@@ -41,7 +40,7 @@ ProductLoad::ProductLoad(const ProductSettings& settings, Device& device, const 
 }
 
 std::uint64_t ProductLoad::seed_of(const Batch& batch) const {
-  return derive_seed(settings_.seed + static_cast<std::uint64_t>(settings_.spec.type),
+  return derive_seed(settings_.load.seed + static_cast<std::uint64_t>(settings_.spec.type),
                      batch.number);
 }
 
@@ -53,14 +52,14 @@ void ProductRates::add(const ProductRates& more) {
 
 void ProductLoad::work(int index, double until_s) {
   Batch& batch = batches_[static_cast<std::size_t>(index)];
-  rig_.inject(index >= settings_.first_faulty ? settings_.fault : std::nullopt);
+  rig_.inject(index >= settings_.first_faulty ? settings_.load.fault : std::nullopt);
   rig_.fill(batch.operands(), seed_of(batch));
   std::optional<ProductVerifier> verifier;  // of the first product: the others must be like it
   if (batch.integers())
     verifier.emplace(settings_.spec, seed_of(batch), rig_.device(), rig_.stream());
   batch.products = batch.checked = 0;
   batch.began->record(rig_.stream());
-  batch.chunks = pace_.run(until_s, settings_.stopped, [&](int chunk, std::uint32_t products) {
+  batch.chunks = pace_.run(until_s, settings_.load.stopped, [&](int chunk, std::uint32_t products) {
     batch.products += products;
     const bool checks = !compares(batch) || is_checked_chunk(chunk);
     for (std::uint32_t i = 0; i < products; ++i) {
@@ -199,7 +198,7 @@ void ProductLoad::investigate(int index, const MpiSession& jurors, std::vector<M
       batch.operands(), seed_of(batch), batch.number,
       jurors.all_gather(refuted == refuted_.end() ? -1. : static_cast<double>(refuted->second))};
   for (Mismatch& mismatch : find_evidence(rig_, suspicion, batch.records, jurors)) {
-    mismatch.load = name_;
+    mismatch.load = fmt::format("product {}", name_of(settings_.spec.type));
     found.push_back(std::move(mismatch));
   }
 }

@@ -68,11 +68,9 @@ class ProductRig {
 
 struct ProductSettings {
   ProductSpec spec;
-  std::string algorithm;           // empty: what the first juror finds fastest
-  std::uint64_t seed = 0;          // the same on every rank
-  std::optional<FaultKind> fault;  // product, hash or slow: of this rank
-  int first_faulty = 0;            // batch of a call that has the fault; all later ones do
-  std::function<bool()> stopped = [] { return false; };
+  std::string algorithm;  // empty: what the first juror finds fastest
+  LoadSettings load;      // faults: product, hash, slow
+  int first_faulty = 0;   // batch of a call that has the fault; all later ones do
 };
 
 /// Of batches of one type's products, one element per batch: the quantities of product/T/... On the
@@ -98,7 +96,6 @@ class ProductLoad final : public Load {
   /// Collective of the jurors: the ranks whose GPUs are of the same model.
   ProductLoad(const ProductSettings& settings, Device& device, const MpiSession& jurors);
 
-  const std::string& name() const override { return name_; }
   std::string algorithm() const { return rig_.algorithm(); }
   LoadCount run(double seconds, std::vector<Mismatch>& found) override;
   LoadCount confer(const MpiSession& jurors, std::vector<Mismatch>& found) override;
@@ -150,7 +147,6 @@ class ProductLoad final : public Load {
   void investigate(int index, const MpiSession& jurors, std::vector<Mismatch>& found);
 
   ProductSettings settings_;
-  std::string name_;
   ProductRig rig_;
   std::array<Batch, kBatches> batches_;
   std::uint64_t calls_ = 0;

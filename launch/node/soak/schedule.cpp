@@ -26,24 +26,9 @@ const char* name_of(LoadKind kind) {
   return kNames[static_cast<int>(kind)];
 }
 
-std::vector<LoadKind> all_loads() {
-  return {LoadKind::products, LoadKind::probes, LoadKind::memory, LoadKind::copies,
-          LoadKind::collectives};
-}
-
-std::vector<std::string> names_of_loads() {
-  std::vector<std::string> names;
-  for (const LoadKind kind : all_loads()) names.emplace_back(name_of(kind));
-  return names;
-}
-
 const char* name_of(Shape shape) {
   constexpr const char* kNames[] = {"steady", "square", "mixed"};
   return kNames[static_cast<int>(shape)];
-}
-
-std::vector<std::string> names_of_shapes() {
-  return {name_of(Shape::steady), name_of(Shape::square), name_of(Shape::mixed)};
 }
 
 std::string Phase::name() const {
@@ -62,11 +47,15 @@ bool Phase::has(LoadKind kind) const {
   return std::find(loads.begin(), loads.end(), kind) != loads.end();
 }
 
+bool any_has(const std::vector<Phase>& phases, LoadKind kind) {
+  return std::ranges::any_of(phases, [&](const Phase& phase) { return phase.has(kind); });
+}
+
 std::vector<Phase> phases_of_cycle(const std::vector<std::string>& shapes,
                                    const std::vector<std::string>& loads,
                                    const std::vector<ProductType>& types, bool alone, int cycle) {
   std::vector<LoadKind> kinds;
-  for (const LoadKind kind : all_loads()) {
+  for (const LoadKind kind : kLoads) {
     const bool possible = kind == LoadKind::products      ? !types.empty()
                           : kind == LoadKind::collectives ? !alone
                                                           : true;

@@ -18,14 +18,22 @@
 namespace shakedown::node {
 
 enum class LoadKind { products, probes, memory, copies, collectives };
-inline constexpr int kLoadKinds = 5;
-std::vector<LoadKind> all_loads();
+inline constexpr std::array kLoads{LoadKind::products, LoadKind::probes, LoadKind::memory,
+                                   LoadKind::copies, LoadKind::collectives};
+inline constexpr int kLoadKinds = kLoads.size();
 const char* name_of(LoadKind kind);
-std::vector<std::string> names_of_loads();
 
 enum class Shape { steady, square, mixed };
+inline constexpr std::array kShapes{Shape::steady, Shape::square, Shape::mixed};
 const char* name_of(Shape shape);
-std::vector<std::string> names_of_shapes();
+
+/// Of all loads, or shapes.
+template <class List>
+std::vector<std::string> names_of(const List& list) {
+  std::vector<std::string> names;
+  for (const auto each : list) names.emplace_back(name_of(each));
+  return names;
+}
 
 /// One window's work.
 struct Phase {
@@ -38,6 +46,8 @@ struct Phase {
   std::string name() const;
   bool has(LoadKind kind) const;
 };
+
+bool any_has(const std::vector<Phase>& phases, LoadKind kind);
 
 /// The phases of one cycle: each type's products, each other load, memory once more, whose patterns
 /// need the time, then one square wave and one mixture of all but the probes, which need each SM

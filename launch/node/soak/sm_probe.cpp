@@ -11,8 +11,7 @@
 #include "common/error.hpp"
 #include "common/hash.hpp"
 #include "common/statistics.hpp"
-#include "launch/node/soak/injected_faults.hpp"
-#include "launch/node/soak/jury.hpp"
+#include "launch/node/health/rules/gpu_rules.hpp"
 
 namespace shakedown::node {
 namespace {
@@ -24,15 +23,6 @@ std::uint64_t chain(const ProbeTask& task, int lane) {
   return hash;
 }
 
-/// The value that more than half have; none where there is no such value.
-std::optional<std::uint64_t> majority(const std::vector<std::uint64_t>& values) {
-  std::map<std::uint64_t, std::size_t> votes;
-  for (const std::uint64_t value : values) ++votes[value];
-  for (const auto& [value, count] : votes)
-    if (2 * count > values.size()) return value;
-  return std::nullopt;
-}
-
 std::optional<std::uint64_t> expected_hash(const ProbeTask& task,
                                            std::span<const ProbeAnswer> answers, std::size_t lane) {
   if (answers.size() < 3)
@@ -42,7 +32,7 @@ std::optional<std::uint64_t> expected_hash(const ProbeTask& task,
   for (const ProbeAnswer& answer : answers)
     for (std::size_t i = lane; i < answer.hashes.size(); i += kProbeLanes)
       values.push_back(answer.hashes[i]);
-  return majority(values);
+  return majority_of(values);
 }
 
 WrongProcessor compare(const ProbeAnswer& answer, const std::vector<std::uint64_t>& expected) {
@@ -61,14 +51,8 @@ WrongProcessor compare(const ProbeAnswer& answer, const std::vector<std::uint64_
 }  // namespace
 
 const char* name_of(ProbeKind kind) {
-  switch (kind) {
-    case ProbeKind::integer: return "integer";
-    case ProbeKind::fma_fp32: return "fma fp32";
-    case ProbeKind::fma_fp64: return "fma fp64";
-    case ProbeKind::mma_fp16: return "mma fp16";
-    case ProbeKind::mma_bf16: return "mma bf16";
-  }
-  return "";
+  constexpr const char* kNames[] = {"integer", "fma fp32", "fma fp64", "mma fp16", "mma bf16"};
+  return kNames[static_cast<int>(kind)];
 }
 
 double operations_per_step(ProbeKind kind) {
@@ -131,37 +115,24 @@ namespace {
 constexpr int kMostSteps = 1 << 22;
 constexpr std::size_t kReportedProbes = 2;  // mismatches of a call: each is tried again
 
-/// The probe again: address 0 is the probe's own results, any other those of the second one.
-class ProbeAgain final : public Retrial {
+/// For tests: its last processor's hash is wrong.
+class FaultyProbe final : public Probe {
  public:
-  ProbeAgain(Probe& probe, Probe& elsewhere, const ProbeTask& task,
-             const std::vector<std::uint64_t>& expected, Stream& stream)
-      : probe_(probe), elsewhere_(elsewhere), task_(task), expected_(expected), stream_(stream) {}
+  explicit FaultyProbe(std::unique_ptr<Probe> probe) : probe_(std::move(probe)) {}
 
-  std::optional<bool> wrong(int processor, int address) override {
-    const auto answers =
-        (address == 0 ? probe_ : elsewhere_).run(task_, std::span(&processor, 1), stream_);
-    if (answers.empty()) return std::nullopt;
-    return !wrong_processors(answers, expected_).empty();
+  std::vector<ProbeKind> kinds() const override { return probe_->kinds(); }
+  std::vector<int> processors() const override { return probe_->processors(); }
+  std::vector<ProbeAnswer> run(const ProbeTask& task, std::span<const int> processors,
+                               Stream& stream) override {
+    auto answers = probe_->run(task, processors, stream);
+    for (ProbeAnswer& answer : answers)
+      if (answer.processor == probe_->processors().back()) answer.hashes[7] ^= 1;
+    return answers;
   }
 
  private:
-  Probe& probe_;
-  Probe& elsewhere_;
-  const ProbeTask& task_;
-  const std::vector<std::uint64_t>& expected_;
-  Stream& stream_;
+  std::unique_ptr<Probe> probe_;
 };
-
-Json to_json(const ProbeTask& task, const std::vector<std::uint64_t>& expected, int processor) {
-  return {{"kind", static_cast<int>(task.kind)},
-          {"seed", task.seed},
-          {"steps", task.steps},
-          {"expected", expected},
-          {"processor", processor}};
-}
-
-bool is_integer(ProbeKind kind) { return kind == ProbeKind::integer; }
 
 }  // namespace
 
@@ -174,7 +145,8 @@ ProbeLoad::ProbeLoad(Device& device, const LoadSettings& load, const ProbeSettin
       elsewhere_(std::move(elsewhere)),
       stream_(device.make_stream()),
       kinds_(probe_->kinds()),
-      unit_(device.kind() == BackendKind::gpu ? "SM" : "core") {
+      unit_(device.kind() == BackendKind::gpu ? "SM" : "core"),
+      placed_(unit_) {
   for (const ProbeKind kind : kinds_) steps_[kind] = 100;
   for (const int processor : probe_->processors()) work_[processor] = {};
 }
@@ -183,7 +155,6 @@ LoadCount ProbeLoad::run(double seconds, std::vector<Mismatch>& found) {
   device_.use_on_this_thread();
   const auto begin = std::chrono::steady_clock::now();
   LoadCount count;
-  placed_.reset();
   std::vector<int> unreached = probe_->processors();
   do {
     probe_once(count, found, unreached);
@@ -212,15 +183,14 @@ void ProbeLoad::probe_once(LoadCount& count, std::vector<Mismatch>& found,
   }
   for (const ProbeAnswer& answer : answers) {
     std::erase(unreached, answer.processor);
-    if (!is_integer(kind))
+    if (kind != ProbeKind::integer)
       count.flop +=
           operations_per_step(kind) * task.steps * static_cast<double>(answer.hashes.size());
   }
   count.checked += answers.size();
   note_times(kind, answers);
   for (const WrongProcessor& wrong : ruling.wrong)
-    if (count.wrong++ < kReportedProbes)
-      found.push_back(describe(task, wrong, ruling, found.size()));
+    if (count.wrong++ < kReportedProbes) describe(task, wrong, ruling, found);
 }
 
 void ProbeLoad::note_times(ProbeKind kind, std::span<const ProbeAnswer> answers) {
@@ -236,13 +206,19 @@ void ProbeLoad::note_times(ProbeKind kind, std::span<const ProbeAnswer> answers)
   steps_[kind] = std::clamp(static_cast<int>(steps_[kind] * factor), 1, kMostSteps);
 }
 
-Mismatch ProbeLoad::describe(const ProbeTask& task, const WrongProcessor& wrong,
-                             const ProbeRuling& ruling, std::size_t index) {
-  ProbeAgain again(*probe_, *elsewhere_, task, ruling.expected, *stream_);
-  const Evidence evidence =
-      collect_evidence(again, wrong.processor, probe_->processors(), 1, settings_.retrials);
+Retrial ProbeLoad::again(const ProbeTask& task, const std::vector<std::uint64_t>& expected) const {
+  return [this, &task, &expected](int processor, int address) -> std::optional<bool> {
+    const auto answers =
+        (address == 0 ? probe_ : elsewhere_)->run(task, std::span(&processor, 1), *stream_);
+    if (answers.empty()) return std::nullopt;
+    return !wrong_processors(answers, expected).empty();
+  };
+}
+
+void ProbeLoad::describe(const ProbeTask& task, const WrongProcessor& wrong,
+                         const ProbeRuling& ruling, std::vector<Mismatch>& found) {
   Mismatch mismatch;
-  mismatch.load = name_;
+  mismatch.load = "probe";
   mismatch.operation = operations_ - 1;
   mismatch.where =
       fmt::format("{} {}, warp {}, lane {}", unit_, wrong.processor, wrong.warp, wrong.lane);
@@ -251,74 +227,64 @@ Mismatch ProbeLoad::describe(const ProbeTask& task, const WrongProcessor& wrong,
     mismatch.expected = wrong.expected;
     mismatch.found = wrong.found;
   }
-  mismatch.sm = wrong.processor;
-  mismatch.reproduced = evidence.same.wrong;
-  mismatch.repeats = evidence.same.tried;
-  const std::string before =
-      fmt::format("{}: {} lanes differ from the other {}s', {} exact products wrong; ",
-                  name_of(task.kind), wrong.wrong_hashes, unit_, wrong.wrong_exact);
-  mismatch.place(place_error(evidence, unit_, wrong.processor), before);
-  if (!placed_)
-    placed_ = {index, json_text(to_json(task, ruling.expected, wrong.processor)), before, evidence,
-               wrong.processor};
-  return mismatch;
+  mismatch.cause = fmt::format("{}: {} lanes differ from the other {}s', {} exact products wrong",
+                               name_of(task.kind), wrong.wrong_hashes, unit_, wrong.wrong_exact);
+  found.push_back(std::move(mismatch));
+  placed_.place(found, found.size() - 1,
+                collect_evidence(again(task, ruling.expected), wrong.processor,
+                                 probe_->processors(), 1, settings_.retrials),
+                wrong.processor,
+                {{"kind", static_cast<int>(task.kind)},
+                 {"seed", task.seed},
+                 {"steps", task.steps},
+                 {"expected", ruling.expected},
+                 {"processor", wrong.processor}});
 }
 
 /// By the processor of the same number, which another GPU of the model has too.
-Attempts ProbeLoad::attempt(const std::string& text) {
-  const Json json = Json::parse(text);
-  const ProbeTask task{static_cast<ProbeKind>(json["kind"].get<int>()),
-                       json["seed"].get<std::uint64_t>(), json["steps"].get<int>()};
-  const auto expected = json["expected"].get<std::vector<std::uint64_t>>();
-  ProbeAgain again(*probe_, *elsewhere_, task, expected, *stream_);
-  return collect_evidence(again, json["processor"].get<int>(), {}, 0, settings_.retrials).same;
-}
-
 LoadCount ProbeLoad::confer(const MpiSession& jurors, std::vector<Mismatch>& found) {
-  place_by_others(
-      jurors, placed_, unit_, [this](const auto& task) { return attempt(task); }, found);
+  const auto attempt = [this](const Json& given) {
+    const ProbeTask task{static_cast<ProbeKind>(given["kind"].get<int>()),
+                         given["seed"].get<std::uint64_t>(), given["steps"].get<int>()};
+    const auto expected = given["expected"].get<std::vector<std::uint64_t>>();
+    return collect_evidence(again(task, expected), given["processor"].get<int>(), {}, 0,
+                            settings_.retrials)
+        .same;
+  };
+  placed_.confer(jurors, attempt, found);
   return {};
 }
 
 Mismatch ProbeLoad::inconclusive(const std::string& cause) const {
   Mismatch mismatch;
-  mismatch.load = name_;
+  mismatch.load = "probe";
   mismatch.operation = operations_;
-  mismatch.outcome = Outcome::inconclusive;
-  mismatch.class_ = std::nullopt;
-  mismatch.cause = cause;
-  mismatch.action = "run again with nothing else on it";
+  mismatch.conclude(
+      {Outcome::inconclusive, cause, std::nullopt, "run again with nothing else on it"});
   return mismatch;
 }
 
-std::string ProbeLoad::summary() const {
-  std::size_t reached = 0;
-  int slowest = -1;
-  double longest = 0;
+ProcessorTimes ProbeLoad::times() const {
+  ProcessorTimes times;
   for (const auto& [processor, work] : work_) {
+    ++times.processors;
     if (work.probes == 0) continue;
-    ++reached;
-    const double relative = work.relative_ms / static_cast<double>(work.probes);
-    if (relative > longest) {
-      longest = relative;
-      slowest = processor;
-    }
+    ++times.reached;
+    const double ratio = work.relative_ms / static_cast<double>(work.probes);
+    if (ratio <= times.slowest_ratio) continue;  // never of an unknown one
+    times.slowest = processor;
+    times.slowest_ratio = ratio;
   }
-  std::string text =
-      fmt::format("{} of {} {}s, {} kinds", reached, work_.size(), unit_, kinds_.size());
-  if (slowest >= 0)
-    text += fmt::format("; slowest {} {} at {:.3f} of the median's time", unit_, slowest, longest);
-  return text;
+  return times;
 }
 
 std::unique_ptr<ProbeLoad> make_probe_load(Device& device, const LoadSettings& load,
                                            const ProbeSettings& settings) {
   std::unique_ptr<Probe> probe = make_probe(device);
   std::unique_ptr<Probe> elsewhere = make_probe(device);
-  if (load.fault) {
-    const ProbeFault fault{probe->processors().back()};
-    probe = inject(fault, std::move(probe));
-    elsewhere = inject(fault, std::move(elsewhere));
+  if (load.fault == FaultKind::product) {
+    probe = std::make_unique<FaultyProbe>(std::move(probe));
+    elsewhere = std::make_unique<FaultyProbe>(std::move(elsewhere));
   }
   return std::make_unique<ProbeLoad>(device, load, settings, std::move(probe),
                                      std::move(elsewhere));

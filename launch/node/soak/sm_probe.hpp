@@ -13,6 +13,7 @@
 
 #include "common/device.hpp"
 #include "common/host_device.hpp"
+#include "common/nvml.hpp"
 #include "launch/node/soak/load.hpp"
 #include "launch/node/soak/placing.hpp"
 #include "launch/node/soak/tile_hash.hpp"
@@ -179,19 +180,25 @@ struct ProbeSettings {
   int retrials = 100;    // of a probe that was wrong
 };
 
+/// What the processors of a device took for the same work; exchanged between ranks.
+struct ProcessorTimes {
+  double processors = 0, reached = 0;
+  double slowest = kUnknown;        // its number
+  double slowest_ratio = kUnknown;  // of its times to the median processor's, on average
+};
+
 class ProbeLoad : public Load {
  public:
   /// `elsewhere` has its results at other addresses.
   ProbeLoad(Device& device, const LoadSettings& load, const ProbeSettings& settings,
             std::unique_ptr<Probe> probe, std::unique_ptr<Probe> elsewhere);
 
-  const std::string& name() const override { return name_; }
   /// An operation is one probe on one processor. A processor that no probe of a call got to is
   /// reported as inconclusive.
   LoadCount run(double seconds, std::vector<Mismatch>& found) override;
   /// The first wrong probe of the call, on two other GPUs.
   LoadCount confer(const MpiSession& jurors, std::vector<Mismatch>& found) override;
-  std::string summary() const override;
+  ProcessorTimes times() const;
 
  private:
   /// What a processor has done.
@@ -202,12 +209,12 @@ class ProbeLoad : public Load {
 
   void probe_once(LoadCount& count, std::vector<Mismatch>& found, std::vector<int>& unreached);
   void note_times(ProbeKind kind, std::span<const ProbeAnswer> answers);
-  Mismatch describe(const ProbeTask& task, const WrongProcessor& wrong, const ProbeRuling& ruling,
-                    std::size_t index);
-  Attempts attempt(const std::string& task);
+  /// Does the task again: address 0 is the probe's own results, any other those of the second one.
+  Retrial again(const ProbeTask& task, const std::vector<std::uint64_t>& expected) const;
+  void describe(const ProbeTask& task, const WrongProcessor& wrong, const ProbeRuling& ruling,
+                std::vector<Mismatch>& found);
   Mismatch inconclusive(const std::string& cause) const;
 
-  std::string name_ = "probe";
   Device& device_;
   LoadSettings load_;
   ProbeSettings settings_;
@@ -218,7 +225,7 @@ class ProbeLoad : public Load {
   std::map<int, Work> work_;  // by processor
   std::string unit_;          // "SM" or "core"
   std::uint64_t operations_ = 0;
-  std::optional<PlacedError> placed_;  // the first of this call
+  PlacedError placed_;
 };
 
 /// With the fault where load.fault says so: the last processor's hash.

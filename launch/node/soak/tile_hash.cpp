@@ -5,7 +5,7 @@
 #include <cmath>
 #include <cstring>
 
-#include "common/error.hpp"
+#include "common/ensure.hpp"
 #include "common/numbers.hpp"
 
 namespace shakedown::node {

@@ -6,29 +6,20 @@
 #include <chrono>
 
 #include "common/hash.hpp"
-#include "launch/node/soak/injected_faults.hpp"
+#include "common/numbers.hpp"
+#include "common/program.hpp"
 
 namespace shakedown::node {
 namespace {
 
-void fill_on_host(const Buffer& buffer, const KnownWords& words) {
-  const View view = buffer.view(DataType::uint64);
-  auto* const to = static_cast<std::uint64_t*>(view.data);
-#pragma omp parallel for schedule(static)
-  for (std::size_t i = 0; i < view.count; ++i) to[i] = words.word(i);
-}
+using number_format::mix;
 
-WordErrors check_on_host(ConstView found, const KnownWords& words) {
-  const auto* const from = static_cast<const std::uint64_t*>(found.data);
-  unsigned long long count = 0;
-  unsigned long long first = WordErrors().first;
-#pragma omp parallel for schedule(static) reduction(+ : count) reduction(min : first)
-  for (std::size_t i = 0; i < found.count; ++i) {
-    if (from[i] == words.word(i)) continue;
-    ++count;
-    first = std::min<unsigned long long>(first, i);
-  }
-  return {count, first};
+/// Other words for each seed: what an earlier operation left is no right result.
+Ramp ramp_of(std::uint64_t seed) { return {mix(seed), mix(seed + 1) | 1U}; }
+
+std::uint64_t word_at(Device& device, ConstView x, std::uint64_t index, Stream& stream) {
+  const ConstView one = x.slice(static_cast<std::size_t>(index), 1);
+  return download<std::uint64_t>(device, stream, one.data, 1).front();
 }
 
 }  // namespace
@@ -42,15 +33,16 @@ CopyLoad::CopyLoad(Device& device, const LoadSettings& load, const CopySettings&
     : device_(device),
       load_(load),
       settings_(settings),
-      checker_(device),
+      stream_(device.make_stream()),
+      checker_(device, 1),
       sources_{Buffer(device, settings.bytes, Place::host),
                Buffer(device, settings.bytes, Place::host)},
       near_(device, settings.bytes),
       far_(device, settings.bytes),
       back_(device, settings.bytes, Place::host) {
   for (std::size_t i = 0; i < sources_.size(); ++i) {
-    words_[i].seed = derive_seed(load.seed, i);
-    fill_on_host(sources_[i], words_[i]);
+    words_[i] = ramp_of(derive_seed(load.seed, i));
+    write_on_host(sources_[i].view(DataType::uint64), words_[i]);
   }
 }
 
@@ -84,55 +76,72 @@ std::array<CopyLoad::Leg, 3> CopyLoad::legs_of(int source) const {
            {CopyWay::device_to_host, far, back}}};
 }
 
-WordErrors CopyLoad::copy_and_check(const Leg& leg, const KnownWords& words) {
-  copy(leg.way, leg.to, leg.from, checker_.stream());
-  if (leg.way == CopyWay::device_to_host) {
-    checker_.stream().synchronize();
-    return check_on_host(leg.to, words);
-  }
-  checker_.begin_check();
-  checker_.check(leg.to, words, 0);
-  return checker_.end_check();
+WordErrors CopyLoad::copy_and_check(const Leg& leg, const Ramp& words) {
+  copy(leg.way, leg.to, leg.from, *stream_);
+  if (leg.way != CopyWay::device_to_host) return checker_.check(leg.to, words, *stream_);
+  stream_->synchronize();
+  return check_on_host(leg.to, words);
 }
 
 void CopyLoad::copy(CopyWay, View to, ConstView from, Stream& stream) {
   device_.copy(to.data, from.data, to.bytes(), stream);
 }
 
-Mismatch CopyLoad::describe(const Leg& leg, const KnownWords& words, const WordErrors& wrong) {
+Mismatch CopyLoad::describe(const Leg& leg, const Ramp& words, const WordErrors& wrong) {
   Mismatch mismatch;
-  mismatch.load = name_;
+  mismatch.load = "copy";
   mismatch.operation = operations_ - 1;
   mismatch.index = wrong.first * 8;
   mismatch.where = fmt::format("{}, offset {:#x} of {}", name_of(leg.way), wrong.first * 8,
                                readable_bytes(static_cast<double>(leg.to.bytes())));
   mismatch.expected = words.word(wrong.first);
-  mismatch.found = checker_.word(leg.to, wrong.first);
+  mismatch.found = word_at(device_, leg.to, wrong.first, *stream_);
   mismatch.repeats = settings_.retrials;
   mismatch.reproduced = 0;
   for (int i = 0; i < settings_.retrials; ++i)
     if (copy_and_check(leg, words).count > 0) ++*mismatch.reproduced;
-  mismatch.cause = fmt::format("{} of {} words wrong; the same copy again is wrong in {} of {}",
-                               wrong.count, leg.to.count, *mismatch.reproduced, settings_.retrials);
-  mismatch.action = leg.way == CopyWay::device_to_device
-                        ? "reset the GPU; RMA if it comes back"
-                        : "compare with the node's other GPUs: wrong on several is the host's "
-                          "memory, on this one alone its slot or the GPU";
+  mismatch.conclude(
+      failure(Class::hardware,
+              fmt::format("{} of {} words wrong; the same copy again is wrong in {} of {}",
+                          wrong.count, leg.to.count, *mismatch.reproduced, settings_.retrials),
+              leg.way == CopyWay::device_to_device ? "reset the GPU; RMA if it comes back"
+                                                   : "compare with the node's other GPUs: wrong on "
+                                                     "several is the host's memory, on this one "
+                                                     "alone its slot or the GPU"));
   return mismatch;
 }
 
-std::string CopyLoad::summary() const {
-  std::string text;
-  for (const CopyWay way :
-       {CopyWay::host_to_device, CopyWay::device_to_device, CopyWay::device_to_host})
-    text += fmt::format("{}{} {}", text.empty() ? "" : ", ", name_of(way),
-                        readable_bytes(bytes_[static_cast<std::size_t>(way)]));
-  return text;
+namespace {
+
+class FaultyCopies final : public CopyLoad {
+ public:
+  FaultyCopies(const CopyFault& fault, Device& device, const LoadSettings& load,
+               const CopySettings& settings)
+      : CopyLoad(device, load, settings), device_(device), fault_(fault) {}
+
+ protected:
+  void copy(CopyWay way, View to, ConstView from, Stream& stream) override {
+    CopyLoad::copy(way, to, from, stream);
+    if (way != fault_.way || fault_.times == 0) return;
+    if (fault_.times > 0) --fault_.times;
+    flip_bit(device_, stream, to, fault_.word, fault_.bit);
+  }
+
+ private:
+  Device& device_;
+  CopyFault fault_;
+};
+
+}  // namespace
+
+std::unique_ptr<CopyLoad> inject(const CopyFault& fault, Device& device, const LoadSettings& load,
+                                 const CopySettings& settings) {
+  return std::make_unique<FaultyCopies>(fault, device, load, settings);
 }
 
 std::unique_ptr<CopyLoad> make_copy_load(Device& device, const LoadSettings& load,
                                          const CopySettings& settings) {
-  if (load.fault) return inject(CopyFault{}, device, load, settings);
+  if (load.fault == FaultKind::copy) return inject(CopyFault{}, device, load, settings);
   return std::make_unique<CopyLoad>(device, load, settings);
 }
 
@@ -140,9 +149,12 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-/// Of the whole buffer, on each rank.
-std::size_t words_for(BackendKind kind) {
-  return std::size_t{1} << (kind == BackendKind::gpu ? 24 : 15);
+/// Words that a rank sends to each other one: whole chunks, and on all ranks about as many whatever
+/// their number.
+std::size_t share_for(BackendKind kind, std::uint64_t ranks) {
+  constexpr std::size_t kChunk = StreamKernels::kChunkBytes / sizeof(std::uint64_t);
+  const std::size_t words = std::size_t{1} << (kind == BackendKind::gpu ? 24 : 15);
+  return std::max<std::size_t>(words / ranks / kChunk, 1) * kChunk;
 }
 
 }  // namespace
@@ -152,18 +164,21 @@ CollectiveLoad::CollectiveLoad(const LoadSettings& settings, Backend& backend)
       backend_(backend),
       ranks_(static_cast<std::uint64_t>(backend.world->size())),
       rank_(static_cast<std::uint64_t>(backend.world->rank())),
-      share_(std::max<std::size_t>(words_for(backend.kind) / ranks_, 1)),
-      checker_(*backend.device),
+      share_(share_for(backend.kind, ranks_)),
+      stream_(backend.device->make_stream()),
+      checker_(*backend.device, ranks_),
       send_(*backend.device, ranks_ * share_ * sizeof(std::uint64_t)),
       recv_(*backend.device, ranks_ * share_ * sizeof(std::uint64_t)),
       done_(backend.device->make_event()) {}
 
 std::vector<CollectiveLoad::Operation> CollectiveLoad::operations(std::uint64_t seed, int root) {
   Communicator& world = *backend_.world;
-  // Rank r holds mix(seed, i) + r.
-  const auto all = [this, seed](std::uint64_t first) {
-    return KnownWords{seed, ranks_, ranks_ * (ranks_ - 1) / 2, first};
+  const Ramp of_rank_0 = ramp_of(seed);
+  // Rank r has of_rank_0's words + r.
+  const auto of_rank = [of_rank_0](std::uint64_t rank) {
+    return Ramp{of_rank_0.first + rank, of_rank_0.step};
   };
+  const Ramp sum{ranks_ * of_rank_0.first + ranks_ * (ranks_ - 1) / 2, ranks_ * of_rank_0.step};
   const auto piece_of = [this](View whole, std::uint64_t piece) {
     return whole.slice(piece * share_, share_);
   };
@@ -173,30 +188,26 @@ std::vector<CollectiveLoad::Operation> CollectiveLoad::operations(std::uint64_t 
        [&world](View send, View recv, Stream& stream) {
          world.all_reduce(send, recv, Reduction::sum, stream);
        },
-       [this, all](std::uint64_t piece) { return all(piece * share_); }},
+       [this, sum](std::uint64_t piece) { return sum.from(piece * share_); }},
       {"reduce_scatter", 1, false,
        [&world, piece_of](View send, View recv, Stream& stream) {
          world.reduce_scatter(send, piece_of(recv, 0), Reduction::sum, stream);
        },
-       [this, all](std::uint64_t) { return all(rank_ * share_); }},
+       [this, sum](std::uint64_t) { return sum.from(rank_ * share_); }},
       {"all_gather", ranks_, true,
        [this, &world, piece_of](View send, View recv, Stream& stream) {
          world.all_gather(piece_of(send, rank_), recv, stream);
        },
-       [this, seed](std::uint64_t piece) {
-         return KnownWords{seed, 1, piece, piece * share_};
-       }},
+       [this, of_rank](std::uint64_t piece) { return of_rank(piece).from(piece * share_); }},
       {"all_to_all", ranks_, true,
        [&world](View send, View recv, Stream& stream) { world.all_to_all(send, recv, stream); },
-       [this, seed](std::uint64_t piece) {
-         return KnownWords{seed, 1, piece, rank_ * share_};
-       }},
+       [this, of_rank](std::uint64_t piece) { return of_rank(piece).from(rank_ * share_); }},
       {"broadcast", ranks_, false,
        [&world, root](View send, View recv, Stream& stream) {
          world.broadcast(send, recv, root, stream);
        },
-       [this, seed, from_root](std::uint64_t piece) {
-         return KnownWords{seed, 1, from_root, piece * share_};
+       [this, of_rank, from_root](std::uint64_t piece) {
+         return of_rank(from_root).from(piece * share_);
        }},
   };
 }
@@ -204,35 +215,33 @@ std::vector<CollectiveLoad::Operation> CollectiveLoad::operations(std::uint64_t 
 WordErrors CollectiveLoad::perform(const Operation& operation, std::uint64_t seed) {
   const View send = send_.view(DataType::uint64);
   const View recv = recv_.view(DataType::uint64);
-  Stream& stream = checker_.stream();
-  // The seed differs from the last one's: what an earlier operation left is no right result.
-  checker_.fill(send, {seed, 1, rank_, 0});
-  operation.start(send, recv, stream);
-  done_->record(stream);
+  Ramp mine = ramp_of(seed);
+  mine.first += rank_;
+  checker_.kernels().write(send, mine, *stream_);
+  operation.start(send, recv, *stream_);
+  done_->record(*stream_);
   backend_.world->wait(*done_, HostWait::polite);
-  if (settings_.fault) checker_.flip_bit(recv, share_ / 2);
-  checker_.begin_check();
-  for (std::uint64_t piece = 0; piece < operation.pieces; ++piece)
-    checker_.check(recv.slice(piece * share_, share_), operation.expected(piece), piece * share_);
-  return checker_.end_check();
+  if (settings_.fault == FaultKind::collective)
+    flip_bit(*backend_.device, *stream_, recv, share_ / 2, 17);
+  return checker_.check(recv.slice(0, operation.pieces * share_), operation.pieces,
+                        operation.expected, *stream_);
 }
 
 Mismatch CollectiveLoad::mismatch_of(const Operation& operation, const WordErrors& wrong) {
   const std::uint64_t piece = wrong.first / share_;
   Mismatch mismatch;
-  mismatch.load = name_;
+  mismatch.load = "collective";
   mismatch.operation = performed_;
   mismatch.index = wrong.first;
   mismatch.where = fmt::format("{} word {} and {} more of {}", operation.name, wrong.first,
                                wrong.count - 1, operation.pieces * share_);
   mismatch.expected = operation.expected(piece).word(wrong.first % share_);
-  mismatch.found = checker_.word(recv_.view(DataType::uint64), wrong.first);
-  mismatch.cause = operation.from_each
-                       ? fmt::format("what {} delivered from rank {}", operation.name, piece)
-                       : fmt::format("what {} delivered", operation.name);
-  mismatch.class_ = Class::infrastructure;  // GPU, link or transport
-  mismatch.action =
-      "launch/variants shows with which transports it occurs, bin/link_matrix on which links";
+  mismatch.found = word_at(*backend_.device, recv_.view(DataType::uint64), wrong.first, *stream_);
+  mismatch.conclude(failure(
+      Class::infrastructure,  // GPU, link or transport
+      operation.from_each ? fmt::format("what {} delivered from rank {}", operation.name, piece)
+                          : fmt::format("what {} delivered", operation.name),
+      "launch/variants shows with which transports it occurs, bin/link_matrix on which links"));
   return mismatch;
 }
 

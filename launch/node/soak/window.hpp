@@ -14,24 +14,21 @@
 #include "common/program.hpp"
 #include "common/record.hpp"
 #include "launch/node/health/facts/at_work.hpp"
-#include "launch/node/soak/load.hpp"
+#include "launch/node/soak/memory_test.hpp"
 #include "launch/node/soak/product_load.hpp"
 #include "launch/node/soak/schedule.hpp"
+#include "launch/node/soak/sm_probe.hpp"
+#include "launch/node/soak/transfer_load.hpp"
 
 namespace shakedown::node {
 
 // The loads of one rank, and a phase's work with them.
 
-class MemoryTest;
-
-/// What all loads are made with.
 struct WorkSettings {
   std::vector<Phase> phases;  // of all cycles: which loads there are
   std::int64_t size = 0;      // m and n of the products
-  std::uint64_t seed = 0;
-  std::optional<FaultKind> fault;  // of this rank
-  double retention_s = 10;         // that memory is left alone before it is verified
-  std::function<bool()> stopped;
+  LoadSettings load;          // of all loads
+  double retention_s = 10;    // that memory is left alone before it is verified
 };
 
 /// How much of a rank's memory the soak tested; exchanged between ranks. All 0 without that load.
@@ -40,64 +37,24 @@ struct MemoryCoverage {
   double passes = 0;                       // complete ones, of all patterns
   double patterns_done = 0, patterns = 0;  // of the pass that goes on, and in all
   double of_pass = 0;                      // what is done of the pass that goes on: 0 to 1
+  double bytes = 0;                        // tested
 
   /// By every pattern, or there is nothing to cover.
   bool is_whole() const { return patterns == 0 || passes >= 1; }
 };
 
-/// What a phase did on this rank.
-struct PhaseResult {
-  std::array<LoadCount, kLoadKinds> counts;  // by LoadKind
-  std::vector<Mismatch> found;
-  double checked_over_unchecked = kUnknown;  // rates of products
-  ProductRates rates;                        // of steady products; else empty
-  double seconds = 0;
-};
-
-class SoakWork {
- public:
-  /// Collective. `jurors`: the ranks with this rank's model of device.
-  SoakWork(const WorkSettings& settings, Backend& backend, const MpiSession& jurors);
-  ~SoakWork();
-
-  /// Collective. `comparing`: of steady products also measures some that are not checked.
-  PhaseResult run(const Phase& phase, double seconds, bool comparing);
-
-  MemoryCoverage memory_coverage() const;
-  /// Of the type's products, once they were made.
-  const std::string& algorithm_of(ProductType type) const { return algorithms_.at(type); }
-  /// A line per load that has something to add to its counts, for people.
-  std::string summary() const;
-
- private:
-  std::unique_ptr<ProductLoad> make_products(const Phase& phase);
-  std::unique_ptr<Load> make_load(LoadKind kind);
-  /// Nearly all memory that is left, but for the products.
-  std::unique_ptr<MemoryTest> make_memory();
-  Load& load_of(LoadKind kind) const;
-  LoadSettings settings_of(FaultKind kind) const;
-
-  WorkSettings settings_;
-  Backend& backend_;
-  const MpiSession& jurors_;
-  std::map<ProductType, std::string> algorithms_;
-  double free_share_ = 1;  // of the GPU's memory, before the loads allocated any
-  std::uint64_t windows_ = 0;
-  LoadCount first_collectives_;  // made before the first window
-  std::vector<Mismatch> first_found_;
-  std::map<LoadKind, std::unique_ptr<Load>> loads_;  // all but the products
-  MemoryTest* memory_ = nullptr;                     // of them; null: none
-  std::unique_ptr<ProductLoad> products_;            // of the phase
+/// What a rank's loads tested in all; exchanged between ranks.
+struct Tested {
+  MemoryCoverage memory;
+  ProcessorTimes processors;       // by the probes
+  std::array<double, 3> copied{};  // bytes, by CopyWay
 };
 
 /// One rank's share of a window, exchanged between ranks. Health is kUnknown where there is no
 /// NVML.
 struct RankWindow {
-  std::array<double, kLoadKinds> checked{}, wrong{}, bytes{};  // by LoadKind
-  double flop = 0;
-  double product_seconds = 0;
-  double self_compared = 0;  // products, of those checked: with the same GPU's others alone
-  double checked_over_unchecked = kUnknown;
+  std::array<LoadCount, kLoadKinds> counts;  // by LoadKind
+  double checked_over_unchecked = kUnknown;  // rates of products
   double seconds = 0;
   double sm_clock_mhz = kUnknown, power_w = kUnknown, temperature_c = kUnknown, energy_j = kUnknown;
   double hardware_slowdown_share = kUnknown;  // of the samples: HW slowdown or power brake
@@ -109,14 +66,53 @@ struct RankWindow {
   bool stop = false;           // a signal has come
   bool over = false;           // the time is over, on rank 0
   bool memory_covered = true;  // by every pattern, if it is to be
+
+  void add_health(const GpuWindow& health);
 };
 
 /// Share of the samples with one of the reasons; kUnknown where no sample knows them.
 double share_of_reasons(const std::vector<std::optional<std::uint64_t>>& samples,
                         std::uint64_t reasons);
 
-RankWindow rank_window(const PhaseResult& result, const GpuWindow& health,
-                       const HealthDelta& errors);
+/// What a phase did on this rank.
+struct PhaseResult {
+  RankWindow window;  // without health
+  std::vector<Mismatch> found;
+  ProductRates rates;  // of steady products; else empty
+};
+
+class SoakWork {
+ public:
+  /// Collective. `jurors`: the ranks with this rank's model of device.
+  SoakWork(const WorkSettings& settings, Backend& backend, const MpiSession& jurors);
+
+  /// Collective. `comparing`: of steady products also measures some that are not checked.
+  PhaseResult run(const Phase& phase, double seconds, bool comparing);
+
+  Tested tested() const;
+  /// Of the type's products, once they were made.
+  const std::string& algorithm_of(ProductType type) const { return algorithms_.at(type); }
+
+ private:
+  std::unique_ptr<ProductLoad> make_products(const Phase& phase);
+  /// Nearly all memory that is left, but for the products.
+  std::unique_ptr<MemoryTest> make_memory();
+  Load& load_of(LoadKind kind) const;
+
+  WorkSettings settings_;
+  Backend& backend_;
+  const MpiSession& jurors_;
+  std::map<ProductType, std::string> algorithms_;
+  double free_share_ = 1;  // of the GPU's memory, before the loads allocated any
+  std::uint64_t windows_ = 0;
+  LoadCount first_collectives_;  // made before the first window
+  std::vector<Mismatch> first_found_;
+  std::unique_ptr<ProductLoad> products_;  // of the phase
+  std::unique_ptr<ProbeLoad> probes_;      // this and the others: null where no phase has them
+  std::unique_ptr<CopyLoad> copies_;
+  std::unique_ptr<CollectiveLoad> collectives_;
+  std::unique_ptr<MemoryTest> memory_;
+};
 
 struct Window {
   int index = 0;
@@ -126,9 +122,8 @@ struct Window {
   // By rank, of its GPU; none: the kernel's messages cannot be read. Empty without GPUs.
   std::vector<std::optional<std::vector<KernelEvent>>> kernel_events = {};
 
-  double checked(LoadKind kind) const;
-  double wrong(LoadKind kind) const;
-  double bytes(LoadKind kind) const;
+  /// Of all ranks.
+  LoadCount count(LoadKind kind) const;
   double wrong() const;
   /// Of the slowest rank.
   double seconds() const;

@@ -76,7 +76,7 @@ def draw(rows, columns, shown):
     width = 4.8 if len(columns) > 1 else 9
     figure = Figure(figsize=(width * len(columns), sum(heights) + 1.5), layout="constrained")
     grid = figure.add_gridspec(len(rows) + 1, len(columns), height_ratios=[*heights, 0.4])
-    same = words.shared(columns) or set(words.parts(columns[0]))
+    same = words.shared(columns)
     figure.shared = words.setting(columns[0], set(words.parts(columns[0])) - same)
     for at, column in enumerate(columns):
         of_column = [m for m in shown.values() if m.conditions == column]

@@ -53,8 +53,6 @@ def grouped_panels(summary, wanted, **sizes):
     if not found:
         return None, []
     same = words.shared([conditions for conditions, _ in found])
-    if not same:
-        same = set(words.parts(found[0][0]))
     figure, axes = panels([words.setting(conditions, same) for conditions, _ in found], **sizes)
     figure.shared = words.setting(found[0][0], set(words.parts(found[0][0])) - same)
     return figure, list(zip(axes, (things for _, things in found)))

@@ -17,7 +17,7 @@ def strategy_map(summary):
     if not found:
         return None
     every = [model.conditions for model, _ in found]
-    same = words.shared(every) or set(words.parts(every[0]))
+    same = words.shared(every)
     heights = [1.15 + 0.6 * len(grid.batches) for _, grid in found]
     widest = max(len(grid.bandwidths) for _, grid in found)
     figure = Figure(figsize=(max(1.5 + 1.35 * widest, 7), sum(heights) + 1), layout="constrained")

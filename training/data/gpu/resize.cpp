@@ -3,7 +3,7 @@
 
 #include <algorithm>
 
-#include "common/error.hpp"
+#include "common/ensure.hpp"
 #include "common/gpu/native.hpp"
 #include "training/data/crops.hpp"
 

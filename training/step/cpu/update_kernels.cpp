@@ -1,5 +1,5 @@
 #include "training/step/update_kernels.hpp"
-#include "common/error.hpp"
+#include "common/ensure.hpp"
 
 #include <cmath>
 

@@ -1,4 +1,4 @@
-#include "common/error.hpp"
+#include "common/ensure.hpp"
 #include "training/step/update_kernels.hpp"
 
 #include "common/gpu/elementwise.cuh"

@@ -13,14 +13,6 @@
 
 namespace shakedown::node::cpu {
 
-/// Element `index` of a view, of any type, as its bits.
-inline std::uint64_t bits_at(ConstView x, std::size_t index) {
-  const std::size_t width = size_of(x.type);
-  std::uint64_t bits = 0;
-  std::memcpy(&bits, static_cast<const std::byte*>(x.data) + index * width, width);
-  return bits;
-}
-
 /// As the kernel gpu::fill_operand: x[i] = the operand's element i.
 inline void fill_operand(View x, const OperandRule& rule) {
   const std::size_t width = size_of(x.type);
@@ -208,11 +200,7 @@ const std::uint64_t* words(ConstView x) { return static_cast<const std::uint64_t
 
 class HostStreamKernels final : public StreamKernels {
  public:
-  void write(View x, const Ramp& ramp, Stream&) const override {
-    std::uint64_t* const to = words(x);
-#pragma omp parallel for simd schedule(static)
-    for (std::size_t i = 0; i < x.count; ++i) to[i] = ramp.first + i * ramp.step;
-  }
+  void write(View x, const Ramp& ramp, Stream&) const override { write_on_host(x, ramp); }
   void read(ConstView x, std::uint64_t* sum, Stream&) const override {
     const std::uint64_t* const from = words(x);
     std::uint64_t all = 0;
@@ -234,17 +222,9 @@ class HostStreamKernels final : public StreamKernels {
     for (std::size_t i = 0; i < to.count; ++i) target[i] = first[i] + kTriadFactor * second[i];
   }
   void check(ConstView x, const Ramp& ramp, WordErrors* wrong, Stream&) const override {
-    const std::uint64_t* const from = words(x);
-    unsigned long long count = 0;
-    unsigned long long first = wrong->first;
-#pragma omp parallel for schedule(static) reduction(+ : count) reduction(min : first)
-    for (std::size_t i = 0; i < x.count; ++i) {
-      if (from[i] == ramp.first + i * ramp.step) continue;
-      ++count;
-      first = std::min(first, static_cast<unsigned long long>(i));
-    }
-    wrong->count += count;
-    wrong->first = first;
+    const WordErrors found = check_on_host(x, ramp);
+    wrong->count += found.count;
+    wrong->first = std::min(wrong->first, found.first);
   }
 };
 

@@ -1,10 +1,10 @@
 // Grid-stride loops over elements.
-#include "launch/node/compute/gpu/kernels.hpp"
+#include "launch/node/compute/gpu/product.hpp"
 
 #include <algorithm>
 #include <cstddef>
 
-#include "common/error.hpp"
+#include "common/ensure.hpp"
 #include "common/gpu/native.hpp"
 #include "launch/node/compute/product.hpp"
 #include "launch/node/compute/stream_kernels.hpp"

@@ -7,7 +7,6 @@
 
 #include "common/error.hpp"
 #include "common/gpu/native.hpp"
-#include "launch/node/compute/gpu/kernels.hpp"
 #include "launch/node/compute/product.hpp"
 
 namespace shakedown::node::gpu {

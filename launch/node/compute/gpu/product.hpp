@@ -64,4 +64,7 @@ class Matmul {
 /// "cublasLt 130100 algorithm 66 tile 20 ...": all that configures it.
 std::string text_of(const cublasLtMatmulAlgo_t& algorithm);
 
+/// x[i] = the operand's element i.
+void fill_operand(View x, const OperandRule& rule, cudaStream_t stream);
+
 }  // namespace shakedown::node::gpu

@@ -22,7 +22,6 @@
 #include "common/options.hpp"
 #include "common/program.hpp"
 #include "common/watch.hpp"
-#include "launch/node/health/check/findings_table.hpp"
 #include "launch/node/health/facts/gpu_reading.hpp"
 #include "launch/node/health/facts/near_device.hpp"
 #include "launch/node/health/facts/node_report.hpp"
@@ -36,6 +35,7 @@ namespace {
 // Shares of --deadline: the time by which all is read, and the time at which what is known by then
 // is printed.
 constexpr double kReading = 0.8, kReporting = 0.95;
+constexpr const char* kHangs = "drain the node; reboot if it comes back";
 
 void print(const std::string& text) {
   std::fputs(text.c_str(), stdout);
@@ -282,6 +282,17 @@ ExitCode check_passively(const CheckOptions& options, Record& record) {
   write(record, reports);
   write(record, findings);
   return conclude(findings, options.strict, record);
+}
+
+ExitCode conclude_hung(const Ended& ended, Record& record) {
+  const Judgement judgement =
+      ended.hangs ? failure(Class::hardware, ended.why, kHangs)
+                  : Judgement{Outcome::inconclusive, ended.why, std::nullopt, kHangs};
+  const std::vector<Finding> findings{finding_of(ended.died ? "dead-check" : "hung-check",
+                                                 judgement, Scope::node, host_name(), host_name())};
+  print(findings_table(findings));
+  write(record, findings);
+  return conclude(findings, false, record);
 }
 
 bool is_another_of_its_host() {

@@ -6,6 +6,7 @@
 #include "common/backend.hpp"
 #include "common/exit_code.hpp"
 #include "common/record.hpp"
+#include "launch/node/health/check/own_process.hpp"
 #include "launch/node/health/facts/node_report.hpp"
 #include "launch/node/health/rules/finding.hpp"
 #include "launch/node/health/rules/node_rules.hpp"
@@ -38,8 +39,8 @@ ExitCode check_nodes(const CheckOptions& options, MpiSession& session, Record& r
 /// first alone looks.
 ExitCode check_passively(const CheckOptions& options, Record& record);
 
-/// What to do where a passive check does not end.
-inline constexpr const char* kHangs = "drain the node; reboot if it comes back";
+/// What a passive check comes to that did not end by itself. One that surely hangs is FAIL.
+ExitCode conclude_hung(const Ended& ended, Record& record);
 
 /// Whether a launcher itself started this process as another than the first of its host. A process
 /// that only inherits the launcher's variables checks.

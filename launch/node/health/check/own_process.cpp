@@ -15,6 +15,7 @@
 #include <ctime>
 #include <fstream>
 #include <iterator>
+#include <memory>
 #include <new>
 #include <sstream>
 #include <utility>
@@ -29,29 +30,16 @@ constexpr int kRunning = -1;
 constexpr int kTick_ms = 5;
 constexpr double kSurelyHangs_s = 60;  // after SIGKILL: no call that only is slow lasts as long
 
-/// Written by the child when its work is done: it may then hang at its end.
-class SharedCode {
- public:
-  SharedCode()
-      : page_(mmap(nullptr, sizeof(std::atomic<int>), PROT_READ | PROT_WRITE,
-                   MAP_SHARED | MAP_ANONYMOUS, -1, 0)) {
-    if (page_ == MAP_FAILED) throw InternalError("no shared memory for a child process");
-    code_ = new (page_) std::atomic<int>(kRunning);
-  }
-  ~SharedCode() { munmap(page_, sizeof(std::atomic<int>)); }
-  SharedCode(const SharedCode&) = delete;
-  SharedCode& operator=(const SharedCode&) = delete;
-
-  void set(int code) { *code_ = code; }
-  std::optional<int> get() const {
-    const int code = *code_;
-    return code == kRunning ? std::nullopt : std::optional(code);
-  }
-
- private:
-  void* page_;
-  std::atomic<int>* code_;
+/// Memory that a child shares with this process.
+struct Unmap {
+  void operator()(std::atomic<int>* page) const { munmap(page, sizeof(*page)); }
 };
+std::unique_ptr<std::atomic<int>, Unmap> shared_number(int value) {
+  void* const page = mmap(nullptr, sizeof(std::atomic<int>), PROT_READ | PROT_WRITE,
+                          MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+  if (page == MAP_FAILED) throw InternalError("no shared memory for a child process");
+  return std::unique_ptr<std::atomic<int>, Unmap>(new (page) std::atomic<int>(value));
+}
 
 /// What the child writes to one of its descriptors arrives at that of this process.
 class Forwarding {
@@ -139,10 +127,11 @@ bool ends(pid_t child) {
   return false;
 }
 
-[[noreturn]] void work(const std::function<int()>& body, SharedCode& shared) {
+/// The code is known as soon as the work is done: the child may then hang at its end.
+[[noreturn]] void work(const std::function<int()>& body, std::atomic<int>& shared) {
   const int code = body();
   std::fflush(nullptr);
-  shared.set(code);
+  shared = code;
   _exit(code);
 }
 
@@ -151,7 +140,7 @@ std::optional<Ended> reaped(pid_t child) {
   int status = 0;
   if (waitpid(child, &status, WNOHANG) != child) return std::nullopt;
   if (WIFEXITED(status)) return Ended{WEXITSTATUS(status), ""};
-  return Ended{std::nullopt, fmt::format("it died of signal {}", WTERMSIG(status))};
+  return Ended{std::nullopt, fmt::format("it died of signal {}", WTERMSIG(status)), false, true};
 }
 
 }  // namespace
@@ -183,7 +172,7 @@ Ended run_in_own_process(double seconds, const std::function<int()>& body,
                         earlier->pid, earlier->killed_s_ago),
             earlier->killed_s_ago > kSurelyHangs_s};
   const auto end = Clock::now() + std::chrono::duration<double>(seconds);
-  SharedCode shared;
+  const auto shared = shared_number(kRunning);
   Forwarding out(STDOUT_FILENO), errors(STDERR_FILENO);
   std::fflush(nullptr);
   const pid_t child = fork();
@@ -191,21 +180,21 @@ Ended run_in_own_process(double seconds, const std::function<int()>& body,
   if (child == 0) {
     out.in_child();
     errors.in_child();
-    work(body, shared);
+    work(body, *shared);
   }
   out.in_parent();
   errors.in_parent();
   while (Clock::now() < end) {
-    const auto code = shared.get();
-    const auto ended = code ? std::nullopt : reaped(child);
+    const bool done = *shared != kRunning;
+    const auto ended = done ? std::nullopt : reaped(child);
     errors.forward(0);
-    out.forward(code || ended ? 0 : kTick_ms);  // all of it: it was written before the child ended
+    out.forward(done || ended ? 0 : kTick_ms);  // all of it: it was written before the child ended
     if (ended) return *ended;
-    if (code) break;
+    if (done) break;
   }
   kill(child, SIGKILL);  // where it ends at all
   if (!note.empty() && !ends(child)) note_left_over(note, child);
-  if (const auto code = shared.get()) return {*code, ""};
+  if (*shared != kRunning) return {*shared, ""};
   return {std::nullopt, fmt::format("it did not end within {:g} s", seconds)};
 }
 

@@ -14,6 +14,7 @@ struct Ended {
   std::optional<int> code;  // none: `why`
   std::string why;          // "it did not end within 5 s", "it died of signal 11"
   bool hangs = false;       // in the kernel: it was killed long ago, and still has not ended
+  bool died = false;        // of a signal that is not ours
 };
 /// Runs `body`, which returns an exit code, in a child process and passes on what it prints. A
 /// child that has not ended after `seconds` is killed and left to itself: where it lives on in the

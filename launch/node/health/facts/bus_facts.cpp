@@ -154,7 +154,7 @@ void add(Json& fields, const char* key, const Json& value) {
 }
 
 /// "ACTIVE" of "4: ACTIVE".
-std::string word_of(const std::string& line) {
+std::string state_in(const std::string& line) {
   const auto at = line.find(": ");
   return at == std::string::npos ? line : line.substr(at + 2);
 }
@@ -169,7 +169,7 @@ Json read_infiniband(const FactSource& source) {
       Json fields{{"port", fmt::format("{}:{}", device, port)}};
       add(fields, "board", source.line_of(folder + device + "/board_id"));
       add(fields, "firmware", source.line_of(folder + device + "/fw_ver"));
-      add(fields, "state", word_of(source.line_of(at + "state")));
+      add(fields, "state", state_in(source.line_of(at + "state")));
       add(fields, "link_layer", source.line_of(at + "link_layer"));
       add(fields, "rate_gbits", number_in(source, at + "rate"));
       add(fields, "link_downed", number_in(source, at + "counters/link_downed"));

@@ -12,8 +12,6 @@
 #include <utility>
 #include <vector>
 
-#include "launch/node/health/facts/gpu_sequence.hpp"
-
 namespace shakedown::node {
 /// A sequence of calls, in a thread of its own, and what it has read so far, which it fills for as
 /// long as it runs. At a call that is late the thread is left to itself.
@@ -37,12 +35,11 @@ class Task {
   }
 
   /// Waits until the sequence has ended or a call is late, which is added to `stalled`.
-  Result wait(std::vector<std::string> Result::*stalled) {
+  Result wait(std::vector<std::string>& stalled) {
     const char* const call = late_.get();
     is_late_ = call != nullptr;
-    Result read = *read_;
-    if (is_late_) (read.*stalled).emplace_back(call);
-    return read;
+    if (is_late_) stalled.emplace_back(call);
+    return *read_;
   }
   /// Whether the late call has still not returned.
   bool is_stuck() const {
@@ -60,26 +57,26 @@ namespace {
 
 using LibraryHandle = std::shared_ptr<const nvml::Library>;
 
-struct Started {
-  Known<std::string> problem;
-  unsigned gpus = 0;
-  std::vector<std::string> stalled;
+struct Opened {
+  HostGpus host;         // what does not change
+  Known<unsigned> gpus;  // none: the driver could not be asked
 };
 
-/// Loads the driver and counts its GPUs.
-void start(const nvml::Library& library, Caller& call, Started& started) {
+/// Loads the driver, counts its GPUs and reads the versions.
+void open_driver(const nvml::Library& library, Caller& call, Opened& to) {
+  HostGpus& host = to.host;
   const auto succeeds = [&](const auto& function, auto... arguments) {
     const int status = call(function, arguments...);
     if (status == nvml::kFunctionNotFound)
-      started.problem = fmt::format("the NVML library has no {}", function.name);
+      host.problem = fmt::format("the NVML library has no {}", function.name);
     else if (status != nvml::kSuccess)
-      started.problem = fmt::format("{}: {}", function.name, library.words_of(status));
+      host.problem = fmt::format("{}: {}", function.name, library.words_of(status));
     return status == nvml::kSuccess;
   };
-  if (succeeds(library.init)) succeeds(library.count, &started.gpus);
-}
-
-void read_versions(const nvml::Library& library, Caller& call, HostGpus& host) {
+  unsigned gpus = 0;
+  if (!succeeds(library.init) || !succeeds(library.count, &gpus)) return;
+  to.gpus = gpus;
+  if (gpus == 0) host.problem = "the driver has no GPU";
   std::array<char, 96> driver{};
   int status = call(library.driver_version, driver.data(), static_cast<unsigned>(driver.size()));
   note_failure(library, library.driver_version.name, status, host.failed);
@@ -139,30 +136,25 @@ struct GpuReader::State {
     library = std::make_shared<nvml::Library>(find);
     constexpr double kOpening = 0.8;
     const auto before = Caller::Clock::now();
-    const Started started =
-        Task<Started>(limits(kOpening), {}, [library = library](Caller& call, Started& to) {
-          start(*library, call, to);
-        }).wait(&Started::stalled);
-    host.problem = started.problem;
-    host.stalled = started.stalled;
-    if (!host.stalled.empty()) {
-      const std::chrono::duration<double> waited = Caller::Clock::now() - before;
+    std::vector<std::string> stalled;
+    const Opened opened =
+        Task<Opened>(limits(kOpening), {}, [library = library](Caller& call, Opened& to) {
+          open_driver(*library, call, to);
+        }).wait(stalled);
+    host = opened.host;
+    host.stalled = stalled;
+    gpus.resize(opened.gpus.value_or(0));
+    const std::chrono::duration<double> waited = Caller::Clock::now() - before;
+    if (!stalled.empty() && !opened.gpus)
       host.problem =
-          fmt::format("{} did not return within {:.2g} s", host.stalled.back(), waited.count());
-    }
-    if (host.problem) return;
-    gpus.resize(started.gpus);
-    if (gpus.empty()) host.problem = "the driver has no GPU";
-    host = Task<HostGpus>(limits(kOpening), host, [library = library](Caller& call, HostGpus& to) {
-             read_versions(*library, call, to);
-           }).wait(&HostGpus::stalled);
+          fmt::format("{} did not return within {:.2g} s", stalled.back(), waited.count());
   }
 
   void start_reading(int index, bool inforom) {
     GpuReading reading;
     reading.index = index;
     const auto body = [library = library, inforom](Caller& call, GpuReading& to) {
-      GpuSequence(*library, call, to, inforom).run();
+      read_gpu(*library, call, to, inforom);
     };
     gpus[static_cast<std::size_t>(index)].task =
         std::make_unique<Task<GpuReading>>(limits(1), std::move(reading), body);
@@ -204,7 +196,11 @@ HostGpus GpuReader::read(bool inforom) {
       started.push_back(&gpu);
     }
   }
-  for (State::Gpu* gpu : started) gpu->last = gpu->task->wait(&GpuReading::stalled);
+  for (State::Gpu* gpu : started) {
+    std::vector<std::string> stalled;
+    gpu->last = gpu->task->wait(stalled);
+    gpu->last.stalled = std::move(stalled);
+  }
   for (const State::Gpu& gpu : state_->gpus) host.gpus.push_back(gpu.last);
   return host;
 }

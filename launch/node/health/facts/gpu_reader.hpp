@@ -7,6 +7,7 @@
 #include <memory>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "common/nvml_library.hpp"
 #include "common/watch.hpp"
@@ -72,5 +73,15 @@ class Caller {
   const char* call_ = nullptr;
   CallWatch watch_;
 };
+
+/// Notes an error of a call under its name; not that a driver or a GPU does not have what was
+/// requested.
+void note_failure(const nvml::Library& library, const std::string& function, int status,
+                  std::vector<std::string>& failed);
+
+/// The sequence of calls that fills a reading whose index is given. Up to a call that does not
+/// return the reading is complete. `inforom`: also verifies its checksums, which reads the GPU's
+/// flash.
+void read_gpu(const nvml::Library& library, Caller& call, GpuReading& reading, bool inforom);
 
 }  // namespace shakedown::node

@@ -106,6 +106,9 @@ HostGpus read_gpus(double deadline_s = 5, const std::string& library = nvml::lib
 
 // Error counters of a GPU, and how they grow from one reading to the next.
 
+/// NVLinks that are active; unknown where they, or the state of one, are.
+Known<std::size_t> active_nvlinks(const GpuReading& reading);
+
 /// CRC errors, replays and recoveries of all NVLinks; unknown where one counter of one link is.
 Known<std::uint64_t> nvlink_errors(const GpuReading& reading);
 

@@ -1,8 +1,9 @@
 // Identity, state, settings and errors.
-#include "launch/node/health/facts/gpu_sequence.hpp"
+#include "launch/node/health/facts/gpu_reader.hpp"
 
 #include <fmt/format.h>
 
+#include <array>
 #include <bit>
 
 #include "launch/node/health/facts/host_facts.hpp"
@@ -17,300 +18,366 @@ void note_failure(const nvml::Library& library, const std::string& function, int
   failed.push_back(fmt::format("{}: {}", function, library.words_of(status)));
 }
 
-void GpuSequence::run() {
-  const auto index = static_cast<unsigned>(reading_.index);
-  const int status = call_(library_.handle_by_index, index, &device_);
-  note(library_.handle_by_index.name, status);
-  if (status != nvml::kSuccess) return;
-  identity();
-  state();
-  settings();
-  power_and_heat();
-  errors();
-  pcie();
-  fields();
-  fabric();
-  processes();
-  if (inforom_) inforom();
-}
+namespace {
 
-void GpuSequence::identity() {
-  text(reading_.uuid, library_.uuid);
-  text(reading_.model, library_.model);
-  text(reading_.serial, library_.serial);
-  text(reading_.vbios, library_.vbios);
-  nvml::PciInfo pci{};
-  if (reads(library_.pci, &pci)) {
-    reading_.pci_id = fmt::format("{:04x}:{:02x}:{:02x}.0", pci.domain, pci.bus, pci.device);
-    reading_.pci_device_id = nvml::device_id_of(pci);
-  }
-  std::array<unsigned long, 16> nodes{};
-  constexpr int kBits = 8 * sizeof(unsigned long);
-  const auto near_memory = [&] {
-    if (!reads(library_.memory_affinity, static_cast<unsigned>(nodes.size()), nodes.data(),
-               nvml::kNumaNodes))
-      return false;
-    for (std::size_t i = 0; i < nodes.size() && !reading_.numa_node; ++i)
-      if (nodes[i] != 0)
-        reading_.numa_node = static_cast<int>(i) * kBits + std::countr_zero(nodes[i]);
-    return reading_.numa_node.has_value();
-  };
-  either(near_memory, [&] { return number(reading_.numa_node, library_.numa_node); });
-}
+class GpuSequence {
+ public:
+  GpuSequence(const nvml::Library& library, Caller& call, GpuReading& reading)
+      : library_(library), call_(call), reading_(reading) {}
 
-void GpuSequence::state() {
-  number(reading_.sm_clock_mhz, library_.clock, nvml::kClockSm);
-  number(reading_.memory_clock_mhz, library_.clock, nvml::kClockMemory);
-  number(reading_.max_sm_clock_mhz, library_.max_clock, nvml::kClockSm);
-  number(reading_.max_memory_clock_mhz, library_.max_clock, nvml::kClockMemory);
-  nvml::Utilisation percent{};
-  if (reads(library_.utilisation, &percent)) {
-    reading_.utilisation_percent = percent.gpu;
-    reading_.memory_utilisation_percent = percent.memory;
+  void run(bool inforom) {
+    const auto index = static_cast<unsigned>(reading_.index);
+    const int status = call_(library_.handle_by_index, index, &device_);
+    note(library_.handle_by_index.name, status);
+    if (status != nvml::kSuccess) return;
+    identity();
+    state();
+    settings();
+    power_and_heat();
+    errors();
+    pcie();
+    fields();
+    fabric();
+    processes();
+    if (inforom) validate_inforom();
   }
-  nvml::MemoryV2 memory{};
-  memory.version = nvml::version_of<nvml::MemoryV2>(2);
-  nvml::Memory old{};
-  const auto without_reserved = [&] { return reads(library_.memory_v2, &memory); };
-  const auto with_reserved = [&] {
-    if (!reads(library_.memory, &old)) return false;
-    memory.total = old.total;
-    memory.used = old.used;
+
+ private:
+  void note(const std::string& function, int status) {
+    note_failure(library_, function, status, reading_.failed);
+  }
+
+  template <class... Parameters, class... Arguments>
+  bool reads(const nvml::Function<int(nvml::Device, Parameters...)>& function,
+             Arguments... arguments) {
+    const int status = call_(function, device_, arguments...);
+    note(function.name, status);
+    return status == nvml::kSuccess;
+  }
+
+  /// The older where the newer does not answer; whose error then does not matter.
+  template <class Newer, class Older>
+  bool either(Newer&& newer, Older&& older) {
+    const std::size_t failed = reading_.failed.size();
+    if (newer()) return true;
+    if (!older()) return false;
+    reading_.failed.resize(failed);
     return true;
-  };
-  if (either(without_reserved, with_reserved)) {
-    reading_.memory_used_bytes = memory.used;
-    reading_.memory_total_bytes = memory.total;
   }
-  unsigned long long reasons = 0;
-  if (either([&] { return reads(library_.reasons, &reasons); },
-             [&] { return reads(library_.old_reasons, &reasons); }))
-    reading_.throttle_reasons = reasons;
-}
 
-void GpuSequence::settings() {
-  unsigned now = 0;
-  unsigned pending = 0;
-  if (reads(library_.persistence, &now)) reading_.persistence = now != 0;
-  const int ecc = call_(library_.ecc_mode, device_, &now, &pending);
-  note(library_.ecc_mode.name, ecc);
-  if (ecc == nvml::kSuccess) reading_.ecc_enabled = now != 0;
-  if (ecc == nvml::kSuccess || ecc == nvml::kNotSupported) reading_.has_ecc = ecc == nvml::kSuccess;
-  if (reads(library_.mig_mode, &now, &pending)) reading_.mig_enabled = now != 0;
-  if (reads(library_.compute_mode, &now)) reading_.compute_mode = word_of(kComputeModes, now);
-}
-
-void GpuSequence::power_and_heat() {
-  milliwatts(reading_.power_w, library_.power_mw);
-  either([&] { return milliwatts(reading_.power_limit_w, library_.power_limit_mw); },
-         [&] { return milliwatts(reading_.power_limit_w, library_.old_power_limit_mw); });
-  milliwatts(reading_.power_limit_default_w, library_.power_default_mw);
-  nvml::Temperature now{nvml::version_of<nvml::Temperature>(1), nvml::kTemperatureGpu, 0};
-  const auto newer = [&] {
-    if (!reads(library_.temperature, &now)) return false;
-    reading_.temperature_c = now.celsius;
+  template <class To, class Function, class... Before>
+  bool number(Known<To>& to, const Function& function, Before... before) {
+    unsigned value = 0;
+    if (!reads(function, before..., &value)) return false;
+    to = static_cast<To>(value);
     return true;
-  };
-  either(newer, [&] {
-    return number(reading_.temperature_c, library_.old_temperature, nvml::kTemperatureGpu);
-  });
-  nvml::MarginTemperature margin{nvml::version_of<nvml::MarginTemperature>(1), 0};
-  if (reads(library_.margin, &margin)) reading_.temperature_margin_c = margin.celsius;
-  nvml::Violation violation{};
-  if (reads(library_.violation, nvml::kPolicyPower, &violation))
-    reading_.power_violation_ns = violation.violation_ns;
-  if (reads(library_.violation, nvml::kPolicyThermal, &violation))
-    reading_.thermal_violation_ns = violation.violation_ns;
-}
-
-void GpuSequence::errors() {
-  const auto count = [&](Known<std::uint64_t>& to, unsigned type, unsigned since) {
-    unsigned long long errors = 0;
-    if (reads(library_.ecc_errors, type, since, &errors)) to = errors;
-  };
-  count(reading_.volatile_.corrected, nvml::kCorrected, nvml::kVolatile);
-  count(reading_.volatile_.uncorrected, nvml::kUncorrected, nvml::kVolatile);
-  count(reading_.aggregate.corrected, nvml::kCorrected, nvml::kAggregate);
-  count(reading_.aggregate.uncorrected, nvml::kUncorrected, nvml::kAggregate);
-  nvml::SramErrors sram{};
-  sram.version = nvml::version_of<nvml::SramErrors>(1);
-  const auto newer = [&] {
-    if (!reads(library_.sram_errors, &sram)) return false;
-    reading_.aggregate_sram_uncorrected = sram.aggregate_parity + sram.aggregate_sec_ded;
-    reading_.sram_threshold_exceeded = sram.threshold_exceeded != 0;
-    return true;
-  };
-  either(newer, [&] {
-    unsigned long long errors = 0;
-    if (!reads(library_.old_ecc_errors, nvml::kUncorrected, nvml::kAggregate, nvml::kLocationSram,
-               &errors))
-      return false;
-    reading_.aggregate_sram_uncorrected = errors;
-    return true;
-  });
-  std::array<unsigned, 4> rows{};
-  if (reads(library_.remapped_rows, &rows[0], &rows[1], &rows[2], &rows[3])) {
-    reading_.remapped_corrected = static_cast<int>(rows[0]);
-    reading_.remapped_uncorrected = static_cast<int>(rows[1]);
-    reading_.remap_pending = rows[2] != 0;
-    reading_.remap_failure = rows[3] != 0;
   }
-}
 
-void GpuSequence::inforom() {
-  const int status = call_(library_.validate_inforom, device_);
-  if (status == nvml::kSuccess || status == nvml::kCorruptedInforom)
-    reading_.inforom_valid = status == nvml::kSuccess;
-  else
-    note(library_.validate_inforom.name, status);
-}
-
-// Links, what the field values have, and processes.
-
-void GpuSequence::pcie() {
-  number(reading_.pcie_generation, library_.pcie_generation);
-  number(reading_.pcie_width, library_.pcie_width);
-  number(reading_.max_pcie_generation, library_.max_pcie_generation);
-  number(reading_.max_pcie_width, library_.max_pcie_width);
-  number(reading_.pcie_replays, library_.pcie_replays);
-  const auto rate = [&](Known<double>& to, unsigned direction) {
-    if (number(to, library_.pcie_rate_kbs, direction)) *to /= 1e3;
-  };
-  rate(reading_.pcie_sent_mbs, nvml::kPcieSent);
-  rate(reading_.pcie_received_mbs, nvml::kPcieReceived);
-}
-
-/// The counts in their order.
-std::vector<Known<std::uint64_t>> GpuSequence::field_values(std::vector<nvml::FieldValue> values) {
-  std::vector<Known<std::uint64_t>> counts(values.size());
-  if (!reads(library_.field_values, static_cast<int>(values.size()), values.data())) return counts;
-  for (std::size_t i = 0; i < values.size(); ++i) {
-    counts[i] = nvml::count_of(values[i]);
-    // A field that is newer than the driver is an invalid argument.
-    if (values[i].status != nvml::kInvalidArgument)
-      note(fmt::format("{} {}", library_.field_values.name, values[i].field), values[i].status);
-  }
-  return counts;
-}
-
-void GpuSequence::fields() {
-  using nvml::field_value;
-  const auto counts = field_values(
-      {field_value(nvml::kFieldMemoryTemperature), field_value(nvml::kFieldRecoveryAction),
-       field_value(nvml::kFieldNvlinkSentKib, nvml::kAllLinks),
-       field_value(nvml::kFieldNvlinkReceivedKib, nvml::kAllLinks),
-       field_value(nvml::kFieldViolationPower), field_value(nvml::kFieldViolationThermal),
-       field_value(nvml::kFieldPcieReplays), field_value(nvml::kFieldNvlinkCount),
-       field_value(nvml::kFieldNvlinkCommonSpeed)});
-  if (counts[0]) reading_.memory_temperature_c = static_cast<double>(*counts[0]);
-  if (counts[1]) reading_.recovery_action = word_of(kRecoveryActions, *counts[1]);
-  if (counts[2]) reading_.nvlink_sent_bytes = 1024 * *counts[2];
-  if (counts[3]) reading_.nvlink_received_bytes = 1024 * *counts[3];
-  if (!reading_.power_violation_ns) reading_.power_violation_ns = counts[4];
-  if (!reading_.thermal_violation_ns) reading_.thermal_violation_ns = counts[5];
-  if (!reading_.pcie_replays) reading_.pcie_replays = counts[6];
-  nvlinks(counts[7], counts[8]);
-}
-
-void GpuSequence::nvlinks(Known<std::uint64_t> count, Known<std::uint64_t> common_speed_mbs) {
-  for (unsigned link = 0; link < nvml::kMostLinks; ++link) {
-    if (count ? link >= *count : !has_nvlink(link)) break;
-    reading_.nvlinks.push_back(nvlink(link, common_speed_mbs));
-  }
-  if (count) reading_.nvlink_count = static_cast<int>(*count);
-  if (!count && !reading_.nvlinks.empty())
-    reading_.nvlink_count = static_cast<int>(reading_.nvlinks.size());
-}
-
-/// For a driver that does not report the number of links: one beyond it is an invalid argument.
-bool GpuSequence::has_nvlink(unsigned link) {
-  unsigned active = 0;
-  const int status = call_(library_.nvlink_state, device_, link, &active);
-  if (status != nvml::kInvalidArgument) note(library_.nvlink_state.name, status);
-  return status == nvml::kSuccess;
-}
-
-NvlinkReading GpuSequence::nvlink(unsigned link, Known<std::uint64_t> common_speed_mbs) {
-  using nvml::field_value;
-  const auto counts = field_values(
-      {field_value(nvml::kFieldNvlinkState, link), field_value(nvml::kFieldNvlinkSpeed, link),
-       field_value(nvml::kFieldNvlinkCrcErrors, link), field_value(nvml::kFieldNvlinkReplays, link),
-       field_value(nvml::kFieldNvlinkRecoveries, link),
-       field_value(nvml::kFieldNvlinkEffectiveErrors, link),
-       field_value(nvml::kFieldNvlinkReceiveErrors, link),
-       field_value(nvml::kFieldNvlinkRecoveryEvents, link)});
-  NvlinkReading read;
-  read.link = static_cast<int>(link);
-  unsigned active = 0;
-  if (counts[0])
-    read.active = *counts[0] != 0;
-  else if (reads(library_.nvlink_state, link, &active))
-    read.active = active != 0;
-  const Known<std::uint64_t> speed_mbs =
-      counts[1] || !read.active.value_or(false) ? counts[1] : common_speed_mbs;
-  if (speed_mbs) read.speed_mbs = static_cast<int>(*speed_mbs);
-  const auto errors = [&](Known<std::uint64_t> field, Known<std::uint64_t> newer,
-                          unsigned counter) {
-    unsigned long long value = 0;
-    if (field || newer) return field ? field : newer;
-    return reads(library_.nvlink_errors, link, counter, &value) ? Known<std::uint64_t>(value)
-                                                                : std::nullopt;
-  };
-  read.crc_errors = errors(counts[2], counts[5], nvml::kNvlinkCrcFlit);
-  read.replay_errors = errors(counts[3], counts[6], nvml::kNvlinkReplay);
-  read.recovery_errors = errors(counts[4], counts[7], nvml::kNvlinkRecovery);
-  return read;
-}
-
-void GpuSequence::fabric() {
-  nvml::FabricInfo info{};
-  const auto version = [&](unsigned number) {
-    info.version = number;
-    return reads(library_.fabric, &info);
-  };
-  const auto oldest = [&] {
-    nvml::OldFabricInfo old{};
-    if (!reads(library_.old_fabric, &old)) return false;
-    info.state = old.state;
-    info.status = old.status;
+  bool milliwatts(Known<double>& to, const nvml::Function<int(nvml::Device, unsigned*)>& function) {
+    if (!number(to, function)) return false;
+    *to /= 1e3;
     return true;
-  };
-  const auto older = [&] { return either([&] { return version(nvml::kFabricVersion2); }, oldest); };
-  if (!either([&] { return version(nvml::kFabricVersion3); }, older)) return;
-  reading_.fabric_state = word_of(kFabricStates, info.state);
-  if (*reading_.fabric_state == "completed")
-    reading_.fabric_status =
-        info.status == nvml::kSuccess ? "success" : library_.words_of(info.status);
-  if (info.health_summary != 0)
-    reading_.fabric_health = word_of(kFabricHealth, info.health_summary);
-  else if ((info.health_mask & 0x3) == 1 || (info.health_mask >> 4 & 0x3) == 1)
-    reading_.fabric_health = "unhealthy";  // degraded bandwidth, unhealthy route: older drivers
-}
+  }
 
-void GpuSequence::processes() {
-  std::vector<nvml::Process> list(64);
-  unsigned count = 0;
-  const auto by = [&](const auto& function) {
-    for (int status = nvml::kInsufficientSize; status == nvml::kInsufficientSize;) {
-      count = static_cast<unsigned>(list.size());
-      status = call_(function, device_, &count, list.data());
-      if (status == nvml::kSuccess) return true;
-      if (status != nvml::kInsufficientSize || list.size() > 4096) {
-        note(function.name, status);
-        return false;
-      }
-      list.resize(2 * list.size());
+  void text(std::string& to, const nvml::Function<int(nvml::Device, char*, unsigned)>& function) {
+    std::array<char, 128> read{};
+    if (reads(function, read.data(), static_cast<unsigned>(read.size()))) to = read.data();
+  }
+
+  void identity() {
+    text(reading_.uuid, library_.uuid);
+    text(reading_.model, library_.model);
+    text(reading_.serial, library_.serial);
+    text(reading_.vbios, library_.vbios);
+    nvml::PciInfo pci{};
+    if (reads(library_.pci, &pci)) {
+      reading_.pci_id = fmt::format("{:04x}:{:02x}:{:02x}.0", pci.domain, pci.bus, pci.device);
+      reading_.pci_device_id = nvml::device_id_of(pci);
     }
-    return false;
-  };
-  if (!either([&] { return by(library_.processes); }, [&] { return by(library_.old_processes); }))
-    return;
-  reading_.processes.emplace();
-  for (unsigned i = 0; i < count; ++i) {
-    ProcessReading process{static_cast<int>(list[i].pid), std::nullopt};
-    if (list[i].used_memory != nvml::kMemoryHidden) process.memory_bytes = list[i].used_memory;
-    reading_.processes->push_back(process);
+    std::array<unsigned long, 16> nodes{};
+    constexpr int kBits = 8 * sizeof(unsigned long);
+    const auto near_memory = [&] {
+      if (!reads(library_.memory_affinity, static_cast<unsigned>(nodes.size()), nodes.data(),
+                 nvml::kNumaNodes))
+        return false;
+      for (std::size_t i = 0; i < nodes.size() && !reading_.numa_node; ++i)
+        if (nodes[i] != 0)
+          reading_.numa_node = static_cast<int>(i) * kBits + std::countr_zero(nodes[i]);
+      return reading_.numa_node.has_value();
+    };
+    either(near_memory, [&] { return number(reading_.numa_node, library_.numa_node); });
   }
+
+  void state() {
+    number(reading_.sm_clock_mhz, library_.clock, nvml::kClockSm);
+    number(reading_.memory_clock_mhz, library_.clock, nvml::kClockMemory);
+    number(reading_.max_sm_clock_mhz, library_.max_clock, nvml::kClockSm);
+    number(reading_.max_memory_clock_mhz, library_.max_clock, nvml::kClockMemory);
+    nvml::Utilisation percent{};
+    if (reads(library_.utilisation, &percent)) {
+      reading_.utilisation_percent = percent.gpu;
+      reading_.memory_utilisation_percent = percent.memory;
+    }
+    nvml::MemoryV2 memory{};
+    memory.version = nvml::version_of<nvml::MemoryV2>(2);
+    nvml::Memory old{};
+    const auto without_reserved = [&] { return reads(library_.memory_v2, &memory); };
+    const auto with_reserved = [&] {
+      if (!reads(library_.memory, &old)) return false;
+      memory.total = old.total;
+      memory.used = old.used;
+      return true;
+    };
+    if (either(without_reserved, with_reserved)) {
+      reading_.memory_used_bytes = memory.used;
+      reading_.memory_total_bytes = memory.total;
+    }
+    unsigned long long reasons = 0;
+    if (either([&] { return reads(library_.reasons, &reasons); },
+               [&] { return reads(library_.old_reasons, &reasons); }))
+      reading_.throttle_reasons = reasons;
+  }
+
+  void settings() {
+    unsigned now = 0;
+    unsigned pending = 0;
+    if (reads(library_.persistence, &now)) reading_.persistence = now != 0;
+    const int ecc = call_(library_.ecc_mode, device_, &now, &pending);
+    note(library_.ecc_mode.name, ecc);
+    if (ecc == nvml::kSuccess) reading_.ecc_enabled = now != 0;
+    if (ecc == nvml::kSuccess || ecc == nvml::kNotSupported)
+      reading_.has_ecc = ecc == nvml::kSuccess;
+    if (reads(library_.mig_mode, &now, &pending)) reading_.mig_enabled = now != 0;
+    if (reads(library_.compute_mode, &now)) reading_.compute_mode = word_of(kComputeModes, now);
+  }
+
+  void power_and_heat() {
+    milliwatts(reading_.power_w, library_.power_mw);
+    either([&] { return milliwatts(reading_.power_limit_w, library_.power_limit_mw); },
+           [&] { return milliwatts(reading_.power_limit_w, library_.old_power_limit_mw); });
+    milliwatts(reading_.power_limit_default_w, library_.power_default_mw);
+    nvml::Temperature now{nvml::version_of<nvml::Temperature>(1), nvml::kTemperatureGpu, 0};
+    const auto newer = [&] {
+      if (!reads(library_.temperature, &now)) return false;
+      reading_.temperature_c = now.celsius;
+      return true;
+    };
+    either(newer, [&] {
+      return number(reading_.temperature_c, library_.old_temperature, nvml::kTemperatureGpu);
+    });
+    nvml::MarginTemperature margin{nvml::version_of<nvml::MarginTemperature>(1), 0};
+    if (reads(library_.margin, &margin)) reading_.temperature_margin_c = margin.celsius;
+    nvml::Violation violation{};
+    if (reads(library_.violation, nvml::kPolicyPower, &violation))
+      reading_.power_violation_ns = violation.violation_ns;
+    if (reads(library_.violation, nvml::kPolicyThermal, &violation))
+      reading_.thermal_violation_ns = violation.violation_ns;
+  }
+
+  void errors() {
+    const auto count = [&](Known<std::uint64_t>& to, unsigned type, unsigned since) {
+      unsigned long long errors = 0;
+      if (reads(library_.ecc_errors, type, since, &errors)) to = errors;
+    };
+    count(reading_.volatile_.corrected, nvml::kCorrected, nvml::kVolatile);
+    count(reading_.volatile_.uncorrected, nvml::kUncorrected, nvml::kVolatile);
+    count(reading_.aggregate.corrected, nvml::kCorrected, nvml::kAggregate);
+    count(reading_.aggregate.uncorrected, nvml::kUncorrected, nvml::kAggregate);
+    nvml::SramErrors sram{};
+    sram.version = nvml::version_of<nvml::SramErrors>(1);
+    const auto newer = [&] {
+      if (!reads(library_.sram_errors, &sram)) return false;
+      reading_.aggregate_sram_uncorrected = sram.aggregate_parity + sram.aggregate_sec_ded;
+      reading_.sram_threshold_exceeded = sram.threshold_exceeded != 0;
+      return true;
+    };
+    either(newer, [&] {
+      unsigned long long errors = 0;
+      if (!reads(library_.old_ecc_errors, nvml::kUncorrected, nvml::kAggregate, nvml::kLocationSram,
+                 &errors))
+        return false;
+      reading_.aggregate_sram_uncorrected = errors;
+      return true;
+    });
+    std::array<unsigned, 4> rows{};
+    if (reads(library_.remapped_rows, &rows[0], &rows[1], &rows[2], &rows[3])) {
+      reading_.remapped_corrected = static_cast<int>(rows[0]);
+      reading_.remapped_uncorrected = static_cast<int>(rows[1]);
+      reading_.remap_pending = rows[2] != 0;
+      reading_.remap_failure = rows[3] != 0;
+    }
+  }
+
+  void validate_inforom() {
+    const int status = call_(library_.validate_inforom, device_);
+    if (status == nvml::kSuccess || status == nvml::kCorruptedInforom)
+      reading_.inforom_valid = status == nvml::kSuccess;
+    else
+      note(library_.validate_inforom.name, status);
+  }
+
+  // Links, what the field values have, and processes.
+
+  void pcie() {
+    number(reading_.pcie_generation, library_.pcie_generation);
+    number(reading_.pcie_width, library_.pcie_width);
+    number(reading_.max_pcie_generation, library_.max_pcie_generation);
+    number(reading_.max_pcie_width, library_.max_pcie_width);
+    number(reading_.pcie_replays, library_.pcie_replays);
+    const auto rate = [&](Known<double>& to, unsigned direction) {
+      if (number(to, library_.pcie_rate_kbs, direction)) *to /= 1e3;
+    };
+    rate(reading_.pcie_sent_mbs, nvml::kPcieSent);
+    rate(reading_.pcie_received_mbs, nvml::kPcieReceived);
+  }
+
+  /// The counts in their order.
+  std::vector<Known<std::uint64_t>> field_values(std::vector<nvml::FieldValue> values) {
+    std::vector<Known<std::uint64_t>> counts(values.size());
+    if (!reads(library_.field_values, static_cast<int>(values.size()), values.data()))
+      return counts;
+    for (std::size_t i = 0; i < values.size(); ++i) {
+      counts[i] = nvml::count_of(values[i]);
+      // A field that is newer than the driver is an invalid argument.
+      if (values[i].status != nvml::kInvalidArgument)
+        note(fmt::format("{} {}", library_.field_values.name, values[i].field), values[i].status);
+    }
+    return counts;
+  }
+
+  void fields() {
+    using nvml::field_value;
+    const auto counts = field_values(
+        {field_value(nvml::kFieldMemoryTemperature), field_value(nvml::kFieldRecoveryAction),
+         field_value(nvml::kFieldNvlinkSentKib, nvml::kAllLinks),
+         field_value(nvml::kFieldNvlinkReceivedKib, nvml::kAllLinks),
+         field_value(nvml::kFieldViolationPower), field_value(nvml::kFieldViolationThermal),
+         field_value(nvml::kFieldPcieReplays), field_value(nvml::kFieldNvlinkCount),
+         field_value(nvml::kFieldNvlinkCommonSpeed)});
+    if (counts[0]) reading_.memory_temperature_c = static_cast<double>(*counts[0]);
+    if (counts[1]) reading_.recovery_action = word_of(kRecoveryActions, *counts[1]);
+    if (counts[2]) reading_.nvlink_sent_bytes = 1024 * *counts[2];
+    if (counts[3]) reading_.nvlink_received_bytes = 1024 * *counts[3];
+    if (!reading_.power_violation_ns) reading_.power_violation_ns = counts[4];
+    if (!reading_.thermal_violation_ns) reading_.thermal_violation_ns = counts[5];
+    if (!reading_.pcie_replays) reading_.pcie_replays = counts[6];
+    nvlinks(counts[7], counts[8]);
+  }
+
+  void nvlinks(Known<std::uint64_t> count, Known<std::uint64_t> common_speed_mbs) {
+    for (unsigned link = 0; link < nvml::kMostLinks; ++link) {
+      if (count ? link >= *count : !has_nvlink(link)) break;
+      reading_.nvlinks.push_back(nvlink(link, common_speed_mbs));
+    }
+    if (count) reading_.nvlink_count = static_cast<int>(*count);
+    if (!count && !reading_.nvlinks.empty())
+      reading_.nvlink_count = static_cast<int>(reading_.nvlinks.size());
+  }
+
+  /// For a driver that does not report the number of links: one beyond it is an invalid argument.
+  bool has_nvlink(unsigned link) {
+    unsigned active = 0;
+    const int status = call_(library_.nvlink_state, device_, link, &active);
+    if (status != nvml::kInvalidArgument) note(library_.nvlink_state.name, status);
+    return status == nvml::kSuccess;
+  }
+
+  NvlinkReading nvlink(unsigned link, Known<std::uint64_t> common_speed_mbs) {
+    using nvml::field_value;
+    const auto counts = field_values({field_value(nvml::kFieldNvlinkState, link),
+                                      field_value(nvml::kFieldNvlinkSpeed, link),
+                                      field_value(nvml::kFieldNvlinkCrcErrors, link),
+                                      field_value(nvml::kFieldNvlinkReplays, link),
+                                      field_value(nvml::kFieldNvlinkRecoveries, link),
+                                      field_value(nvml::kFieldNvlinkEffectiveErrors, link),
+                                      field_value(nvml::kFieldNvlinkReceiveErrors, link),
+                                      field_value(nvml::kFieldNvlinkRecoveryEvents, link)});
+    NvlinkReading read;
+    read.link = static_cast<int>(link);
+    unsigned active = 0;
+    if (counts[0])
+      read.active = *counts[0] != 0;
+    else if (reads(library_.nvlink_state, link, &active))
+      read.active = active != 0;
+    const Known<std::uint64_t> speed_mbs =
+        counts[1] || !read.active.value_or(false) ? counts[1] : common_speed_mbs;
+    if (speed_mbs) read.speed_mbs = static_cast<int>(*speed_mbs);
+    const auto errors = [&](Known<std::uint64_t> field, Known<std::uint64_t> newer,
+                            unsigned counter) {
+      unsigned long long value = 0;
+      if (field || newer) return field ? field : newer;
+      return reads(library_.nvlink_errors, link, counter, &value) ? Known<std::uint64_t>(value)
+                                                                  : std::nullopt;
+    };
+    read.crc_errors = errors(counts[2], counts[5], nvml::kNvlinkCrcFlit);
+    read.replay_errors = errors(counts[3], counts[6], nvml::kNvlinkReplay);
+    read.recovery_errors = errors(counts[4], counts[7], nvml::kNvlinkRecovery);
+    return read;
+  }
+
+  void fabric() {
+    nvml::FabricInfo info{};
+    const auto version = [&](unsigned number) {
+      info.version = number;
+      return reads(library_.fabric, &info);
+    };
+    const auto oldest = [&] {
+      nvml::OldFabricInfo old{};
+      if (!reads(library_.old_fabric, &old)) return false;
+      info.state = old.state;
+      info.status = old.status;
+      return true;
+    };
+    const auto older = [&] {
+      return either([&] { return version(nvml::kFabricVersion2); }, oldest);
+    };
+    if (!either([&] { return version(nvml::kFabricVersion3); }, older)) return;
+    reading_.fabric_state = word_of(kFabricStates, info.state);
+    if (*reading_.fabric_state == "completed")
+      reading_.fabric_status =
+          info.status == nvml::kSuccess ? "success" : library_.words_of(info.status);
+    if (info.health_summary != 0)
+      reading_.fabric_health = word_of(kFabricHealth, info.health_summary);
+    else if ((info.health_mask & 0x3) == 1 || (info.health_mask >> 4 & 0x3) == 1)
+      reading_.fabric_health = "unhealthy";  // degraded bandwidth, unhealthy route: older drivers
+  }
+
+  void processes() {
+    std::vector<nvml::Process> list(64);
+    unsigned count = 0;
+    const auto by = [&](const auto& function) {
+      for (int status = nvml::kInsufficientSize; status == nvml::kInsufficientSize;) {
+        count = static_cast<unsigned>(list.size());
+        status = call_(function, device_, &count, list.data());
+        if (status == nvml::kSuccess) return true;
+        if (status != nvml::kInsufficientSize || list.size() > 4096) {
+          note(function.name, status);
+          return false;
+        }
+        list.resize(2 * list.size());
+      }
+      return false;
+    };
+    if (!either([&] { return by(library_.processes); }, [&] { return by(library_.old_processes); }))
+      return;
+    reading_.processes.emplace();
+    for (unsigned i = 0; i < count; ++i) {
+      ProcessReading process{static_cast<int>(list[i].pid), std::nullopt};
+      if (list[i].used_memory != nvml::kMemoryHidden) process.memory_bytes = list[i].used_memory;
+      reading_.processes->push_back(process);
+    }
+  }
+
+  const nvml::Library& library_;
+  Caller& call_;
+  GpuReading& reading_;
+  nvml::Device device_ = nullptr;
+};
+
+}  // namespace
+
+void read_gpu(const nvml::Library& library, Caller& call, GpuReading& reading, bool inforom) {
+  GpuSequence(library, call, reading).run(inforom);
 }
 
 }  // namespace shakedown::node

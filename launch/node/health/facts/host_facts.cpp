@@ -382,7 +382,7 @@ Json read_libraries(const FactSource&) {
     mpi.erase(v + 1, 1);  // Open MPI v4.1.4
   Json versions{{"mpi", mpi}, {"mpi_built", MpiSession::build_version()}};
   for (const BackendKind kind : {BackendKind::gpu, BackendKind::cpu})
-    for (const LibraryVersion& library : library_versions(kind)) {
+    for (const LibraryVersion& library : library_versions(kind, true)) {
       versions[library.name] = library.running;
       versions[library.name + "_built"] = library.built;
     }

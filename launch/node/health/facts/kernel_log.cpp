@@ -9,11 +9,12 @@
 #include <cerrno>
 #include <charconv>
 #include <cstdio>
-#include <nlohmann/json.hpp>
 #include <sstream>
 #include <string_view>
 #include <tuple>
 #include <utility>
+
+#include "launch/node/health/facts/json_fields.hpp"
 
 namespace shakedown::node {
 namespace {
@@ -164,29 +165,15 @@ std::optional<KernelEvent> event_in(std::string_view text, unsigned level) {
 
 }  // namespace
 
-Json to_json(const KernelEvent& event) {
-  return {{"age_s", event.age_s},   {"kind", static_cast<int>(event.kind)},
-          {"pci_id", event.pci_id}, {"code", event.code},
-          {"text", event.text},     {"sequence", event.sequence}};
+FIELDS_OF(KernelEvent, age_s, kind, pci_id, code, text, sequence)
+FIELDS_OF(KernelLog, events, reaches_back_s, first_sequence, last_sequence)
+
+Json to_json(const std::vector<KernelEvent>& events) { return written(events); }
+std::vector<KernelEvent> kernel_events_of(const Json& json) {
+  return read_as<std::vector<KernelEvent>>(json);
 }
-KernelEvent kernel_event_of(const Json& json) {
-  return {json.at("age_s"),  static_cast<Kind>(json.at("kind").get<int>()),
-          json.at("pci_id"), json.at("code"),
-          json.at("text"),   json.at("sequence")};
-}
-Json to_json(const KernelLog& log) {
-  Json events = Json::array();
-  for (const KernelEvent& event : log.events) events.push_back(to_json(event));
-  return {{"events", events},
-          {"reaches_back_s", log.reaches_back_s},
-          {"first_sequence", log.first_sequence},
-          {"last_sequence", log.last_sequence}};
-}
-KernelLog kernel_log_of(const Json& json) {
-  KernelLog log{{}, json.at("reaches_back_s"), json.at("first_sequence"), json.at("last_sequence")};
-  for (const Json& event : json.at("events")) log.events.push_back(kernel_event_of(event));
-  return log;
-}
+Json to_json(const KernelLog& log) { return written(log); }
+KernelLog kernel_log_of(const Json& json) { return read_as<KernelLog>(json); }
 
 std::optional<KernelLog> read_kernel_log(const std::string& file, double uptime_s) {
   KernelLog log;

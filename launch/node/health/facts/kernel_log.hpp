@@ -38,8 +38,8 @@ struct KernelLog {
   bool is_whole() const { return first_sequence == 0; }
 };
 inline constexpr const char* kKernelLogFact = "kernel_log";  // a log's name among the facts
-Json to_json(const KernelEvent& event);
-KernelEvent kernel_event_of(const Json& json);
+Json to_json(const std::vector<KernelEvent>& events);
+std::vector<KernelEvent> kernel_events_of(const Json& json);
 Json to_json(const KernelLog& log);
 KernelLog kernel_log_of(const Json& json);
 

@@ -6,12 +6,12 @@
 #include <chrono>
 #include <fstream>
 #include <future>
-#include <nlohmann/json.hpp>
 
 #include "common/error.hpp"
 #include "common/mpi_session.hpp"
 #include "common/placement.hpp"
 #include "common/statistics.hpp"
+#include "launch/node/health/facts/json_fields.hpp"
 
 namespace shakedown::node {
 namespace {
@@ -44,16 +44,10 @@ void add_rank(NodeReport& report, const Json& rank) {
 
 }  // namespace
 
-Json to_json(const NodeReport& report) {
-  return {
-      {"host", report.host},   {"gpus", to_json(report.gpus)}, {"reading_ms", report.reading_ms},
-      {"facts", report.facts}, {"our_pids", report.our_pids},  {"loaded_gpus", report.loaded_gpus}};
-}
+FIELDS_OF(NodeReport, host, gpus, reading_ms, facts, our_pids, loaded_gpus)
 
-NodeReport node_report_of(const Json& json) {
-  return {json.at("host"),  host_gpus_of(json.at("gpus")), json.at("reading_ms"),
-          json.at("facts"), json.at("our_pids"),           json.at("loaded_gpus")};
-}
+Json to_json(const NodeReport& report) { return written(report); }
+NodeReport node_report_of(const Json& json) { return read_as<NodeReport>(json); }
 
 NodeReport read_node(const std::string& host, const ReportSource& source,
                      const std::function<void(const Json&)>& on_facts) {

@@ -135,7 +135,7 @@ class Comparison {
   std::vector<Finding>& found_;
 };
 
-std::string text_of(const Json& value) {
+std::string shown(const Json& value) {
   return value.is_string() ? value.get<std::string>() : json_text(value);
 }
 
@@ -162,7 +162,7 @@ void add_fact(std::vector<Comparables>& nodes, const std::vector<NodeReport>& re
     const Json& value = fact_of(reports[i].facts, fact.c_str());
     if (value.is_null()) continue;
     if (!value.is_object())
-      nodes[i][label_of(fact)] = {text_of(value), fact == "revision" ? &kVersion : &kSetting};
+      nodes[i][label_of(fact)] = {shown(value), fact == "revision" ? &kVersion : &kSetting};
     else
       for (const auto& [key, part] : value.items()) keys.insert(key);
   }
@@ -176,10 +176,10 @@ void add_fact(std::vector<Comparables>& nodes, const std::vector<NodeReport>& re
                                 : of_library ? "library " + key
                                              : fmt::format("{} {}", fact, key);
       const bool together = of_library && (key == "nccl" || key == "mpi");
-      nodes[i][label] = {value.contains(key) ? text_of(value.at(key)) : absent, of_nccl ? &kVariable
-                                                                                : together
-                                                                                    ? &kVersion
-                                                                                    : &kSetting};
+      nodes[i][label] = {value.contains(key) ? shown(value.at(key)) : absent, of_nccl ? &kVariable
+                                                                              : together
+                                                                                  ? &kVersion
+                                                                                  : &kSetting};
     }
   }
 }
@@ -272,7 +272,7 @@ Comparables attributes_of(const Json& port, const std::string& name) {
   return found;
 }
 
-std::string text_of(const Ports& ports) { return listed({ports.begin(), ports.end()}); }
+std::string shown(const Ports& ports) { return listed({ports.begin(), ports.end()}); }
 
 Ports without(const Ports& all, const Ports& these) {
   Ports rest;
@@ -286,15 +286,15 @@ Judgement compare_ports(const Node& node, const Ports& usual) {
   const std::string count =
       fmt::format("{} InfiniBand ports, {} on most nodes", node.ports.size(), usual.size());
   if (node.ports.size() < usual.size())
-    return failure(Class::hardware, fmt::format("{}: {} is missing", count, text_of(missing)),
+    return failure(Class::hardware, fmt::format("{}: {} is missing", count, shown(missing)),
                    "inspect the adapter (lspci -d 15b3:, dmesg); reseat it, RMA if it stays away");
   if (!missing.empty())
     return warning(Class::config,
-                   fmt::format("InfiniBand ports are named {}, on most nodes {}", text_of(extra),
-                               text_of(missing)),
+                   fmt::format("InfiniBand ports are named {}, on most nodes {}", shown(extra),
+                               shown(missing)),
                    "give devices the same names on all nodes, or do not set NCCL_IB_HCA");
   return warning(
-      Class::config, fmt::format("{}: {} is here only", count, text_of(extra)),
+      Class::config, fmt::format("{}: {} is here only", count, shown(extra)),
       "inspect the other nodes; leave it unused by NCCL_IB_HCA if it is there by design");
 }
 
@@ -313,7 +313,7 @@ std::vector<Finding> compare_ports(const std::vector<Node>& nodes) {
   std::map<std::string, std::vector<std::string>> hosts;  // by what they lack
   for (const Node& node : nodes)
     if (const Ports lacks = without(every, node.ports); !lacks.empty())
-      hosts[text_of(lacks)].push_back(node.host);
+      hosts[shown(lacks)].push_back(node.host);
   std::vector<std::string> parts;
   for (const auto& [ports, of] : hosts)
     parts.push_back(fmt::format("{} missing on {}", ports, listed(of)));

@@ -55,6 +55,7 @@ std::string listed(const std::vector<std::string>& names) {
 Json record_of(const Finding& finding) {
   Json fields = shakedown::record_of(finding.verdict);
   if (!finding.node.empty()) fields["host"] = finding.node;
+  if (!finding.subject.empty()) fields["subject"] = finding.subject;
   return fields;
 }
 

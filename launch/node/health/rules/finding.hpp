@@ -64,6 +64,11 @@ std::string listed(const std::vector<std::string>& names);
 /// The fields of a "verdict" record.
 Json record_of(const Finding& finding);
 
+/// The findings as people read them: "PASS  check  what was found", passing lines that are alike
+/// once; what does not apply; the others, worst first, under the names of their nodes, with
+/// " -> what to do".
+std::string findings_table(const std::vector<Finding>& findings);
+
 struct Counts {
   int pass = 0, warn = 0, unknown = 0, fail = 0;  // `unknown`: inconclusive ones, too
 };

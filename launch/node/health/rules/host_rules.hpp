@@ -2,9 +2,11 @@
 #pragma once
 
 #include <functional>
+#include <map>
 #include <string>
 #include <vector>
 
+#include "launch/node/health/facts/kernel_log.hpp"
 #include "launch/node/health/rules/finding.hpp"
 
 namespace shakedown::node {
@@ -41,5 +43,15 @@ std::vector<Finding> judge_host(const std::string& host, const Json& facts,
 
 /// A fact, or null where it is absent.
 const Json& fact_of(const Json& facts, const char* name);
+
+/// One judgement per GPU and XID that is neither an application's error nor a consequence of
+/// another, however often it came. What is older than the window is at most a warning.
+Judgements judge_kernel_events(const std::vector<KernelEvent>& events, double window_h = 24);
+
+using NcclVariables = std::map<std::string, std::string>;
+/// One judgement per variable that is set: a warning for one that takes a path or an algorithm away
+/// from NCCL, for one that is not in the table, and for one whose value the host cannot follow, for
+/// which `wrong` has the reason; a failure where NCCL does not start then.
+Judgements explain_nccl(const NcclVariables& variables, const NcclVariables& wrong = {});
 
 }  // namespace shakedown::node

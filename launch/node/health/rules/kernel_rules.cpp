@@ -1,4 +1,4 @@
-#include "launch/node/health/rules/kernel_rules.hpp"
+#include "launch/node/health/rules/host_rules.hpp"
 
 #include <fmt/format.h>
 
@@ -11,7 +11,6 @@
 
 #include "launch/node/health/facts/host_facts.hpp"
 #include "launch/node/health/rules/gpu_rules.hpp"
-#include "launch/node/health/rules/host_rules.hpp"
 
 namespace shakedown::node {
 namespace {

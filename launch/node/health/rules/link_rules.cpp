@@ -37,17 +37,6 @@ int expected_width(const GpuReading& gpu) {
   return board ? board->pcie_width : kDataCentreWidth;
 }
 
-/// None where the links, or the state of one, are not known.
-std::optional<std::size_t> active_links(const GpuReading& gpu) {
-  if (gpu.nvlinks.empty() && gpu.nvlink_count != 0) return std::nullopt;
-  std::size_t active = 0;
-  for (const NvlinkReading& link : gpu.nvlinks) {
-    if (!link.active) return std::nullopt;
-    active += *link.active;
-  }
-  return active;
-}
-
 std::string inactive_links(const GpuReading& gpu) {
   std::vector<int> inactive;
   for (const NvlinkReading& link : gpu.nvlinks)
@@ -56,9 +45,9 @@ std::string inactive_links(const GpuReading& gpu) {
 }
 
 Judgement judge_nvlink_count(const GpuReading& gpu, const GpuContext& context) {
-  const auto active = active_links(gpu);
+  const auto active = active_nvlinks(gpu);
   if (!active) return not_known("the state of the NVLinks is not reported");
-  const auto most = majority_of(context.known<std::size_t>(active_links));
+  const auto most = majority_of(context.known<std::size_t>(active_nvlinks));
   auto expected = expected_links(gpu);
   // On a board with NVSwitches every link that the driver lists leads to one. All GPUs may lack the
   // same ones: their majority says nothing where the fabric manager or a switch is the cause.
@@ -88,7 +77,7 @@ Judgement judge_nvlink_count(const GpuReading& gpu, const GpuContext& context) {
   if (most == active)  // all alike: not this part
     return failure(Class::config, cause + ", as on most peers", start);
   if (std::ranges::none_of(context.node, [](const GpuReading* gpu_of_node) {
-        return active_links(*gpu_of_node).value_or(0) > 0;
+        return active_nvlinks(*gpu_of_node).value_or(0) > 0;
       }))
     return failure(Class::config, cause + ", none on any GPU of the node", start);
   return failure(Class::hardware, cause,

@@ -221,7 +221,8 @@ std::string list_of_checks() {
   for (const GpuRule& rule : gpu_rules()) add(rule.name, rule.what);
   for (const HostRule& rule : host_rules()) add(rule.name, rule.what);
   add(kNodesAlike, "versions and settings that differ between the nodes");
-  add("hung-check", "an earlier passive check that hangs in the kernel");
+  add("hung-check", "a passive check that did not end, or an earlier one that has not");
+  add("dead-check", "a passive check that died of a signal");
   add("inforom", "checksums of the GPU's inforom; not in a passive check");
   add("rank-numa-node", "whether a rank's cores are of its GPU's NUMA node");
   add("pcie-under-load", "the PCIe link while this program copies to the GPU");

@@ -1,12 +1,10 @@
 // Libraries, variables, and the fabric manager.
-#include "launch/node/health/rules/software_rules.hpp"
+#include "launch/node/health/rules/host_rules.hpp"
 
 #include <fmt/format.h>
 
 #include <map>
 #include <nlohmann/json.hpp>
-
-#include "launch/node/health/rules/host_rules.hpp"
 
 namespace shakedown::node {
 namespace {

@@ -12,55 +12,21 @@
 #include "launch/node/soak/memory_test.hpp"
 #include "launch/node/soak/sm_probe.hpp"
 #include "launch/node/soak/tile_hash.hpp"
-#include "launch/node/soak/transfer_load.hpp"
 
 namespace shakedown::node::cpu {
 namespace {
 
-class CpuWordKernels final : public WordKernels {
- public:
-  void fill(View to, const KnownWords& words, Stream&) const override {
-    auto* out = static_cast<std::uint64_t*>(to.data);
-#pragma omp parallel for schedule(static)
-    for (std::size_t i = 0; i < to.count; ++i) out[i] = words.word(i);
-  }
-
-  void check(ConstView found, const KnownWords& words, std::uint64_t index, WordErrors* wrong,
-             Stream&) const override {
-    const auto* in = static_cast<const std::uint64_t*>(found.data);
-    unsigned long long count = 0;
-    unsigned long long first = ~0ULL;
-#pragma omp parallel for schedule(static) reduction(+ : count) reduction(min : first)
-    for (std::size_t i = 0; i < found.count; ++i)
-      if (in[i] != words.word(i)) {
-        ++count;
-        first = std::min<unsigned long long>(first, index + i);
-      }
-    wrong->count += count;
-    wrong->first = std::min(wrong->first, first);
-  }
-};
-
-}  // namespace
-
-std::unique_ptr<WordKernels> make_word_kernels() { return std::make_unique<CpuWordKernels>(); }
-
 // The cores that stand for a GPU's SMs on the cpu backend.
 
 /// Of those that this thread may use, `most` at most.
-std::vector<int> first_cores(int most);
-
-/// Calls body with the position of each core in `cores`, all at once, each on a thread that is
-/// bound to the core. Waits. The positions of those that could be bound: else body was not called.
-std::vector<std::size_t> run_on_cores(std::span<const int> cores,
-                                      const std::function<void(std::size_t)>& body);
-
 std::vector<int> first_cores(int most) {
   std::vector<int> cores = allowed_cores();
   cores.resize(std::min(cores.size(), static_cast<std::size_t>(most)));
   return cores;
 }
 
+/// Calls body with the position of each core in `cores`, all at once, each on a thread that is
+/// bound to the core. Waits. The positions of those that could be bound: else body was not called.
 std::vector<std::size_t> run_on_cores(std::span<const int> cores,
                                       const std::function<void(std::size_t)>& body) {
   std::vector<char> bound(cores.size());
@@ -79,8 +45,6 @@ std::vector<std::size_t> run_on_cores(std::span<const int> cores,
     if (bound[i] != 0) done.push_back(i);
   return done;
 }
-
-namespace {
 
 constexpr std::uint64_t kChunk = 512;  // words: one after another they stay in the first cache
 

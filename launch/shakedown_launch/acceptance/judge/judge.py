@@ -146,15 +146,25 @@ class Judge:
         return self._judging.run(["--record-reference", os.path.abspath(path)])
 
     def statement(self, runs):
-        """What the soak proves, in its own words."""
-        found = {run.nodes[0]: line["cause"] for run in runs if run.stage == "soak"
-                 for line in self.records(run)
-                 if line.get("kind") == "verdict" and line.get("scope") == "job"
-                 and line.get("verdict") == PASS}
+        """What the soak proves, in the report's words; in the program's where launch/ was copied without results/."""
+        try:
+            from reporting.soak import statement
+        except ImportError:
+            def statement(_):
+                return ""
+        found = {}
+        for run in runs:
+            if run.stage == "soak":
+                lines = self.records(run)
+                passed = [line["cause"] for line in lines if line.get("kind") == "verdict"
+                          and line.get("scope") == "job" and line.get("verdict") == PASS]
+                proved = [statement(line) for line in lines if line.get("kind") == "soak_summary"]
+                if passed:
+                    found[run.nodes[0]] = next(filter(None, proved), passed[-1])
         if not found:
             return ""
-        node, cause = next(iter(found.items()))
-        return cause if len(found) == 1 else f"{len(found)} nodes passed; {node}: {cause}"
+        node, text = next(iter(found.items()))
+        return text if len(found) == 1 else f"{len(found)} nodes passed; {node}: {text}"
 
 
 def once(findings_):

@@ -1,4 +1,4 @@
-#include "launch/node/health/check/findings_table.hpp"
+#include "launch/node/health/rules/finding.hpp"
 
 #include <fmt/format.h>
 

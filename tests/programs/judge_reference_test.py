@@ -1,0 +1,47 @@
+"""bin/judge --record-reference of noisy records: what cannot judge is not written."""
+
+import json
+import subprocess
+import unittest
+
+import support
+from support import BIN
+
+
+class Noisy(support.Folder):
+    def written(self, *metrics):
+        """Of three CPU ranks, whose samples the metrics have."""
+        path = self.folder / "r.jsonl"
+        run = {"kind": "run", "run_id": "2026-11-26T01:02:03Z-n1-1", "program": "compute_perf", "hosts": ["n1"] * 3}
+        lines = [{"kind": "metric", "run_id": run["run_id"], "metric": metric, "unit": "GB/s", "scope": "rank",
+                  "name": str(rank), "ranks": [rank], "hosts": ["n1"], "backend": "cpu", "board": "A processor",
+                  "look": 1, "samples": [value * (1 + i / 1000) for i in range(10)], "check": "verified",
+                  "outcome": "measured"}
+                 for metric, values in metrics for rank, value in enumerate(values)]
+        end = {"kind": "end", "run_id": run["run_id"], "exit_code": 0}
+        path.write_text("".join(json.dumps(line, separators=(",", ":")) + "\n" for line in [run, *lines, end]))
+        return path
+
+    def judge(self, *arguments):
+        return subprocess.run([BIN / "judge", *map(str, arguments)], capture_output=True, text=True, timeout=60)
+
+    def test_only_noise_is_refused_without_a_file(self):
+        reference = self.folder / "site.json"
+        said = self.judge(self.written(("memory/copy", (20, 2, 0.5))), "--record-reference", reference)
+        self.assertEqual(said.returncode, 3, said)
+        self.assertIn(f"--record-reference {reference}: not written: memory/copy: too noisy", said.stderr)
+        self.assertIn("measure again with nothing else running", said.stderr)
+        self.assertFalse(reference.exists())
+
+    def test_a_noisy_metric_is_left_out_and_the_file_can_be_read(self):
+        reference = self.folder / "site.json"
+        record = self.written(("memory/copy", (20, 2, 0.5)), ("memory/read", (20, 20.1, 19.9)))
+        said = self.judge(record, "--record-reference", reference)
+        self.assertEqual(said.returncode, 0, said)
+        self.assertIn(f"{reference}: without memory/copy: too noisy", said.stdout)
+        self.assertEqual([figure["metric"] for figure in json.loads(reference.read_text())["figures"]], ["memory/read"])
+        self.assertEqual(self.judge(record, "--reference", reference).returncode, 0)
+
+
+if __name__ == "__main__":
+    unittest.main()
