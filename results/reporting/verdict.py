@@ -91,9 +91,9 @@ def of_runs(summary):
             cut += "".join(f"; no answer from rank {rank} on {host}" for record in run.of("failure")
                            if isinstance(record.get("ranks"), list)
                            for rank, host in zip(record["ranks"], texts(record, "hosts")))
-            found.append(Verdict(
-                INCONCLUSIVE, "job", "", f"crashed: no end record{cut}; what it recorded before "
-                f"({words.count(len(run.records), 'record')}) is used", run=run))
+            if run.records:
+                cut += f"; what it recorded before ({words.count(len(run.records), 'record')}) is used"
+            found.append(Verdict(INCONCLUSIVE, "job", "", f"crashed: no end record{cut}", run=run))
         elif exit_code(run) != 0 and id(run) not in continued:
             found.append(ended(run))
     return found
