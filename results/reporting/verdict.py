@@ -91,7 +91,8 @@ def of_runs(summary):
             cut += "".join(f"; no answer from rank {rank} on {host}" for record in run.of("failure")
                            if isinstance(record.get("ranks"), list)
                            for rank, host in zip(record["ranks"], texts(record, "hosts")))
-            cut += f"; what it recorded before ({words.count(len(run.records), 'record')}) is used" if run.records else ""
+            if run.records:
+                cut += f"; what it recorded before ({words.count(len(run.records), 'record')}) is used"
             found.append(Verdict(INCONCLUSIVE, "job", "", f"crashed: no end record{cut}", run=run))
             # Of a soak, which concludes from them only at its end.
             wrong = [record for record in run.of("mismatch") if record.get("verdict") != INCONCLUSIVE]
