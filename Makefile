@@ -21,7 +21,7 @@ endif
 ccbin := $(addprefix -ccbin=,$(or $(NVCC_CCBIN),$(lastword $(host_cxx))))
 
 # ---- what this machine can build: launch/machine looks, launch/setup installs ---------------------
-NEEDS_NOTHING := setup bench test check doctor format clean help dist install install-strip uninstall
+NEEDS_NOTHING := sites setup bench test check doctor format clean help dist install install-strip uninstall
 ifneq ($(filter-out $(NEEDS_NOTHING),$(or $(MAKECMDGOALS),all)),)
   builds := yes
   places := LIGHT BACKENDS CUDA_ARCHS CUDA_HOME CUDNN_HOME NCCL_HOME DNNL_HOME MPICXX NVCC CPPFLAGS LDFLAGS
@@ -236,6 +236,11 @@ test: setup
 run-tests: tests
 	tests/run $(BUILD)
 
+# Other MPIs, each from public packages in a folder of its own: half an hour.
+.PHONY: sites
+sites:
+	tests/sites/run
+
 # Two-node Slurm clusters on this machine; the time limits, too, which last minutes.
 .PHONY: slurm-test
 slurm-test: all
@@ -340,6 +345,7 @@ help:
 	@echo 'make sanitize-threads  the loader under ThreadSanitizer'
 	@echo 'make faults    every program meets every fault, and 64 ranks on this machine'
 	@echo 'make fuzz      libFuzzer on image, packed and weights files, FUZZ_SECONDS=600 each'
+	@echo 'make sites       builds and runs with Open MPI 5, MPICH and Intel MPI from public packages'
 	@echo 'make slurm-test  job scripts and hooks on a Slurm cluster on this machine, with its time limits'
 	@echo 'make compile_commands.json    for clangd; make no_backend   link without any backend'
 	@echo 'make docs      renew the pages that repeat the programs; make clean  remove what was built'

@@ -20,12 +20,17 @@ namespace shakedown {
 namespace {
 
 // What bears on a measurement; nothing else of the environment is ever recorded. Of Open MPI's
-// parameters those of the transports: mpirun sets others itself, with keys and addresses.
+// parameters those of the transports: mpirun sets others itself, with keys and addresses. So it is
+// of Intel MPI; of PRRTE those that place and bind the ranks.
 constexpr const char* kRecordedPrefixes[] = {
-    "NCCL_",        "UCX_",         "UCC_",           "FI_",
-    "OFI_",         "RDMAV_",       "HCOLL_",         "SHARP_",
-    "NVSHMEM_",     "OMPI_MCA_btl", "OMPI_MCA_coll",  "OMPI_MCA_mpi_",
-    "OMPI_MCA_mtl", "OMPI_MCA_osc", "OMPI_MCA_opal_", "OMPI_MCA_pml"};
+    "NCCL_",         "UCX_",           "UCC_",           "FI_",
+    "OFI_",          "RDMAV_",         "HCOLL_",         "SHARP_",
+    "NVSHMEM_",      "OMPI_MCA_btl",   "OMPI_MCA_coll",  "OMPI_MCA_mpi_",
+    "OMPI_MCA_mtl",  "OMPI_MCA_osc",   "OMPI_MCA_opal_", "OMPI_MCA_pml",
+    "OMPI_MCA_smsc", "PRTE_MCA_hwloc", "PRTE_MCA_rmaps", "MPICH_",
+    "MPIR_CVAR_",    "I_MPI_ADJUST",   "I_MPI_ASYNC",    "I_MPI_FABRICS",
+    "I_MPI_OFFLOAD", "I_MPI_OFI",      "I_MPI_PIN",      "I_MPI_SHM",
+    "I_MPI_THREAD",  "I_MPI_WAIT"};
 constexpr const char* kRecordedVariables[] = {
     "CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER",   "CUDA_DEVICE_MAX_CONNECTIONS",
     "CUDA_LAUNCH_BLOCKING", "CUDA_MODULE_LOADING", "NVIDIA_TF32_OVERRIDE",

@@ -17,6 +17,7 @@
 #include <deque>
 #include <exception>
 #include <numeric>
+#include <sstream>
 #include <system_error>
 #include <thread>
 
@@ -383,6 +384,10 @@ std::string MpiSession::build_version() {
 #ifdef OMPI_MAJOR_VERSION
   return fmt::format("Open MPI {}.{}.{}", OMPI_MAJOR_VERSION, OMPI_MINOR_VERSION,
                      OMPI_RELEASE_VERSION);
+#elif defined(I_MPI_VERSION)  // Intel's has MPICH's macros too
+  return "Intel MPI " I_MPI_VERSION;
+#elif defined(MPICH_VERSION)
+  return "MPICH " MPICH_VERSION;
 #else
   return fmt::format("MPI {}.{}", MPI_VERSION, MPI_SUBVERSION);
 #endif
@@ -392,9 +397,17 @@ std::string MpiSession::library_version() {
   char text[MPI_MAX_LIBRARY_VERSION_STRING] = "";
   int length = 0;
   MPI_Get_library_version(text, &length);
-  const std::string version(text, static_cast<std::size_t>(length));
-  // "Open MPI v4.1.4, package: Debian ..., ident: ...": the name and number are enough.
-  return version.substr(0, version.find(','));
+  return mpi_version_in({text, static_cast<std::size_t>(length)});
+}
+
+std::string mpi_version_in(const std::string& text) {
+  std::istringstream words(text.substr(0, text.find_first_of(",\n")));
+  std::string version;
+  for (std::string word; words >> word && word != "for";) {
+    if (word == "Version:" || word == "Library") continue;
+    version += (version.empty() ? "" : " ") + (word == "Intel(R)" ? "Intel" : word);
+  }
+  return version;
 }
 
 struct MpiAgreement::Pending {

@@ -105,6 +105,9 @@ class MpiSession {
   int exceptions_ = std::uncaught_exceptions();
 };
 
+/// Name and number in what MPI_Get_library_version gives, which may have many lines: "MPICH 4.3.2".
+std::string mpi_version_in(const std::string& text);
+
 class Watchdog;
 /// For a call that waits for other ranks without a time-out. The rank that is missing is the one
 /// that does not print this: launch/mpi names it. Null where no thread can be started.

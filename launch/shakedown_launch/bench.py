@@ -3,7 +3,7 @@
 import os
 from pathlib import Path
 
-from . import fashion_mnist, gpus, mpi, places
+from . import fashion_mnist, gpus, launchers, places
 from .command import Command, Option, parse
 from .experiments import Steps
 
@@ -69,7 +69,7 @@ def main(arguments):
     part, options, compared = settings(gpu_count)
     results = places.new_folder("bench", environ)
     try:
-        mpi.check_open_mpi(environ)
+        launchers.find(None, environ).check([])
         data = make_images(values.get("--source"), part, environ)
     except BaseException:
         os.rmdir(results)

@@ -39,7 +39,7 @@ CAUSES = [
      "a smaller -n, or more --ntasks"),
     (r"unable to reach each other|MPI process is unreachable|pml-add-procs-fail",
      "the MPI transport that is set does not connect these ranks",
-     "unset OMPI_MCA_btl, or add what connects them (vader inside a host, tcp between hosts)"),
+     "unset OMPI_MCA_btl, or add what connects them (vader, of Open MPI 5 sm, inside a host, tcp between hosts)"),
     (r"Read -1, expected \d+, errno = 1", "the container forbids reading another process's memory",
      "OMPI_MCA_btl_vader_single_copy_mechanism=none, or docker run --cap-add SYS_PTRACE"),
 ]

@@ -135,8 +135,7 @@ def main(arguments):
     names = values.get("--strategies", "ddp,all-reduce,parameter-server").split(",")
     ranks = {"-n": values["-n"]} if "-n" in values else {}
     train = {name: ["train", "--train-dir", images, "--ignore-idle", *options, "--strategy", name] for name in names}
-    mpi.request(ranks, train[names[0]], environ)
-    mpi.check_open_mpi(environ)
+    mpi.check_launcher(mpi.request(ranks, train[names[0]], environ), environ)
     output = output_folder(values.get("--output"), environ)
     steps = Steps(output, environ, ranks)
     check_each(steps, train.values(), output)

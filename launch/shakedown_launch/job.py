@@ -200,11 +200,11 @@ class Job:
         (out, out_end), (error, error_end), (own, own_end) = os.pipe(), os.pipe(), os.pipe()
         self.pipes = {out: lambda data: self._output.write(1, data), error: self._on_error,
                       own: self._messages.read_own}
-        environ = {**self._environ, "OPAL_OUTPUT_STDERR_FD": str(own_end)}
+        words, environ, stdout, stderr = self._messages.streams(self._words, self._environ, out_end, error_end, own_end)
         try:
             self._process = subprocess.Popen(
-                self._words, env=environ, stdin=subprocess.DEVNULL, stdout=out_end,
-                stderr=error_end, pass_fds=[own_end], preexec_fn=own_group())
+                words, env=environ, stdin=subprocess.DEVNULL, stdout=stdout, stderr=stderr,
+                pass_fds={out_end, error_end, own_end} - {stdout, stderr}, preexec_fn=own_group())
         finally:
             for descriptor in (out_end, error_end, own_end):
                 os.close(descriptor)
@@ -226,6 +226,7 @@ class Job:
 
     def send(self, number):
         if self._process and self._process.returncode is None:
+            number = self._messages.instead.get(number, number)
             self._messages.sent(number)
             self._process.send_signal(number)
 

@@ -1,10 +1,10 @@
-"""mpirun's messages. They are blocks between dashed lines, and a few lines outside of blocks. Those
-that repeat what the exit code says are dropped; a rank's death and a lost host are reported in one
-line.
+"""The launchers' messages: a class each. Those that repeat what the exit code says are dropped; a rank's death and
+a lost host are reported in one line.
 
-Open MPI 4 writes them where OPAL_OUTPUT_STDERR_FD says, a pipe of their own. Open MPI 5 (PRRTE)
-writes them to the standard error that the ranks have too, which is passed on as it is. Both are
-read."""
+Open MPI has blocks between dashed lines, and a few lines outside of blocks. 4 writes them where
+OPAL_OUTPUT_STDERR_FD says, a pipe of their own. 5 (PRRTE) writes them to the standard error that the ranks have
+too, which is passed on as it is. Both are read. Hydra has lines, on its own standard output and error: the
+ranks' are written elsewhere."""
 
 import re
 import signal
@@ -12,27 +12,31 @@ import signal
 # Compiled when first used: most jobs end without a message.
 DIED = r"rank (\d+) with PID \d+ on\s+node (\S+) exited on\s+(signal \d+(?: \([^)]*\))?)"
 ENDED = (r"MPI_ABORT was invoked|exited with non-zero status|returned\s+a non-zero exit code|"
-         r'calling "abort"')
+         r'calling\s+"abort"')
 # Which rank ended so. A shell and ld.so end with 126 and 127 where a program, or a library that it
 # needs, cannot be run.
-ENDED_WITH = r"Process name: \[\[\d+,\d+\],(\d+)\]\s+Exit code:\s+(\d+)"
+ENDED_WITH = r"Process name: \[(?:\[\d+,\d+\]|\S+@\d+),(\d+)\]\s+Exit code:\s+(\d+)"
+WITHOUT_FINALIZE = r"process rank (\d+) with PID \d+ on\s+node (\S+) exiting\s+improperly"
 NOT_RUN = (126, 127)
 COULD_NOT_BE_RUN = "its program, or a library that it needs, could not be run"
 # Of a rank for which MPI did not start in time (common/mpi_session.cpp): some other is missing.
 WAITS = r"^error: rank (\d+) on \S+: MPI_Init did not finish within"
 LOST = r"lost communication with a remote daemon[\s\S]*Remote daemon\s*:.* on node (\S+)"
-UNREACHED = (r"unable to reliably start one or more|route a message to the specified daemon|"
+UNREACHED = (r"unable to reliably start one or more|daemon failed to report back after being spawned|route a message to the specified daemon|"
              r"communication connection to the\s+specified daemon")
-UNREACHED_NODE = r"target node:\s*(\S+)"
+UNREACHED_NODE = r"(?:target node|Remote host):\s*(\S+)"
+DAEMON_DIED = r"Daemon exit status:\s*(?:12[89]|1[3-9]\d)\b"  # of a signal
 NO_FOLDER = r"unable to create the desired directory:\s+Directory:\s*(.+)\s+Error:\s*(.+)"
 # Of ssh: the host, and why.
 SSH = (r"^(?:ssh: connect to host |ssh: Could not resolve hostname |\S+@(?=\S+: Permission denied))"
        r"(\S+?)(?: port \d+)?: (.+)")
-NOT_THERE = (r"could not access\s+or execute an executable:\s+Executable:\s*(\S+)\s+Node:\s*(\S+)\s+"
+NOT_THERE = (r"could not\s+access\s+(?:or execute )?an executable:\s+Executable:\s*(\S+)\s+Node:\s*(\S+)\s+"
              r"while attempting to start process rank (\d+)")
 NO_DAEMON = r"daemon has unexpectedly failed after launch"  # Open MPI's guess is a network's fault
+# Of MPICH and Intel MPI, where Open MPI's mpirun starts it.
+FOREIGN = r"launcher not compatible with PMI1 client|uses unsupported PMI version PMIx"
 ABORT = r"help-mpi-api.txt|/show_help.c"  # what may be left of MPI_Abort's block
-IDLE = r"orte_base_help_aggregate|plm:rsh: Warning: setpgid"
+IDLE = r"orte_base_help_aggregate|plm:(rsh|ssh): Warning: setpgid"
 # On mpirun's standard error, each in one write: a signal that it forwards, and libevent's warning
 # about a pipe that was closed before, which it gives after some aborts.
 IDLE_WRITES = (rb"mpirun: Forwarding signal \d+ to job\n|"
@@ -41,7 +45,7 @@ LONGEST_BLOCK, LONGEST_LINE = 100, 65536  # lines, bytes: what ranks write may b
 
 
 class Messages:
-    """Reads both streams. `show` receives what the user should see, `say` our own lines. `ask`: why a
+    """Of Open MPI 4. Reads both streams. `show` receives what the user should see, `say` our own lines. `ask`: why a
     job may have failed to start, or was lost, in words of Slurm's; "" where it does not know."""
 
     def __init__(self, say, show, hosts=(), ranks=0, ask=lambda: ""):
@@ -58,10 +62,19 @@ class Messages:
         self.rank_ended = False  # with an exit code of its own, which mpirun returns
         self._waiting = set()  # ranks
         self._refused = {}  # host that ssh did not reach: why
-        self._not_run = self._gave_a_reason = False
+        self._not_run = self._gave_a_reason = self._foreign = False
+        self._code = None  # of the first rank that ended with one, where the launcher names it
         self._no_folder = ""  # that mpirun needs, and why
         self._no_daemon = ""  # Open MPI's text about one that failed
         self._sent = set()  # "signal 12" to the ranks, whose end by it is a stop
+
+    program = "mpirun"
+    instead = {}  # of a signal that the launcher itself ends by: what it passes on
+
+    def streams(self, words, environ, out, error, own):
+        """The command, its environment, standard output and standard error with which the launcher's own messages
+        go to the descriptor `own`, and those of the ranks to `out` and `error`."""
+        return words, {**environ, "OPAL_OUTPUT_STDERR_FD": str(own)}, out, error
 
     def sent(self, number):
         self._sent.add(f"signal {int(number)}")
@@ -106,14 +119,19 @@ class Messages:
         elif re.search(UNREACHED, block):
             node = re.search(UNREACHED_NODE, block)
             hosts = [node[1]] if node else list(self._refused)
-            self._lose(hosts or self._hosts[:len(self._hosts) == 1] or [""], "could not be reached")
+            self._lose(hosts or self._hosts[:len(self._hosts) == 1] or [""], "was lost: its daemon was killed"
+                       if re.search(DAEMON_DIED, block) else "could not be reached")
         elif re.search(NOT_THERE, block):
             path, node, rank = re.search(NOT_THERE, block).groups()
             self._not_run = True
             self._report(f"rank {rank} on {node}: {path} is not there or cannot be executed")
+        elif re.search(WITHOUT_FINALIZE, block):
+            self.rank_ended = self._not_run = True
+            self._report("rank {} on {} ended without MPI_Finalize".format(*re.search(WITHOUT_FINALIZE, block).groups()))
         elif re.search(ENDED, block):
             self.rank_ended = True
             ended = re.search(ENDED_WITH, block)
+            self._code = int(ended[2]) if ended else None
             if ended and int(ended[2]) in NOT_RUN:
                 self._not_run = True
                 self._report(f"rank {ended[1]} ended with {ended[2]}: {COULD_NOT_BE_RUN}")
@@ -134,6 +152,7 @@ class Messages:
         refused = re.search(SSH, line)
         if refused:
             self._refused[refused[1]] = refused[2]
+        self._foreign = self._foreign or bool(re.search(FOREIGN, line))
         if re.search(ABORT, line):
             self.rank_ended = True
             return True
@@ -157,8 +176,11 @@ class Messages:
         return f"one of the hosts {' '.join(self._hosts)}" if self._hosts else "a node of the allocation"
 
     def judge(self, status):
-        """(exit code, message) of an mpirun that ended with `status`; -N: it died of
+        """(exit code, message) of a launcher that ended with `status`; -N: it died of
         signal N itself."""
+        if self._foreign:
+            return 2, ("the program was built with MPICH or Intel MPI, and this mpirun is Open MPI's: load the MPI that it "
+                       "was built with, or build it again (make clean; make)")
         if self.lost:
             return 3, self._ask() or None
         if self.dead or self._not_run:
@@ -171,32 +193,77 @@ class Messages:
             return 0, None
         if f"signal {status - 128}" in self._sent:
             return 5, None
+        if status < 0 and self._code is not None:  # prterun 3.0 at times ends by an assertion after all is over
+            return self._code, None
         if status < 0:
-            return 3, f"mpirun died of signal {-status} ({signal.strsignal(-status)})"
+            return 3, f"{self.program} died of signal {-status} ({signal.strsignal(-status)})"
+        if status >= 128 and self._refused:  # PRRTE at times ends before it has written its message
+            self._lose(list(self._refused), "could not be reached")
+            return 3, None
         if 128 < status < 160:  # mpirun 4.1 sometimes ends before it has written its message
             text = signal.strsignal(status - 128)
-            return 3, f"a rank died of signal {status - 128} ({text}); mpirun does not say which"
+            return 3, f"a rank died of signal {status - 128} ({text}); {self.program} does not say which"
         if status >= 128:
-            return 3, f"a rank or a host was lost (mpirun ended with {status})"
+            return 3, f"a rank or a host was lost ({self.program} ended with {status})"
         if status in NOT_RUN:  # mpirun 4.1 sometimes ends before it has written which
             return 3, f"a rank ended with {status}: {COULD_NOT_BE_RUN}"
         if not self.rank_ended:
             why = self._no_folder or self._ask()
             if self._no_daemon and not why:
                 self._show(self._no_daemon)
-            why = why or f"mpirun ended with {status}"
+            why = why or f"{self.program} ended with {status}"
             what = "the job could not be started"
             if status == 1 and not self._gave_a_reason:  # as mpirun ends by a signal
-                what = f"mpirun was stopped by a signal, or {what}"
+                what = f"{self.program} was stopped by a signal, or {what}"
             return 3, f"{what} ({why})"
         return status, None
 
 
+# A block of PRRTE's on the ranks' standard error, line by line; one that has begun.
+OF_PRRTE = rb"-{60,}\n(?:prterun|PRTE|MPI_ABORT was|A daemon failed)"
+WHOLE_BLOCK = OF_PRRTE + rb"(?:(?!-{60}).*\n)+?-{60,}\n"
+BEGUN_BLOCK = rb"(?m)^(?:" + OF_PRRTE + rb"[\s\S]*|-{60,}\n[^\n]*|-+)\Z"
+REFUSED = 213  # PRRTE's exit code for options and mappings that it does not accept
+
+
+class OpenMpi5(Messages):
+    """Its blocks are left out of what is shown where a line of ours is in their place."""
+
+    def __init__(self, *arguments, **more):
+        super().__init__(*arguments, **more)
+        self._held = b""
+
+    def read_shared(self, data):
+        data = self._held + data.replace(b"\0", b"")
+        begun = re.search(BEGUN_BLOCK, re.split(WHOLE_BLOCK, data)[-1])
+        self._held = begun[0] if begun and len(begun[0]) < LONGEST_LINE else b""
+        return super().read_shared(re.sub(WHOLE_BLOCK, self._rest_of, data[:len(data) - len(self._held)]))
+
+    def _rest_of(self, block):
+        text = block[0].decode(errors="replace")
+        return b"" if self._judge(text.strip("-\n")) else block[0]
+
+    def close(self):
+        self._shared.read(self._held)
+        super().close()
+        if self._held:
+            self._show(self._held.decode(errors="replace").rstrip("\n"))
+
+    def judge(self, status):
+        """Of a rank that ended with a code after MPI_Finalize PRRTE at times writes nothing, as where it was ended by
+        a signal itself, which is 1."""
+        self.rank_ended = self.rank_ended or 1 < status < 128 and not self._gave_a_reason
+        return super().judge(1 if status == REFUSED and self._gave_a_reason else status)
+
+
 class NoMessages(Messages):
-    """Of a command other than mpirun, whose output is its own."""
+    """Of a command other than a launcher, whose output is its own."""
 
     def __init__(self):
         super().__init__(None, None)
+
+    def streams(self, words, environ, out, error, own):
+        return words, environ, out, error
 
     def read_shared(self, data):
         return data

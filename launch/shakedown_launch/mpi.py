@@ -1,14 +1,11 @@
-"""launch/mpi: runs a program on several ranks with Open MPI's mpirun."""
+"""launch/mpi: runs a program on several ranks with the launcher of its MPI."""
 
-import contextlib
-import errno
 import os
 import re
 import signal
-import stat
 
-from . import gpus, hosts, messages, places, ranks, slurm
-from .command import Command, InconclusiveError, Option, UsageError, parse, positive, say
+from . import gpus, hosts, launchers, places, ranks, slurm
+from .command import Command, Option, UsageError, parse, positive, say
 from .headline import RECORD, Headline
 from .job import RUNNING, Job, Output
 
@@ -27,27 +24,24 @@ RANK_OPTIONS = [
     Option(("--bind",), "WHAT",
            "binding of the ranks: none (default: the programs divide the cores themselves), core or "
            "numa"),
+    Option(("--launcher",), "NAME",
+           f"what starts the ranks: {', '.join(launchers.LAUNCHERS)} (default: what mpirun --version reports)"),
 ]
-# Between mpirun and its daemons: a host that is silent for 20 s is lost; Open MPI's own are 8 minutes.
-KEEPALIVE = {"OMPI_MCA_oob_tcp_keepalive_time": "8", "OMPI_MCA_oob_tcp_keepalive_intvl": "4",
-             "OMPI_MCA_oob_tcp_keepalive_probes": "3"}
-# Of ssh, while the daemons start: the site's own agent or arguments (in a file of parameters) stay.
-SSH_ARGUMENTS = "-o ConnectTimeout=15 -o ServerAliveInterval=5 -o ServerAliveCountMax=3"
 
 COMMAND = Command(
     "[options] PROGRAM [ARGS...]",
-    "Runs PROGRAM (train, bin/train or any other) on several ranks with Open MPI's mpirun.",
+    "Runs PROGRAM (train, bin/train or any other) on several ranks with mpirun, of Open MPI, MPICH or Intel MPI.",
     [*RANK_OPTIONS,
      Option(("--grace",), "S",
             "seconds between the failure of a rank, or a signal, and the kill of the ranks that "
             "still run (default: 10); use more where bin/train writes a large checkpoint"),
      Option(("--quiet",), None,
             "do not print the verdict and the sentences of results/report after bin/train, bin/compare and bin/soak"),
-     Option(("--dry-run",), None, "print the mpirun command, and exit")],
+     Option(("--dry-run",), None, "print the launcher's command, and exit")],
     """
     PROGRAM is searched in SHAKEDOWN_BIN, in bin/ next to launch/, and in PATH.
 
-    Ends with the programs' own exit code; 2: wrong usage, or no Open MPI; 3: a requested GPU is
+    Ends with the programs' own exit code; 2: wrong usage, or no MPI; 3: a requested GPU is
     not visible, a rank died of a signal, a host or a link was lost, or the job or one of its ranks
     could not be started; 4: internal error; 5: stopped by SIGINT, SIGTERM, SIGHUP or SIGQUIT. The first of
     these sends SIGUSR2 to the ranks; one that comes a second later, or after that, kills the job at
@@ -70,32 +64,18 @@ def request(values, words, environ):
         raise UsageError(f"--bind {bind}: choose from none, core, numa")
     return ranks.Request([places.find_program(words[0], environ), *words[1:]],
                          positive(values, "-n", None, "ranks"), values.get("--gpus"),
-                         hosts.requested(values), bind)
+                         hosts.requested(values), bind, values.get("--launcher"))
 
 
-def check_open_mpi(environ, names=()):
+def check_launcher(what, environ, names=()):
     """`names`: of the hosts of the job, where they are not this one alone."""
-    version = places.ask(["mpirun", "--version"], 60, environ).output.partition("\n")[0]
-    if "Open MPI" not in version:
-        remedy = "make setup, or " if places.in_source_tree() else ""
-        raise UsageError(f"Open MPI's mpirun is required (found: {version or 'none'}); "
-                         f"{remedy}module load openmpi")
-    name = name_of_this_host(names)
-    if len(name) > hosts.LONGEST_NAME and re.search(r"Open MPI\) [1-4]\.", version):
-        raise InconclusiveError(f"the host name {name} has {len(name)} characters; Open MPI 4 supports "
-                                f"{hosts.LONGEST_NAME}")
-
-
-def name_of_this_host(names):
-    """As Open MPI 4 has it in a job on the hosts `names`."""
-    own = os.uname().nodename
-    return own if hosts.have_domains(names) else own.partition(".")[0]
+    launchers.find(what.launcher, environ).check(names)
 
 
 def line(what, environ, host=None):
     """The mpirun line of a ranks.Request."""
     host = host or ranks.Host()
-    return ranks.mpirun_line(what, ranks.place(what, environ, host), environ, host)
+    return launchers.find(what.launcher, environ).line(what, ranks.place(what, environ, host), environ, host)
 
 
 def environment(what, environ):
@@ -111,7 +91,8 @@ def job(what, environ=None, log=None, shown=True, grace=10, limit=None):
         environ["SHAKEDOWN_TERMINAL"] = terminals  # to the ranks they are pipes
     host = ranks.Host()
     placement = ranks.place(what, environ, host)
-    words = ranks.mpirun_line(what, placement, environ, host)
+    launcher = launchers.find(what.launcher, environ)
+    words = launcher.line(what, placement, environ, host)
     output = Output(log, shown)
     others = [name for name in what.hosts if not hosts.is_here(name, host.name)]
 
@@ -122,61 +103,16 @@ def job(what, environ=None, log=None, shown=True, grace=10, limit=None):
         return slurm.trouble(environ) if placement.allocated and placement.elsewhere else ""
     # mpirun forwards USR2 to the ranks on all hosts: bin/train then writes a checkpoint, others end
     # by it. At TERM mpirun would kill them within a second.
-    return Job([words[0], "-x", "OPAL_OUTPUT_STDERR_FD=2", *words[1:]],
-               {**time_outs(environ), **slurm.for_mpirun(environ)}, output,
-               messages.Messages(report, output.line, others, placement.ranks, ask), grace, report,
+    return Job([words[0], *launcher.in_job, *words[1:]], {**launcher.environment(environ), **slurm.for_mpirun(environ)}, output,
+               launcher.messages(report, output.line, others, placement.ranks, ask), grace, report,
                stop_signal=signal.SIGUSR2, elsewhere=placement.elsewhere, limit=limit)
-
-
-def time_outs(environ):
-    """Open MPI's settings after which a host that does not answer is lost."""
-    files = ["~/.openmpi/mca-params.conf", "/etc/openmpi/openmpi-mca-params.conf"]
-    mpirun = places.which("mpirun", environ)
-    files += [os.path.join(os.path.dirname(mpirun), "../etc/openmpi-mca-params.conf")] if mpirun else []
-    text = "".join(map(places.text_of, files))
-    if "OMPI_MCA_plm_rsh_agent" in environ or re.search(r"^\s*plm_rsh_a", text, re.M):
-        return KEEPALIVE
-    return {**KEEPALIVE, "OMPI_MCA_plm_rsh_args": SSH_ARGUMENTS}
-
-
-@contextlib.contextmanager
-def session_folder(environ, names=()):
-    """Open MPI 4 has the files of all jobs of a user in one folder of a host. The first job makes it and
-    the last removes it: of jobs that start at the same time one could not, and would fail. Here it
-    stays, because something is in it. In a folder that another user can write, that user could
-    replace what mpirun writes: it is refused."""
-    place = next(filter(None, map(environ.get, ("TMPDIR", "TEMP", "TMP"))), "/tmp")
-    top = f"{place}/ompi.{name_of_this_host(names)}.{os.geteuid()}"
-    kept = f"{top}/shakedown.{os.getpid()}"
-    with contextlib.suppress(OSError):  # mpirun will say why
-        os.makedirs(top, mode=0o700, exist_ok=True)
-    check_private(top)
-    with contextlib.suppress(OSError):
-        os.mkdir(kept, mode=0o700)
-    try:
-        yield
-    finally:
-        with contextlib.suppress(OSError):  # another job may use it
-            os.rmdir(kept)
-            os.rmdir(top)
-
-
-def check_private(folder):
-    try:
-        status = os.lstat(folder)
-    except OSError:
-        return
-    if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.geteuid() or status.st_mode & 0o077:
-        raise PermissionError(
-            errno.EPERM, "mpirun keeps the files of a run there, but it is not a folder that only this "
-            "user can use (mode 0700): remove it, or set TMPDIR to another folder", folder)
 
 
 def main(arguments):
     values, words = parse(COMMAND, arguments)
     grace = positive(values, "--grace", 10, "seconds")
     what = request(values, words, os.environ)
-    check_open_mpi(os.environ, ranks.names(what, os.environ))
+    check_launcher(what, os.environ, ranks.names(what, os.environ))
     if slurm.binding(os.environ):
         say(f"Slurm's {' '.join(slurm.binding(os.environ))} is not applied: the ranks of a node see "
             "all of its GPUs, and choose one each")

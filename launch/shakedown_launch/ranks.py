@@ -1,5 +1,5 @@
-"""How many ranks, on which hosts, bound to what: from a request, the environment and this host, the
-mpirun line. Nothing is started here."""
+"""How many ranks, on which hosts, with which variables: from a request, the environment and this host. Nothing
+is started here."""
 
 import collections
 import contextlib
@@ -9,9 +9,9 @@ import re
 from . import gpus, hosts, slurm
 from .command import UsageError, say
 
-# hosts: names; [] means this one, or those of Slurm's allocation
-Request = collections.namedtuple("Request", "words ranks gpus hosts bind",
-                                 defaults=(None, None, (), "none"))
+# hosts: names; [] means this one, or those of Slurm's allocation; launcher: its name, None: that of mpirun
+Request = collections.namedtuple("Request", "words ranks gpus hosts bind launcher",
+                                 defaults=(None, None, (), "none", None))
 # tasks: whether Slurm's own tasks are the ranks
 # allocated: on nodes of Slurm's, whose slots its tasks are
 # elsewhere: whether some are on other hosts than this
@@ -139,45 +139,17 @@ def names(request, environ):
     return list(request.hosts) or (allocation.hosts if allocation else [])
 
 
-def mpirun_line(request, placement, environ, host):
-    line = ["mpirun", "-n", str(placement.ranks)]
-    if host.is_root:
-        line.append("--allow-run-as-root")
-    spread = None
-    if request.hosts:
-        line += ["--host", ",".join(f"{name}:{placement.per_host}" for name in request.hosts)]
-    if hosts.have_domains(names(request, environ)):
-        line += ["--mca", "orte_keep_fqdn_hostnames", "1"]
-    if not request.hosts and placement.host_count == 1:
-        # Open MPI counts cores without their hardware threads, and refuses more ranks than that.
-        line.append("--oversubscribe")
-    elif placement.allocated and not placement.tasks:  # Slurm's slots are then meaningless
-        line.append("--oversubscribe")
-        spread = f"ppr:{placement.per_host}:node"
-    line += binding(request.bind, placement, spread, host)
-    if placement.per_host > host.cores:
-        line += ["--mca", "mpi_yield_when_idle", "1"]
-    if placement.elsewhere:
-        # Which GPUs are visible is each host's own: Slurm may have granted others there.
-        for name in sorted(environ):
-            if re.match(PASSED_ON, name) and "VISIBLE_DEVICES" not in name and name != HOSTS:
-                line += ["-x", name]
+def passed_on(environ, more="(?!)"):
+    """Names of what the ranks of other hosts are given, in order; `more`: a pattern of further ones. Which GPUs are
+    visible is each host's own: Slurm may have granted others there."""
+    return [name for name in sorted(environ) if re.match(f"{PASSED_ON}|{more}", name)
+            and "VISIBLE_DEVICES" not in name and name != HOSTS]
+
+
+def set_for(request, placement):
+    """(name, value) of what all ranks are given."""
     if placement.host_count > 1:
         # Of Slurm's nodes the last have no rank where there are fewer ranks than nodes.
-        used = placement.host_count if placement.tasks else -(-placement.ranks // placement.per_host)
-        line += ["-x", f"{HOSTS}={used}"]
+        yield HOSTS, str(placement.host_count if placement.tasks else -(-placement.ranks // placement.per_host))
     if request.gpus:
-        line += ["-x", f"CUDA_VISIBLE_DEVICES={request.gpus}"]
-    if not (environ.get("OMPI_MCA_btl_vader_single_copy_mechanism") or host.may_read_processes()):
-        line += ["--mca", "btl_vader_single_copy_mechanism", "none"]
-    return [*line, *request.words]
-
-
-def binding(bind, placement, spread, host):
-    if bind == "none":
-        return ["--bind-to", "none", *(["--map-by", spread] if spread else [])]
-    if bind == "core":
-        return ["--bind-to", "core:overload-allowed", "--map-by", spread or "slot"]
-    # In order, as the GPUs are: the first ranks to the first NUMA node.
-    per_node = -(-placement.per_host // host.numa_nodes())
-    return ["--bind-to", "numa:overload-allowed", "--map-by", f"ppr:{per_node}:numa"]
+        yield "CUDA_VISIBLE_DEVICES", request.gpus

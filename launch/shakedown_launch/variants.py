@@ -6,7 +6,7 @@ import os
 import re
 import time
 
-from . import gpus, mpi, places, ranks, records, variants_table
+from . import gpus, launchers, mpi, places, ranks, records, variants_table
 from .command import Command, Option, UsageError, parse, positive
 from .job import RUNNING, Stopped
 
@@ -30,8 +30,10 @@ VARIANTS = [
     # Open MPI reads these with pml ob1 alone, and prefers UCX's where it is.
     Variant("mpi-tcp", "OMPI_MCA_pml=ob1 OMPI_MCA_btl=tcp,self", "shared memory",
             "Open MPI: ranks of a host by TCP too"),
-    Variant("mpi-no-cma", "OMPI_MCA_pml=ob1 OMPI_MCA_btl_vader_single_copy_mechanism=none",
-            "copying between processes", "Open MPI: large messages are copied twice"),
+    Variant("mpi-no-shm", "MPIR_CVAR_NOLOCAL=1 I_MPI_FABRICS=ofi", "shared memory",
+            "MPICH, Intel MPI: ranks of a host over the network too"),
+    Variant("mpi-no-cma", "OMPI_MCA_pml=ob1 OMPI_MCA_btl_vader_single_copy_mechanism=none "
+            "OMPI_MCA_smsc=^cma", "copying between processes", "Open MPI: large messages are copied twice"),
 ]
 COMMAND = Command(
     "[options] PROGRAM [ARGS...]",
@@ -59,11 +61,11 @@ COMMAND = Command(
 CONFIGURATION_FILES = ("/etc/nccl.conf", "~/.nccl.conf")
 
 
-def choose(text, words, environ, visible=gpus.visible):
+def choose(text, words, environ, mpi_variables, visible=gpus.visible):
     known = {variant.name: variant for variant in VARIANTS}
     if text is None:
         on_cpu = gpus.backend(words) == "cpu" or visible(environ) == 0
-        family = "OMPI_" if on_cpu else "NCCL_"
+        family = mpi_variables if on_cpu else "NCCL_"
         return [variant for variant in VARIANTS
                 if not variant.settings or variant.settings.startswith(family)]
     for name in text.split(","):
@@ -150,13 +152,13 @@ def main(arguments):
         raise UsageError("--record cannot be used: each variant writes its own record")
     environ = dict(os.environ)
     what = mpi.request(values, words, environ)
-    mpi.check_open_mpi(environ, ranks.names(what, environ))
+    mpi.check_launcher(what, environ, ranks.names(what, environ))
     seen = mpi.environment(what, environ)
     here, _ = ranks.where(what, environ, ranks.Host())
     if here:
         gpus.check_visible(words, seen)
     mpi.line(what, seen)  # refuses what cannot be placed
-    chosen = choose(values.get("--variants"), words, seen)
+    chosen = choose(values.get("--variants"), words, seen, launchers.find(what.launcher, environ).variables)
 
     folder = places.new_folder("variants", environ)
     print(*fitness(folder, environ), *notes(chosen, environ), "", sep="\n", flush=True)

@@ -15,7 +15,7 @@ FILE = "variants.tsv"  # a variant per line: name, settings, what they take away
 TIMEOUT = 124  # in place of the exit code
 WORST_FIRST = [5, 1, 4, 3, 2, 0]
 FEWEST_SAMPLES = 6  # of which a median has a 95 % interval
-SWITCHES = {"nccl": "NCCL_", "mpi": "OMPI_"}  # whose variables a transport reads
+SWITCHES = {"nccl": "NCCL_", "mpi": ("OMPI_", "MPIR_")}  # whose variables a transport reads
 
 
 class Figure(NamedTuple):

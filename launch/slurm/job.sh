@@ -39,9 +39,14 @@ on_ranks() {
 }
 
 by_srun() {
-  local line words ranks layout=() gpus=()
-  line=$("$shakedown/launch/mpi" --dry-run "$@") || exit
+  local line words ranks layout=() gpus=() mpi=${SHAKEDOWN_SRUN_MPI-}
+  # With a site's own choice no mpirun is needed: the launcher named only says how many ranks.
+  line=$("$shakedown/launch/mpi" ${mpi:+--launcher hydra} --dry-run "$@") || exit
   eval "words=($line)"
+  [[ -n $mpi ]] || case ${words[0]} in
+    mpirun) mpi=pmix ;;
+    *) mpi=pmi2 ;;  # MPICH, Intel MPI
+  esac
   ranks=${words[2]}
   [[ $ranks == "${SLURM_NTASKS-}" ]] ||
     layout=(--ntasks="$ranks" --ntasks-per-node=$(((ranks - 1) / SLURM_JOB_NUM_NODES + 1)))
@@ -52,7 +57,7 @@ by_srun() {
   # signal's. SLURM_EXIT_ERROR: a code of srun's own is never a program's FAIL.
   in_background env -u SLURM_GPUS -u SLURM_GPUS_PER_TASK -u SLURM_GPU_BIND \
     PMIX_MCA_psec=native SLURM_EXIT_ERROR=3 \
-    srun --mpi=pmix "${layout[@]}" "${gpus[@]}" --overcommit --kill-on-bad-exit=0 --wait=30 \
+    srun --mpi="$mpi" "${layout[@]}" "${gpus[@]}" --overcommit --kill-on-bad-exit=0 --wait=30 \
     "${srun_options[@]}" "${words[@]: -$#:1}" "${@:2}"
 }
 

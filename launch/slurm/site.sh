@@ -7,8 +7,12 @@
 # Modules that the programs were built with. Slurm's hooks may have no `module`.
 # ! type module >/dev/null 2>&1 || module load gcc openmpi cuda
 
-# How ranks are started: mpirun (launch/mpi) or srun (srun --mpi=pmix).
+# How ranks are started: mpirun (launch/mpi) or srun.
 : "${SHAKEDOWN_LAUNCHER:=mpirun}"
+
+# What srun --mpi= is given, of those that `srun --mpi=list` prints, such as cray_shasta; empty: pmix where mpirun is
+# Open MPI's, pmi2 where it is MPICH's or Intel MPI's.
+: "${SHAKEDOWN_SRUN_MPI:=}"
 
 # Folder of the records, on a file system that all nodes see.
 : "${SHAKEDOWN_RUNS:=${SLURM_SUBMIT_DIR:-.}/runs}"

@@ -105,6 +105,14 @@ TEST_CASE("of the environment only what bears on a measurement is recorded", "[r
                                      "FI_PROVIDER=efa",
                                      "OMPI_MCA_btl_vader_single_copy_mechanism=none",
                                      "OMPI_MCA_orte_precondition_transports=secret",
+                                     "OMPI_MCA_smsc=^cma",
+                                     "PRTE_MCA_rmaps_default_mapping_policy=core",
+                                     "PRTE_MCA_plm_ssh_args=-i key",
+                                     "MPICH_OFI_NIC_POLICY=GPU",
+                                     "MPIR_CVAR_NOLOCAL=1",
+                                     "I_MPI_FABRICS=ofi",
+                                     "I_MPI_INFO_BRAND=a processor",
+                                     "I_MPI_HYDRA_UUID=7d690000",
                                      "SLURM_ARRAY_TASK_ID=7",
                                      "LOADEDMODULES=gcc/14:cuda/13.0",
                                      "AWS_SECRET_ACCESS_KEY=secret",
@@ -115,8 +123,23 @@ TEST_CASE("of the environment only what bears on a measurement is recorded", "[r
              {"environment.UCX_TLS", "rc,sm=x"},
              {"environment.FI_PROVIDER", "efa"},
              {"environment.OMPI_MCA_btl_vader_single_copy_mechanism", "none"},
+             {"environment.OMPI_MCA_smsc", "^cma"},
+             {"environment.PRTE_MCA_rmaps_default_mapping_policy", "core"},
+             {"environment.MPICH_OFI_NIC_POLICY", "GPU"},
+             {"environment.MPIR_CVAR_NOLOCAL", "1"},
+             {"environment.I_MPI_FABRICS", "ofi"},
              {"environment.SLURM_ARRAY_TASK_ID", "7"},
              {"environment.LOADEDMODULES", "gcc/14:cuda/13.0"}});
+}
+
+TEST_CASE("the version of an MPI library is its name and number in one line", "[record]") {
+  CHECK(mpi_version_in("Open MPI v4.1.4, package: Debian OpenMPI, ident: 4.1.4") ==
+        "Open MPI v4.1.4");
+  CHECK(
+      mpi_version_in("MPICH Version:      4.3.2\nMPICH Release date: Mon Oct  6\nMPICH ABI: 17") ==
+      "MPICH 4.3.2");
+  CHECK(mpi_version_in("Intel(R) MPI Library 2021.18.1 for Linux* OS\n") == "Intel MPI 2021.18.1");
+  CHECK(mpi_version_in("another MPI 7") == "another MPI 7");
 }
 
 TEST_CASE("a signal ends the record before it ends the process", "[record]") {

@@ -15,7 +15,7 @@ from unittest import mock
 
 import tree  # noqa: F401 - what is imported below is in its folders
 from support import gone
-from shakedown_launch import job, mpi
+from shakedown_launch import job, launchers
 from shakedown_launch.acceptance.campaign import fleet
 from shakedown_launch.messages import Messages
 
@@ -232,13 +232,21 @@ class TimeOuts(unittest.TestCase):
     def test_ssh_has_them_unless_the_site_has_its_own_agent_or_arguments(self):
         with tempfile.TemporaryDirectory() as home, \
                 unittest.mock.patch.dict(os.environ, {"HOME": home}):
-            name = "OMPI_MCA_plm_rsh_args"
-            self.assertIn("ConnectTimeout=15", mpi.time_outs({"PATH": home}).get(name, ""))
-            self.assertNotIn(name, mpi.time_outs({"PATH": home, "OMPI_MCA_plm_rsh_agent": "rsh"}))
             path = pathlib.Path(home, ".openmpi/mca-params.conf")
             path.parent.mkdir()
-            path.write_text("btl = tcp,self\nplm_rsh_args = -p 2222\n")
-            self.assertEqual(mpi.time_outs({"PATH": home}), mpi.KEEPALIVE)
+            for launcher, args, agent, keepalive in [
+                    ("openmpi4", "OMPI_MCA_plm_rsh_args", "OMPI_MCA_plm_rsh_agent", "OMPI_MCA_oob_tcp_keepalive_"),
+                    ("openmpi5", "PRTE_MCA_plm_ssh_args", "PRTE_MCA_plm_ssh_agent", "PRTE_MCA_oob_tcp_keepalive_"),
+                    ("hydra", "HYDRA_LAUNCHER_EXTRA_ARGS", "HYDRA_LAUNCHER_EXEC", ""),
+                    ("hydra", "I_MPI_HYDRA_BOOTSTRAP_EXEC_EXTRA_ARGS", "I_MPI_HYDRA_BOOTSTRAP", "")]:
+                path.write_text("btl = tcp,self\n")
+                settings = launchers.LAUNCHERS[launcher].environment
+                self.assertIn("ConnectTimeout=15", settings({"PATH": home}).get(args, ""))
+                self.assertNotIn(args, settings({"PATH": home, agent: "rsh"}))
+                if keepalive:
+                    path.write_text("btl = tcp,self\nplm_rsh_args = -p 2222\n")
+                    self.assertEqual(settings({"PATH": home}),
+                                     {f"{keepalive}time": "8", f"{keepalive}intvl": "4", f"{keepalive}probes": "3"})
 
 
 class ManyJobs(unittest.TestCase):
@@ -262,14 +270,14 @@ class ManyJobs(unittest.TestCase):
     def test_open_mpi_s_folder_stays_while_jobs_start_and_end(self):
         with tempfile.TemporaryDirectory() as folder:
             top = pathlib.Path(folder, f"ompi.{os.uname().nodename.partition('.')[0]}.{os.geteuid()}")
-            with mpi.session_folder({"TMPDIR": folder}):
+            with launchers.OpenMpi4().session_folder({"TMPDIR": folder}):
                 self.assertRaises(OSError, top.rmdir)  # as the last of several jobs tries
                 self.assertEqual(top.stat().st_mode & 0o777, 0o700)
             self.assertFalse(top.exists())
-            with mpi.session_folder({"TMPDIR": folder}):
+            with launchers.OpenMpi4().session_folder({"TMPDIR": folder}):
                 (top / "pid.7").mkdir()  # of a job that somebody else runs
             self.assertTrue((top / "pid.7").exists())
-        with mpi.session_folder({"TMPDIR": "/proc/none"}):  # mpirun says why
+        with launchers.OpenMpi4().session_folder({"TMPDIR": "/proc/none"}):  # mpirun says why
             pass
 
     def test_open_mpi_s_folder_is_not_one_that_others_can_change(self):
@@ -285,7 +293,7 @@ class ManyJobs(unittest.TestCase):
                 if top.is_dir() and not top.is_symlink() and top.stat().st_uid == os.geteuid():
                     top.chmod(0o777)
                 with self.assertRaisesRegex(PermissionError, "only this user can use"), \
-                        mpi.session_folder({"TMPDIR": folder}):
+                        launchers.OpenMpi4().session_folder({"TMPDIR": folder}):
                     self.fail("in use")
                 self.assertEqual(list(elsewhere.iterdir()), [])
                 top.rmdir() if top.is_dir() and not top.is_symlink() else top.unlink()

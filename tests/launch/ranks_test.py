@@ -10,7 +10,7 @@ import unittest
 import unittest.mock
 
 from tree import TREE
-from shakedown_launch import command, gpus, hosts, mpi, places, ranks, slurm
+from shakedown_launch import command, gpus, hosts, launchers, mpi, places, ranks, slurm
 from shakedown_launch.places import Said
 
 
@@ -193,6 +193,41 @@ ctypes.CDLL = CDLL\n"""
         self.lines(("true", {}, f"--mca {name} none"), host=FakeHost(may_read=False))
         self.lines(("true", {f"OMPI_MCA_{name}": "cma"}, "true", name), host=FakeHost(may_read=False))
         self.assertIs(type(ranks.Host().may_read_processes()), bool)
+
+
+class Launchers(Case):
+    """Open MPI 4's line is that of all other tests here."""
+
+    def test_found_by_the_version(self):
+        said = {"mpirun (Open MPI) 4.1.4\n": "openmpi4", "mpirun (Open MPI) 1.10.7\n": "openmpi4",
+                "mpirun (Open MPI) 5.0.11\n": "openmpi5", "mpirun (Open MPI) 10.0\n": "openmpi5",
+                "HYDRA build details:\n    Version:                                 5.0.2\n": "hydra",
+                "Intel(R) MPI Library for Linux* OS, Version 2021.18.1 Build 20260626 (id: b44796a)\n": "hydra"}
+        for text, name in said.items():
+            with unittest.mock.patch.object(launchers.places, "ask", lambda *_, text=text: Said(0, text)):
+                self.assertEqual(launchers.found.__wrapped__("/bin/mpirun").name, name, text)
+        for mpirun, text, named in [("/bin/mpirun", "mpirun (Another MPI) 5.0\n", "(found: mpirun (Another MPI) 5.0)"),
+                                    ("/bin/mpirun", "", "(found: none)"), (None, "", "(found: none)")]:
+            with unittest.mock.patch.object(launchers.places, "ask", lambda *_, text=text: Said(0, text)), \
+                    self.assertRaises(command.UsageError) as raised:
+                launchers.found.__wrapped__(mpirun)
+            self.assertIn(named, str(raised.exception))
+        self.refused(("--launcher srun true", {}, "--launcher srun: choose from openmpi4, openmpi5, hydra"))
+
+    def test_lines(self):
+        two = {"NCCL_DEBUG": "INFO", "I_MPI_FABRICS": "ofi", "CUDA_VISIBLE_DEVICES": "0", "HOME": "/"}
+        self.lines(
+            ("--launcher openmpi5 -n 9 true", {}, "mpirun -n 9 --oversubscribe --bind-to none; mpi_yield_when_idle 1"),
+            ("--launcher openmpi5 --hosts a.x,b.x -n 2 true", {}, "--prtemca prte_keep_fqdn_hostnames 1", "orte_"),
+            ("--launcher hydra -n 3 true", {}, "mpiexec.hydra -n 3 -print-all-exitcodes -bind-to none -genv I_MPI_PIN 0 true",
+             "-genvlist; -hosts; -ppn"),
+            ("--launcher hydra --bind core true", {}, "-bind-to core -genv I_MPI_PIN_DOMAIN core"),
+            ("--launcher hydra --gpus 4,5 true", {}, "-n 2; -genv CUDA_VISIBLE_DEVICES 4,5"),
+            ("--launcher hydra --hosts h1,h2 -n 4 true", two,
+             "-hosts h1,h2 -ppn 2 -genvlist I_MPI_FABRICS,NCCL_DEBUG -genv SHAKEDOWN_HOSTS 2 true", "VISIBLE"),
+            ("--launcher hydra -n 4 true", {"SLURM_JOB_ID": "1", "SLURM_JOB_NUM_NODES": "2"}, "-n 4; -ppn 2", "-hosts"))
+        self.lines(("--launcher openmpi5 true", {}, "true", "vader"), host=FakeHost(may_read=False))
+        self.refused(("--launcher hydra --bind numa true", {}, "--bind numa: of MPICH and Intel MPI choose from none, core"))
 
 
 class Slurm(Case):
@@ -389,15 +424,17 @@ class Hosts(Case):
 
     def test_a_name_that_is_too_long_for_open_mpi(self):
         long = "n" * 57
-        with unittest.mock.patch.object(mpi.os, "uname", lambda: unittest.mock.Mock(nodename=f"{long}.a")):
+        check = launchers.OpenMpi4().check
+        with unittest.mock.patch.object(launchers.os, "uname", lambda: unittest.mock.Mock(nodename=f"{long}.a")):
+            launchers.OpenMpi5().check([])
             with self.assertRaisesRegex(places.InconclusiveError,
                                         f"host name {long} has 57 characters; Open MPI 4 supports 56"):
-                mpi.check_open_mpi(os.environ)
+                check([])
         cut = f"n.{'x' * 60}"  # at the first dot, unless another host has a domain as well
-        with unittest.mock.patch.object(mpi.os, "uname", lambda: unittest.mock.Mock(nodename=cut)):
-            mpi.check_open_mpi(os.environ, ["h1", "h2"])
+        with unittest.mock.patch.object(launchers.os, "uname", lambda: unittest.mock.Mock(nodename=cut)):
+            check(["h1", "h2"])
             with self.assertRaisesRegex(places.InconclusiveError, "has 62 characters"):
-                mpi.check_open_mpi(os.environ, ["h1.a"])
+                check(["h1.a"])
 
     def test_hostfile(self):
         with tempfile.NamedTemporaryFile("w") as file:

@@ -140,18 +140,18 @@ class Ranks(Mpi):
 
 
 class Usage(Mpi):
-    def test_no_open_mpi(self):
+    def test_no_mpi(self):
         another = self.folder / "fakes/mpirun"
         another.parent.mkdir()
-        another.write_text("#!/bin/sh\necho HYDRA build details:\n")
+        another.write_text("#!/bin/sh\necho Another MPI\n")
         another.chmod(0o755)
         alone = self.folder / "python"
         alone.mkdir()
         (alone / "python3").symlink_to(sys.executable)
-        for path, found in [(f"{another.parent}:{os.environ['PATH']}", "HYDRA build details:"), (alone, "none")]:
+        for path, found in [(f"{another.parent}:{os.environ['PATH']}", "Another MPI"), (alone, "none")]:
             result = self.mpi("-n", 1, MPI, PATH=path)
             self.assertEqual(result.returncode, 2)
-            self.assertIn(f"Open MPI's mpirun is required (found: {found})", result.stderr)
+            self.assertIn(f"the mpirun of Open MPI, MPICH or Intel MPI is required (found: {found})", result.stderr)
 
     def test_what_this_machine_lacks_is_no_result(self):
         self.assertEqual(self.mpi("-n", 1, "true", TMPDIR="/proc").returncode, 3)

@@ -132,7 +132,7 @@ class Choice(unittest.TestCase):
     """Which variants, and what each sets."""
 
     def choose(self, text=None, words=("true",), gpus=2):
-        return [variant.name for variant in variants.choose(text, list(words), {}, lambda _: gpus)]
+        return [variant.name for variant in variants.choose(text, list(words), {}, "OMPI_", lambda _: gpus)]
 
     def test_those_that_the_transport_reads(self):
         nccls = [variant.name for variant in variants.VARIANTS if "mpi" not in variant.name]
@@ -151,7 +151,8 @@ class Choice(unittest.TestCase):
                             ("ring", "NCCL_ALGO=Ring"), ("tree", "NCCL_ALGO=Tree"), ("default", ""),
                             ("more-channels", "NCCL_MIN_NCHANNELS=32"),
                             ("mpi-tcp", "OMPI_MCA_pml=ob1 OMPI_MCA_btl=tcp,self"),
-                            ("mpi-no-cma", "OMPI_MCA_pml=ob1 OMPI_MCA_btl_vader_single_copy_mechanism=none")]:
+                            ("mpi-no-cma", "OMPI_MCA_pml=ob1 OMPI_MCA_btl_vader_single_copy_mechanism=none "
+                                           "OMPI_MCA_smsc=^cma")]:
             self.assertEqual(set_by[name], {**users, "NCCL_DEBUG_FILE": f"/f/{name}.nccl.%h.%p",
                                             **dict(word.split("=", 1) for word in words.split())})
         self.assertEqual(variants.environment(variants.VARIANTS[0], "/f", {})["NCCL_DEBUG"], "WARN")

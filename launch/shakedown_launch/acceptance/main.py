@@ -9,7 +9,7 @@ import sys
 import tempfile
 import time
 
-from .. import gpus, mpi, places
+from .. import gpus, launchers, places
 from ..command import UsageError, name, say
 from ..job import RUNNING, Stopped
 from ..words import clean, count
@@ -46,13 +46,14 @@ def run(arguments):
     environ = options.environment(request.settings, os.environ, job_gpus)
     hosts = host_names(request.hosts, environ)
     if request.settings.tier not in BUDGET_S:  # of one rank, which needs no mpirun
-        mpi.check_open_mpi(environ, hosts)
+        launchers.find(None, environ).check(hosts)
     check_programs(request.settings.tier, environ)
     check_readable(request.settings.judging, environ)
     kept = options.output_folder(request, os.environ)
     output = kept or tempfile.mkdtemp(prefix="shakedown-")
     if not kept:  # a hook's, as root: MPI and CUDA use no folder that another user could make before
-        environ.update(TMPDIR=output, OMPI_MCA_btl_vader_backing_directory=output)
+        environ.update(TMPDIR=output, OMPI_MCA_btl_vader_backing_directory=output,
+                       OMPI_MCA_btl_sm_backing_directory=output)
         environ.setdefault("CUDA_MPS_PIPE_DIRECTORY", output)
     RUNNING.stop_at_all()
     try:

@@ -11,7 +11,7 @@ import resource
 import shlex
 import time
 
-from ... import hosts, mpi, places, slurm
+from ... import hosts, launchers, mpi, places, slurm
 from ...command import UsageError
 from ...job import RUNNING, Job, Output, Stopped
 from ...words import clean
@@ -91,8 +91,10 @@ class Fleet:
         """Runs the tasks, AT_ONCE at a time; their model.Run, in the order of the tasks. `tick` is
         called about once a second. Tasks that a signal or the deadline came before have no Run."""
         others = list(filter(None, self._address.values()))
-        with mpi.session_folder(self._environ, others) if any(map(self._by_mpirun, tasks)) \
-                else contextlib.nullcontext():
+        with contextlib.ExitStack() as stack:
+            if any(map(self._by_mpirun, tasks)):
+                launcher = launchers.find(None, self._environ)
+                stack.enter_context(launcher.session_folder(self._environ, others))
             return self._run(collections.deque(enumerate(tasks)), tick)
 
     def _run(self, waiting, tick):
