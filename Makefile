@@ -155,7 +155,7 @@ $(BUILD)/kernels: $(TIMING) $(call archives,$(ROOMS)) $(BUILD)/link_flags
 $(foreach file,gram_products wide_block_ends,$(BUILD)/resnet/gpu/$(file).cu.o): GENCODE := -gencode arch=compute_90a,code=sm_90a
 
 # In NVML's place, for tests of what reads GPUs.
-$(BUILD)/fake_nvml.so: tests/common/fake_nvml.cpp tests/common/fake_nvml.hpp common/nvml_library.hpp $(BUILD)/flags
+$(BUILD)/fake_nvml.so: tests/common/fake_nvml.cpp common/nvml_library.hpp $(BUILD)/flags
 	$(call quiet,link) $(MPICXX) -std=c++20 $(cppflags) $(test_cxxflags) -shared -fPIC $< -o $@
 
 # Every object and program depends on its flags, so that another backend or option rebuilds what it must.

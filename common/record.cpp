@@ -187,8 +187,14 @@ Json record_of(const Verdict& verdict) {
 
 std::string line_of(const Verdict& verdict) {
   const bool acts = verdict.outcome != Outcome::pass && !verdict.action.empty();
-  return fmt::format("{} {} {}: {}{}{}", name_of(verdict.outcome), name_of(verdict.scope),
-                     verdict.name, verdict.cause, acts ? "; " : "", acts ? verdict.action : "");
+  const std::string_view scope = name_of(verdict.scope);
+  std::string about = fmt::format("{} {}: ", scope, verdict.name);
+  if (verdict.cause.starts_with(fmt::format("{} {} ", scope, verdict.name)))
+    about.clear();  // "rank 1 on n2: ..."
+  else if (verdict.scope == Scope::link && verdict.cause.starts_with(verdict.name + " "))
+    about = fmt::format("{} ", scope);  // "0->1 on n2: ..."
+  return fmt::format("{} {}{}{}{}", name_of(verdict.outcome), about, verdict.cause,
+                     acts ? "; " : "", acts ? verdict.action : "");
 }
 
 ExitCode exit_code_of(Outcome outcome) {

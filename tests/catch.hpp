@@ -2,6 +2,7 @@
 #pragma once
 
 #include <string>
+#include <vector>
 
 #if __has_include(<catch2/catch_all.hpp>)
 #include <catch2/catch_all.hpp>
@@ -15,6 +16,7 @@ inline auto ContainsSubstring(const std::string& text) { return Contains(text); 
 
 using Catch::Matchers::ContainsSubstring;
 using Catch::Matchers::EndsWith;
+using Texts = std::vector<std::string>;
 
 // mpirun gives its ranks a pseudo-terminal; the reports are read in files.
 #if CATCH_VERSION_MAJOR >= 3

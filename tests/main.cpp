@@ -146,7 +146,7 @@ int main(int argc, char** argv) {
         std::printf("not tested here: the %s backend (not built, or no device)\n", name_of(kind));
     }
   for (int r = 1; r < session.world_size(); ++r) {
-    if (codes[static_cast<std::size_t>(r)] != 0 && r == session.rank())
+    if (codes[r] != 0 && r == session.rank())
       std::cerr << "---- rank " << r << ":\n" << std::ifstream(report).rdbuf() << std::flush;
     session.barrier();
   }

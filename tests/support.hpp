@@ -3,12 +3,12 @@
 
 #include <cmath>
 #include <memory>
-#include <span>
 #include <string>
 #include <vector>
 
 #include "common/backend.hpp"
 #include "common/device.hpp"
+#include "common/error.hpp"
 #include "common/hash.hpp"
 #include "common/kernels.hpp"
 
@@ -58,5 +58,48 @@ Buffer to_device(Device& device, Stream& stream, const std::vector<T>& values) {
   return buffer;
 }
 
+/// A device, a stream of it, and values there.
+struct DeviceRig {
+  explicit DeviceRig(BackendKind kind) : device(open_device(kind)), stream(device->make_stream()) {}
+
+  template <class T>
+  Buffer of(const std::vector<T>& values) {
+    return to_device(*device, *stream, values);
+  }
+  std::vector<float> floats(const Buffer& buffer, std::size_t count) {
+    return download<float>(*device, *stream, buffer.data(), count);
+  }
+
+  std::unique_ptr<Device> device;
+  std::unique_ptr<Stream> stream;
+};
+
+/// What `call` throws as an Error of this class, or "no error".
+template <class Thrown = UsageError, class Call>
+std::string error_of(const Call& call) {
+  try {
+    call();
+  } catch (const Thrown& error) {
+    return error.what();
+  }
+  return "no error";
+}
+
 }  // namespace test
 }  // namespace shakedown
+
+/// The expression throws this class of Error, whose text matches.
+#define CHECK_ERROR(Thrown, expression, matcher) \
+  CHECK_THAT(shakedown::test::error_of<Thrown>([&] { static_cast<void>(expression); }), matcher)
+
+// A case for one backend, skipped where that is not built or has no device.
+#define GPU_TEST_CASE(...) SHAKEDOWN_CASE(gpu, "no GPU", CATCH_UNIQUE(on_gpu_), __VA_ARGS__)
+#define CPU_TEST_CASE(...) SHAKEDOWN_CASE(cpu, "no cpu backend", CATCH_UNIQUE(on_cpu_), __VA_ARGS__)
+#define CATCH_UNIQUE(name) INTERNAL_CATCH_UNIQUE_NAME(name)
+#define SHAKEDOWN_CASE(kind, why, body, ...)                            \
+  static void body();                                                   \
+  TEST_CASE(__VA_ARGS__) {                                              \
+    if (!shakedown::test::has(shakedown::BackendKind::kind)) SKIP(why); \
+    body();                                                             \
+  }                                                                     \
+  static void body()

@@ -20,7 +20,7 @@ def text_of(path, start=0, code=0):
     """The headline of the runs that a file has from this byte on, of a job with this exit code, as launch/mpi
     prints it; empty where nothing was trained or soaked, as nothing was to be."""
     runs = read_file(pathlib.Path(path), start)
-    measured = any(run.of("step") or run.of("epoch") or run.of("soak_summary") for run in runs)
+    measured = any(run.of(kind) for run in runs for kind in ("step", "epoch", "soak", "soak_summary"))
     if not measured and code == 0:
         return ""
     distinguish(runs)

@@ -91,9 +91,15 @@ def of_runs(summary):
             cut += "".join(f"; no answer from rank {rank} on {host}" for record in run.of("failure")
                            if isinstance(record.get("ranks"), list)
                            for rank, host in zip(record["ranks"], texts(record, "hosts")))
-            found.append(Verdict(
-                INCONCLUSIVE, "job", "", f"crashed: no end record{cut}; what it recorded before "
-                f"({words.count(len(run.records), 'record')}) is used", run=run))
+            if run.records:
+                cut += f"; what it recorded before ({words.count(len(run.records), 'record')}) is used"
+            found.append(Verdict(INCONCLUSIVE, "job", "", f"crashed: no end record{cut}", run=run))
+            # Of a soak, which concludes from them only at its end.
+            wrong = [record for record in run.of("mismatch") if record.get("verdict") != INCONCLUSIVE]
+            if wrong:
+                found.append(Verdict(
+                    FAIL, "job", "", f"wrong data: {words.count(len(wrong), 'mismatch', 'mismatches')}, the first on rank "
+                    f"{wrong[0].get('rank')} of {wrong[0].get('host')}", run=run))
         elif exit_code(run) != 0 and id(run) not in continued:
             found.append(ended(run))
     return found
@@ -150,11 +156,19 @@ def merged(found, name_of=lambda run: run.title, without=""):
         names = [f"{name} ({several.count(name)} times)" if several.count(name) > 1 else name
                  for name in dict.fromkeys(several) if name]
         more = f" and {len(names) - MOST_NAMES} more" if len(names) > MOST_NAMES else ""
-        subject = " ".join(filter(None, (one.scope, ", ".join(names[:MOST_NAMES]) + more)))
+        about = subject(one.scope, ", ".join(names[:MOST_NAMES]) + more, one.cause)
         fault = f" ({one.fault})" if one.fault else ""
         action = f"; {one.action}" if one.action else ""
         outcome = "" if one.outcome == without else f"{one.outcome}: "
-        yield f"{outcome}{subject}: {one.cause}{fault}{where}{action}"
+        yield f"{outcome}{about}{one.cause}{fault}{where}{action}"
+
+
+def subject(scope, name, cause):
+    """"rank 1: ", less what the cause begins with."""
+    if scope == "link" and cause.startswith(f"{name} "):
+        return f"{scope} "
+    whole = f"{scope} {name}".rstrip()
+    return "" if cause.startswith(f"{whole} ") else f"{whole}: "
 
 
 def passed(summary):

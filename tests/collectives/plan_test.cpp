@@ -1,28 +1,37 @@
-// Plans and refusals by the options of collective_perf, of nccl-tests' names and of link_matrix.
+// Plans and refusals by the options of collective_perf, of nccl-tests' names and of link_matrix;
+// what a sweep makes of its rows.
 #include "collectives/perf/plan.hpp"
-#include "collectives/perf/options.hpp"
 
-#include <cmath>
+#include <sys/stat.h>
+
 #include <cstdlib>
+#include <filesystem>
+#include <nlohmann/json.hpp>
 #include <set>
 
 #include "collectives/links/options.hpp"
+#include "collectives/operations.hpp"
+#include "collectives/perf/bench.hpp"
+#include "collectives/perf/nccl_path.hpp"
+#include "collectives/perf/options.hpp"
+#include "collectives/perf/output.hpp"
+#include "collectives/perf/sweep.hpp"
+#include "collectives/verifier.hpp"
 #include "common/error.hpp"
 #include "common/options.hpp"
 #include "common/placement.hpp"
 #include "tests/catch.hpp"
+#include "tests/support.hpp"
+#include "tests/support/files.hpp"
+#include "tests/support/options.hpp"
 
 namespace shakedown::collectives {
 namespace {
 
-using Arguments = std::vector<std::string>;
+using test::Words;
 
-void parse(OptionSet& set, Arguments arguments) {
-  arguments.insert(arguments.begin(), set.program());
-  std::vector<const char*> argv;
-  for (const std::string& argument : arguments) argv.push_back(argument.c_str());
-  if (const auto ending = set.parse(static_cast<int>(argv.size()), argv.data()))
-    throw UsageError(ending->text);
+void parsed_into(OptionSet& set, const Words& words) {
+  if (const auto ending = test::parse(set, words)) throw UsageError(ending->text);
 }
 
 struct Planned {
@@ -30,21 +39,20 @@ struct Planned {
   Plan plan;
 };
 
-Planned planned(const Arguments& arguments, int ranks = 2,
-                const std::string& program = "collective_perf") {
+Planned planned(const Words& words, int ranks = 2, const std::string& program = "collective_perf") {
   Planned result{default_options(program), {}};
   OptionSet set(result.options.program, "");
   declare_options(set, result.options);
-  parse(set, arguments);
+  parsed_into(set, words);
   result.plan = make_plan(result.options, set, ranks);
   return result;
 }
 
-LinkOptions link_options(const Arguments& arguments) {
+LinkOptions link_options(const Words& words) {
   LinkOptions options;
   OptionSet set("link_matrix", "");
   declare_options(set, options);
-  parse(set, arguments);
+  parsed_into(set, words);
   return options;
 }
 
@@ -53,23 +61,21 @@ using Sizes = std::vector<std::size_t>;
 }  // namespace
 
 TEST_CASE("sizes go by factor or by bytes", "[perf_options]") {
-  CHECK(planned({"-b", "1K", "-e", "64K", "-f", "8"}).plan.sizes == Sizes{1024, 8192, 65536});
-  CHECK(planned({"--minbytes", "1KB", "--maxbytes", "3KiB", "--stepbytes", "1k"}).plan.sizes ==
+  CHECK(planned("-b 1K -e 64K -f 8").plan.sizes == Sizes{1024, 8192, 65536});
+  CHECK(planned("--minbytes 1KB --maxbytes 3KiB --stepbytes 1k").plan.sizes ==
         Sizes{1024, 2048, 3072});
 }
 
 TEST_CASE("quick measures the four classic operations", "[perf_options]") {
-  const Plan plan = planned({"--quick"}).plan;
+  const Plan plan = planned("--quick").plan;
   std::vector<std::string> names;
   for (const Operation* operation : plan.operations) names.emplace_back(operation->name);
-  CHECK(names ==
-        std::vector<std::string>{"all_reduce", "all_gather", "reduce_scatter", "broadcast"});
+  CHECK(names == Texts{"all_reduce", "all_gather", "reduce_scatter", "broadcast"});
   CHECK(plan.sizes == Sizes{1 << 20, 4 << 20, 16 << 20, 64 << 20});
 }
 
 TEST_CASE("types, reductions and roots are all listed", "[perf_options]") {
-  const Planned p =
-      planned({"-b", "96", "-e", "96", "-d", "half,int8,uint64", "-o", "all", "-r", "-1"});
+  const Planned p = planned("-b 96 -e 96 -d half,int8,uint64 -o all -r -1");
   std::set<std::string> seen;
   for (const Trial& row : rows_of(find_operation("reduce"), p.plan, 2))
     seen.insert(std::string(name_of(row.type)) + name_of(row.reduction) + std::to_string(row.root));
@@ -102,55 +108,45 @@ TEST_CASE("bus bandwidth has nccl-tests' factors", "[perf_options]") {
 }
 
 TEST_CASE("errors name the option, its value and what is allowed", "[perf_options]") {
-  const std::vector<std::pair<Arguments, const char*>> cases{
-      {{"--bytes", "3"}, "unknown option --bytes"},
-      {{"-b", "1Q"}, "--min-bytes 1Q"},
-      {{"-b", "2K", "-e", "1K"}, "--min-bytes 2K: must not exceed --max-bytes 1K"},
-      {{"-b", "0", "-f", "2"}, "--min-bytes 0 cannot be used with --step-factor"},
-      {{"-i", "0", "-f", "1"}, "--step-bytes 0: must be at least 1"},
-      {{"-d", "float128"}, "--dtype float128: must be one of float64, float32, "},
-      {{"-o", "mulsum"}, "--reduction mulsum: must be one of sum, prod, "},
-      {{"--operation", "all_reduce,barrier"}, "--operation barrier: must be one of all_reduce, "},
-      {{"-r", "5"}, "--root 5: no such rank (this job has ranks 0 to 1)"},
-      {{"-e", "99999999999G"}, "--max-bytes 99999999999G"},
-      {{"-I", "1", "-G", "1"}, "--cuda-graph 1 cannot be combined with --one-by-one"},
-      {{"-z", "1", "-G", "4"}, "--cuda-graph 4 cannot be combined with --blocking"},
-      {{"--tolerance", "5"}, "--tolerance 5: only with --reference"},
-      {{"-a", "7"}, "--average 7: must be one of 0 (rank 0), 1 (mean), 2 (min), 3 (max)"},
-      {{"-z", "4"}, "--blocking 4: must be one of 0 (none)"},
-      {{"-R", "3"}, "--register 3: must be one of 0 (none), 1 (registered), 2 (symmetric windows)"},
-      {{"-g", "2"}, "launch/mpi -n 4 collective_perf"},
-      {{"-t", "2"},
-       "--nthreads 2: each rank is a process: use launch/mpi -n RANKS collective_perf"},
-      {{"-d", "int3"}, "uint8, all"},
-      {{"-D", "1"}, "--device-implementation"},
-      {{"-u", "3"}, "--align"},
-      {{"--inject-fault", "x"}, "--inject-fault x"},
-      {{"--inject-fault", "7:0"}, "--inject-fault 7:0"},
-      {{"--inject-delay", "0:5us"}, "--inject-delay 0:5us"}};
+  const std::vector<std::pair<Words, const char*>> cases{
+      {"--bytes 3", "unknown option --bytes"},
+      {"-b 1Q", "--min-bytes 1Q"},
+      {"-b 2K -e 1K", "--min-bytes 2K: must not exceed --max-bytes 1K"},
+      {"-b 0 -f 2", "--min-bytes 0 cannot be used with --step-factor"},
+      {"-i 0 -f 1", "--step-bytes 0: must be at least 1"},
+      {"-d float128", "--dtype float128: must be one of float64, float32, "},
+      {"-o mulsum", "--reduction mulsum: must be one of sum, prod, "},
+      {"--operation all_reduce,barrier", "--operation barrier: must be one of all_reduce, "},
+      {"-r 5", "--root 5: no such rank (this job has ranks 0 to 1)"},
+      {"-e 99999999999G", "--max-bytes 99999999999G"},
+      {"-I 1 -G 1", "--cuda-graph 1 cannot be combined with --one-by-one"},
+      {"-z 1 -G 4", "--cuda-graph 4 cannot be combined with --blocking"},
+      {"--tolerance 5", "--tolerance 5: only with --reference"},
+      {"-a 7", "--average 7: must be one of 0 (rank 0), 1 (mean), 2 (min), 3 (max)"},
+      {"-z 4", "--blocking 4: must be one of 0 (none)"},
+      {"-R 3", "--register 3: must be one of 0 (none), 1 (registered), 2 (symmetric windows)"},
+      {"-g 2", "launch/mpi -n 4 collective_perf"},
+      {"-t 2", "--nthreads 2: each rank is a process: use launch/mpi -n RANKS collective_perf"},
+      {"-d int3", "uint8, all"},
+      {"-D 1", "--device-implementation"},
+      {"-u 3", "--align"},
+      {"--inject-fault x", "--inject-fault x"},
+      {"--inject-fault 7:0", "--inject-fault 7:0"},
+      {"--inject-delay 0:5us", "--inject-delay 0:5us"}};
   for (const auto& [arguments, words] : cases) {
-    CHECK_THROWS_AS(planned(arguments), UsageError);
-    CHECK_THROWS_WITH(planned(arguments), ContainsSubstring(words));
+    CHECK_ERROR(UsageError, planned(arguments), ContainsSubstring(words));
   }
-  setenv("NCCL_TESTS_SPLIT", "MOD 2", 1);
+  const test::Variable split("NCCL_TESTS_SPLIT", "MOD 2");
   CHECK_THROWS_WITH(planned({}, 2, "all_reduce_perf"), ContainsSubstring("NCCL_TESTS_SPLIT"));
   CHECK_NOTHROW(planned({}));
-  unsetenv("NCCL_TESTS_SPLIT");
 }
 
 TEST_CASE("what nccl-tests' users request and have in any case is accepted", "[plan]") {
-  for (const Arguments& arguments : {Arguments{"-p", "1"}, {"-V", "16"}, {"-D", "0"}, {"-y", "0"}})
-    CHECK_NOTHROW(planned(arguments, 2, "all_reduce_perf"));
+  for (const Words words : {"-p 1", "-V 16", "-D 0", "-y 0"})
+    CHECK_NOTHROW(planned(words, 2, "all_reduce_perf"));
   const auto accepts = [](const char* name, const char* value, int ranks) {
-    setenv(name, value, 1);
-    bool accepted = true;
-    try {
-      planned({}, ranks, "all_reduce_perf");
-    } catch (const UsageError&) {
-      accepted = false;
-    }
-    unsetenv(name);
-    return accepted;
+    const test::Variable set(name, value);
+    return test::error_of([&] { planned("", ranks, "all_reduce_perf"); }) == "no error";
   };
   CHECK(accepts("NCCL_TESTS_SPLIT", "AND 0x0", 16));
   CHECK(accepts("NCCL_TESTS_SPLIT", "mod 1", 16));
@@ -167,55 +163,48 @@ TEST_CASE("what nccl-tests' users request and have in any case is accepted", "[p
 
 TEST_CASE("nccl-tests' names with a suffix are nccl-tests' programs", "[plan]") {
   CHECK(default_options("all_reduce_perf_mpi").program == "all_reduce_perf");
-  CHECK(default_options("reduce_scatter_perf_mpi").operations ==
-        std::vector<std::string>{"reduce_scatter"});
+  CHECK(default_options("reduce_scatter_perf_mpi").operations == Texts{"reduce_scatter"});
   CHECK_FALSE(default_options("collective_perf").as_nccl_tests());
   CHECK_FALSE(default_options("all_reduce_performance").as_nccl_tests());
-}
-
-TEST_CASE("versions and devices in nccl-tests' lines are words that its parsers read", "[plan]") {
+  // versions and devices in its lines are words that its parsers read
   CHECK(nccl_version_code("2.28.9") == 22809);
   CHECK(nccl_tests_device("0000:1b:00.0") == "0000:1b:00");
   CHECK(nccl_tests_device("") == "cpu");
 }
 
 TEST_CASE("-g is understood in every spelling, and the last one counts", "[perf_options]") {
-  for (const Arguments& g : {Arguments{"-g", "2"}, {"-g2"}, {"--ngpus=2"}, {"--ngpus", "2"}}) {
-    const auto parsed = [&](const Arguments& more) {
-      Arguments arguments{"-b", "64"};
-      arguments.insert(arguments.end(), g.begin(), g.end());
-      arguments.insert(arguments.end(), more.begin(), more.end());
+  for (const Words g : {"-g 2", "-g2", "--ngpus=2", "--ngpus 2"}) {
+    const auto parsed = [&](const Words& more) {
       PerfOptions options = default_options("all_reduce_perf");
       OptionSet set(options.program, "");
       declare_options(set, options);
-      parse(set, arguments);
+      parsed_into(set, "-b 64" + g + more);
       return options.gpus;
     };
-    CHECK(parsed({"-c", "0"}) == 2);
-    CHECK(parsed({"--ngpus", "1"}) == 1);  // as relaunch_for_gpus() adds
+    CHECK(parsed("-c 0") == 2);
+    CHECK(parsed("--ngpus 1") == 1);  // as relaunch_for_gpus() adds
   }
 }
 
 TEST_CASE("link_matrix: errors name the option and its value", "[links]") {
-  const auto settings = [](const Arguments& arguments, int ranks = 2) {
-    const LinkOptions options = link_options(arguments);
+  const auto settings = [](const Words& words, int ranks = 2) {
+    const LinkOptions options = link_options(words);
     parse_injection(options.injection, ranks);
     map_nodes(std::vector<std::string>(static_cast<std::size_t>(ranks), "a"),
               options.pretend_nodes);
     return message_settings(options, BackendKind::cpu, ranks);
   };
   CHECK(settings({}).words == (4 << 20) / 8);
-  const std::vector<std::pair<Arguments, const char*>> cases{
-      {{"--bytes", "13"}, "--bytes 13: must be a multiple of 8"},
-      {{"--bytes", "4Q"}, "--bytes 4Q"},
-      {{"--inject-delay", "9:5"}, "--inject-delay 9:5"},
-      {{"--inject-fault", "2"}, "--inject-fault 2: must be "},
-      {{"--pretend-nodes", "3"}, "--pretend-nodes 3: this job has only 2 ranks"},
-      {{"--iterations", "0"}, "--iterations"},
-      {{"--latency-iteration"}, "did you mean --latency-iterations"}};
+  const std::vector<std::pair<Words, const char*>> cases{
+      {"--bytes 13", "--bytes 13: must be a multiple of 8"},
+      {"--bytes 4Q", "--bytes 4Q"},
+      {"--inject-delay 9:5", "--inject-delay 9:5"},
+      {"--inject-fault 2", "--inject-fault 2: must be "},
+      {"--pretend-nodes 3", "--pretend-nodes 3: this job has only 2 ranks"},
+      {"--iterations 0", "--iterations"},
+      {"--latency-iteration", "did you mean --latency-iterations"}};
   for (const auto& [arguments, words] : cases) {
-    CHECK_THROWS_AS(settings(arguments), UsageError);
-    CHECK_THROWS_WITH(settings(arguments), ContainsSubstring(words));
+    CHECK_ERROR(UsageError, settings(arguments), ContainsSubstring(words));
   }
   CHECK_THROWS_WITH(settings({}, 1), ContainsSubstring("link_matrix needs at least 2 ranks"));
   CHECK(map_nodes({"a", "a", "a", "a"}, 2).node_of == std::vector<int>{0, 0, 1, 1});
@@ -229,6 +218,144 @@ TEST_CASE("options for tests are not in the help", "[links]") {
   CHECK_THAT(text, ContainsSubstring("--min-bandwidth"));
   CHECK_THAT(text, !ContainsSubstring("inject"));
   CHECK_THAT(text, !ContainsSubstring("pretend"));
+}
+
+TEST_CASE("bars are inconclusive where no row moves data, and on one rank", "[bars]") {
+  const std::string name = "all_gather";
+  const Operation& operation = find_operation(name);
+  const BarOptions both{10, 50};
+  const auto unmoved = idle_bars(both, operation, false, 4);
+  REQUIRE(unmoved);
+  CHECK(unmoved->outcome == Outcome::inconclusive);
+  CHECK(unmoved->class_ == Class::config);
+  CHECK(unmoved->cause == "--min-busbw 10 --max-latency 50: no row moves data to be judged");
+  CHECK_THAT(idle_bars({0, 50}, operation, true, 1)->cause,
+             ContainsSubstring("--max-latency 50: one rank exchanges nothing"));
+  CHECK_FALSE(idle_bars(both, operation, true, 2));
+  CHECK_FALSE(idle_bars({}, operation, false, 1));
+}
+
+TEST_CASE("the mean is judged by nine tenths of nccl-tests' bar, and wrong data fail", "[bars]") {
+  Tally tally(10);
+  tally.count_busbw(8);
+  tally.count_busbw(10);
+  CHECK(tally.totals().mean_busbw_gbs == 9);
+  CHECK(tally.totals().judgement == "OK");
+  CHECK(tally.outcome() == Outcome::pass);
+  tally.count_busbw(8.9);
+  CHECK(tally.totals().judgement == "FAILED");
+  CHECK(tally.outcome() == Outcome::fail);
+  Tally wrong(std::nullopt);
+  Measurement measured;
+  measured.wrong = 1;
+  wrong.count_wrong(measured);
+  CHECK(wrong.totals().judgement.empty());
+  CHECK(wrong.outcome() == Outcome::fail);
+}
+
+TEST_CASE("a row is a metric line: above 64 KiB its busbw, below its latency", "[bars]") {
+  const Backend backend = test::open_backend_of(test::backends().front());
+  const NodeMap nodes = map_nodes({"n1", "n1", "n2"});
+  std::vector<Unit> units(3);
+  for (int rank = 0; rank < 3; ++rank) {
+    units[rank].rank = rank;
+    units[rank].host = nodes.name_of(rank);
+  }
+  Json fields{{"operation", "all_reduce"},
+              {"bytes", 1 << 20},
+              {"in_place", true},
+              {"dtype", "float32"},
+              {"ctas", 0}};
+  Figures figures;
+  figures.busbw_gbs = 8;
+  figures.wrong = 0;
+  figures.samples = {100, 200, 400};
+  figures.spread.median = 200;
+  const auto observation = [&] {
+    return observation_of(fields, figures, *backend.world, nodes, units);
+  };
+  CHECK(observation()->metric == "collective/all_reduce/busbw");
+  CHECK(observation()->samples == std::vector<double>{16, 8, 4});
+  CHECK(observation()->of.scope == Scope::group);
+  CHECK(observation()->of.name == "n1,n2");
+  CHECK(observation()->conditions.at("world_size") == "3");
+  CHECK(observation()->conditions.at("ranks_per_node") == "2");
+  CHECK(observation()->conditions.at("in_place") == "true");
+  CHECK(observation()->conditions.at("bytes") == "1048576");
+  figures.wrong = 2;
+  CHECK(observation()->check == judge::Check::wrong);
+  figures.wrong.reset();
+  CHECK(observation()->check == judge::Check::unchecked);
+  fields["bytes"] = 65536;
+  CHECK(observation()->metric == "collective/all_reduce/latency");
+  CHECK(observation()->samples == figures.samples);
+  fields["algorithm"] = "RING";  // NCCL's log is in the time
+  CHECK_FALSE(observation());
+  fields.erase("algorithm");
+  figures.busbw_gbs = 0;
+  CHECK_FALSE(observation());
+}
+
+TEST_CASE("the rank that everybody waited for is named", "[waiting]") {
+  // rank 2 enters 500 us late in each of three iterations of 100 us
+  const WaitingTimes waiting = analyse_waiting({{600, 605, 590}, {598, 600, 595}, {100, 102, 98}});
+  CHECK(waiting.straggler == 2);
+  CHECK(waiting.transfer_us == 100);
+  CHECK(waiting.wait_us[2] == 0);
+  CHECK(waiting.wait_us[0] == 500);
+  CHECK(waiting.wait_for_straggler_us == 500);
+  // noise names nobody
+  CHECK(analyse_waiting({{100, 101, 102}, {101, 100, 103}}).straggler == -1);
+  CHECK(analyse_waiting({{12, 14}, {10, 11}}).straggler == -1);      // 20 % of 10 us
+  CHECK(analyse_waiting({{100, 900}, {900, 100}}).straggler == -1);  // each in turn
+  CHECK(analyse_waiting({{50, 60, 70}}).straggler == -1);            // alone
+}
+
+TEST_CASE("a rank waits for the last where each receives from all", "[waiting]") {
+  for (const Operation& operation : operations()) {
+    std::set<int> sources;  // of what rank 1 of 3 receives, and of what rank 0 does
+    bool from_all = true;
+    for (int rank : {0, 1}) {
+      sources.clear();
+      for (const SourceRange& range : operation.expected(operation.counts(12, 3, 1), {rank, 3, 0}))
+        sources.insert(range.source);
+      from_all = from_all && (sources.size() == 3 || sources.contains(kAllRanks));
+    }
+    CAPTURE(operation.name);
+    CHECK(operation.ends_together == from_all);
+  }
+}
+
+TEST_CASE("NCCL's log says algorithm, protocol, channels and transports", "[path]") {
+  const PathLines lines = parse_path(
+      "vm:12:34 [0] NCCL INFO Channel 00/0 : 0[0] -> 1[1] via P2P/CUMEM\n"
+      "vm:12:34 [0] NCCL INFO Channel 01/0 : 0[0] -> 1[1] via P2P/CUMEM/read\n"
+      "vm:12:34 [0] NCCL INFO Channel 02 : 0[0] -> 1[1] via SHM/direct/direct\n"
+      "vm:12:34 [0] NCCL INFO Channel 00/0 : 1[1] -> 8[0] [send] via NET/IB/3/GDRDMA\n"
+      "vm:12:34 [0] NCCL INFO AllReduce: 8 Bytes -> Algo TREE proto LL channel{Lo..Hi}={0..0}\n"
+      "vm:12:34 [0] NCCL INFO AllReduce: 1048576 Bytes -> Algo RING proto SIMPLE "
+      "channel{Lo..Hi}={0..23}\n");
+  CHECK(lines.last == PathChoice{"RING", "SIMPLE", 24});
+  CHECK(lines.transports ==
+        std::set<std::string>{"P2P/CUMEM", "P2P/CUMEM/read", "SHM/direct/direct", "NET/IB"});
+  const PathLines none = parse_path("vm:12:34 [0] NCCL INFO Bootstrap: Using eth0\n");
+  CHECK_FALSE(none.last);
+  CHECK(none.transports.empty());
+}
+
+TEST_CASE("NCCL's log goes to a file that nobody else can have made, and goes away", "[path]") {
+  std::string first;
+  {
+    const NcclPath a(true);
+    first = std::getenv("NCCL_DEBUG_FILE");
+    const NcclPath b(true);
+    CHECK(first != std::getenv("NCCL_DEBUG_FILE"));
+    struct stat status {};
+    REQUIRE(stat(first.c_str(), &status) == 0);
+    CHECK((status.st_mode & 0777) == 0600);
+  }
+  CHECK_FALSE(std::filesystem::exists(first));
+  for (const char* name : {"NCCL_DEBUG", "NCCL_DEBUG_SUBSYS", "NCCL_DEBUG_FILE"}) unsetenv(name);
 }
 
 }  // namespace shakedown::collectives

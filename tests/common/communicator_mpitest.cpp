@@ -1,23 +1,111 @@
-// Moves, groups, graphs and parts of every communicator.
+// Moves, groups, graphs, parts, reductions and time-outs of every communicator.
 #include "common/communicator.hpp"
 
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <functional>
+
 #include "common/error.hpp"
+#include "common/mpi_communicator.hpp"
 #include "common/mpi_session.hpp"
-#include "tests/common/communicator_rig.hpp"
+#include "common/numbers.hpp"
+#include "tests/catch.hpp"
+#include "tests/support.hpp"
+#include "tests/support/fake_device.hpp"
 
 namespace shakedown {
 namespace {
 
-/// A device whose captures run at once and whose launches do nothing: for what is counted.
-class Rehearsing final : public Device {
+struct Transport {
+  BackendKind backend;
+  bool host_mpi;  // MPI although the memory is a GPU's
+};
+
+std::vector<Transport> transports() {
+  std::vector<Transport> list;
+  for (BackendKind kind : test::backends()) {
+    list.push_back({kind, false});
+    if (kind == BackendKind::gpu) list.push_back({kind, true});
+  }
+  return list;
+}
+
+void store(std::vector<std::byte>& bytes, std::size_t i, DataType type, double value) {
+  auto put = [&](auto typed) {
+    std::memcpy(bytes.data() + i * sizeof(typed), &typed, sizeof(typed));
+  };
+  switch (type) {
+    case DataType::float64: return put(value);
+    case DataType::float32: return put(static_cast<float>(value));
+    case DataType::bfloat16: return put(float_to_bfloat16(static_cast<float>(value)));
+    case DataType::int32: return put(static_cast<std::int32_t>(value));
+    case DataType::int8: return put(static_cast<std::int8_t>(value));
+    default: FAIL("all types are tested with the collectives");
+  }
+}
+
+double fetch(const std::vector<std::byte>& bytes, std::size_t i, DataType type) {
+  auto get = [&](auto typed) {
+    std::memcpy(&typed, bytes.data() + i * sizeof(typed), sizeof(typed));
+    return typed;
+  };
+  switch (type) {
+    case DataType::float64: return get(double{});
+    case DataType::float32: return get(float{});
+    case DataType::bfloat16: return bfloat16_to_float(get(std::uint16_t{}));
+    case DataType::int32: return get(std::int32_t{});
+    case DataType::int8: return get(std::int8_t{});
+    default: return NAN;
+  }
+}
+
+/// A communicator of all ranks and buffers on its device.
+class CommunicatorRig {
  public:
-  explicit Rehearsing(Device& device) : device_(device) {}
-  BackendKind kind() const override { return device_.kind(); }
-  DeviceIdentity identity() const override { return device_.identity(); }
-  MemoryInfo memory() const override { return device_.memory(); }
-  const Kernels& kernels() const override { return device_.kernels(); }
-  std::unique_ptr<Stream> make_stream(StreamPriority p) override { return device_.make_stream(p); }
-  std::unique_ptr<Event> make_event() override { return device_.make_event(); }
+  explicit CommunicatorRig(Transport t)
+      : backend(test::open_backend_of(t.backend)),
+        comm(t.host_mpi ? *backend.host : *backend.world),
+        stream(backend.device->make_stream()),
+        n(static_cast<std::size_t>(comm.size())),
+        rank(static_cast<std::size_t>(comm.rank())) {}
+
+  using Values = std::function<double(std::size_t index)>;
+
+  Buffer filled(std::size_t count, DataType type, const Values& value) {
+    std::vector<std::byte> bytes(count * size_of(type));
+    for (std::size_t i = 0; i < count; ++i) store(bytes, i, type, value(i));
+    Buffer buffer(*backend.device, bytes.size());
+    upload<std::byte>(*backend.device, *stream, buffer.data(), bytes);
+    return buffer;
+  }
+  Buffer blank(std::size_t count, DataType type) {
+    return filled(count, type, [](std::size_t) { return 99; });
+  }
+  /// The number of elements that differ from what is expected.
+  int wrong(const Buffer& buffer, std::size_t count, DataType type, const Values& expected) {
+    finish();
+    const auto bytes =
+        download<std::byte>(*backend.device, *stream, buffer.data(), count * size_of(type));
+    int differ = 0;
+    for (std::size_t i = 0; i < count; ++i) differ += fetch(bytes, i, type) != expected(i) ? 1 : 0;
+    return differ;
+  }
+  void finish() {
+    const auto event = backend.device->make_event();
+    event->record(*stream);
+    comm.wait(*event, HostWait::polite);
+  }
+
+  Backend backend;
+  Communicator& comm;
+  std::unique_ptr<Stream> stream;
+  std::size_t n;
+  std::size_t rank;
+};
+
+/// A device whose captures run at once and whose launches do nothing: for what is counted.
+struct Rehearsing final : test::FakeDevice {
   std::unique_ptr<Graph> capture(Stream&, const std::function<void()>& body) override {
     struct Idle final : Graph {
       void launch(Stream&) override {}
@@ -25,22 +113,26 @@ class Rehearsing final : public Device {
     body();
     return std::make_unique<Idle>();
   }
-  void copy(void* to, const void* from, std::size_t bytes, Stream& stream) override {
-    device_.copy(to, from, bytes, stream);
-  }
-  void zero(void* to, std::size_t bytes, Stream& stream) override {
-    device_.zero(to, bytes, stream);
-  }
-
- protected:
-  void* allocate(std::size_t, Place) override { return nullptr; }
-  void release(void*, Place) noexcept override {}
-
- private:
-  Device& device_;
 };
 
+/// 1..5, by rank and position: sums are exact in every type.
+double data(std::size_t rank, std::size_t index) {
+  return static_cast<double>((rank * 3 + index * 7 + index / 5) % 5 + 1);
+}
+
+/// A communicator whose operations time out soon. Its ranks come to the making of it at the same
+/// time: that must end in this time, too.
+std::unique_ptr<Communicator> make_impatient(Device& device, MpiAlgorithm algorithm) {
+  test::session().barrier();
+  test::session().set_timeout(0.3);
+  auto communicator = make_mpi_communicator(test::session(), device, algorithm);
+  test::session().set_timeout(60);
+  return communicator;
+}
+
 }  // namespace
+
+// Moves, groups, graphs and parts of every communicator.
 
 TEST_CASE("memory that no buffer owns is exchanged as well", "[communicator]") {
   CommunicatorRig rig(GENERATE(from_range(transports())));
@@ -52,55 +144,6 @@ TEST_CASE("memory that no buffer owns is exchanged as well", "[communicator]") {
   const View view{std::span<float>(mine)};
   rig.backend.host->all_reduce(view, view, Reduction::sum, *rig.stream);
   CHECK(mine == std::vector<float>(20000, static_cast<float>(rig.n)));
-}
-
-TEST_CASE("moves bring every element to its place", "[communicator]") {
-  CommunicatorRig rig(GENERATE(from_range(transports())));
-  const DataType type = GENERATE(DataType::float32, DataType::uint8);
-  const std::size_t count = GENERATE(1, 515);
-  const int root = static_cast<int>(rig.n) / 2;
-  const auto at_root = static_cast<std::size_t>(root);
-  CAPTURE(rig.comm.transport(), name_of(type), count);
-  const auto from = [&](std::size_t rank, std::size_t i) {
-    return static_cast<double>((rank * 41 + i * 7) % 200);
-  };
-  const auto mine = [&](std::size_t i) { return from(rig.rank, i); };
-  const auto by_rank = [&](std::size_t i) { return from(i / count, i % count); };
-
-  const Buffer one = rig.filled(count, type, mine);
-  const Buffer all = rig.blank(count * rig.n, type);
-  rig.comm.all_gather(one.view(type), all.view(type), *rig.stream);
-  CHECK(rig.wrong(all, count * rig.n, type, by_rank) == 0);
-
-  const Buffer gathered = rig.blank(count * rig.n, type);
-  rig.comm.gather(one.view(type), gathered.view(type), root, *rig.stream);
-  if (rig.rank == at_root) CHECK(rig.wrong(gathered, count * rig.n, type, by_rank) == 0);
-
-  const Buffer given = rig.filled(count * rig.n, type, mine);
-  const Buffer scattered = rig.blank(count, type);
-  rig.comm.scatter(given.view(type), scattered.view(type), root, *rig.stream);
-  CHECK(rig.wrong(scattered, count, type,
-                  [&](std::size_t i) { return from(at_root, rig.rank * count + i); }) == 0);
-
-  const Buffer exchanged = rig.blank(count * rig.n, type);
-  rig.comm.all_to_all(given.view(type), exchanged.view(type), *rig.stream);
-  CHECK(rig.wrong(exchanged, count * rig.n, type, [&](std::size_t i) {
-    return from(i / count, rig.rank * count + i % count);
-  }) == 0);
-
-  const Buffer copy = rig.blank(count, type);
-  rig.comm.broadcast(one.view(type), copy.view(type), root, *rig.stream);
-  CHECK(rig.wrong(copy, count, type, [&](std::size_t i) { return from(at_root, i); }) == 0);
-  rig.comm.broadcast(one.view(type), one.view(type), root, *rig.stream);  // in place
-  CHECK(rig.wrong(one, count, type, [&](std::size_t i) { return from(at_root, i); }) == 0);
-
-  // in place as NCCL has it: a rank's part lies where it belongs
-  const Buffer placed = rig.filled(count * rig.n, type, [&](std::size_t i) {
-    return i / count == rig.rank ? from(rig.rank, i % count) : 99;
-  });
-  const View own = placed.view(type).slice(rig.rank * count, count);
-  rig.comm.all_gather(own, placed.view(type), *rig.stream);
-  CHECK(rig.wrong(placed, count * rig.n, type, by_rank) == 0);
 }
 
 TEST_CASE("grouped sends and receives go round a ring", "[communicator]") {
@@ -145,7 +188,7 @@ TEST_CASE("launches of a graph count as traffic, its capture does not", "[commun
   };
   reduce();
   CHECK(counted(1));
-  Rehearsing device(*rig.backend.device);
+  Rehearsing device;
   auto twice = comm->capture(device, *rig.stream, [&] {
     reduce();
     reduce();
@@ -188,10 +231,150 @@ TEST_CASE("the session gathers numbers and texts of every rank", "[communicator]
     CHECK(numbers[r] == static_cast<double>(r) * 1.5);
     CHECK(texts[r] == std::string(r, 'x'));
   }
-  CHECK(session.gather(texts[static_cast<std::size_t>(session.rank())]) ==
-        (session.is_root() ? texts : std::vector<std::string>{}));
+  CHECK(session.gather(texts[session.rank()]) == (session.is_root() ? texts : Texts{}));
   CHECK(session.local_size() >= 1);
   CHECK(session.local_rank() < session.local_size());
+}
+
+TEST_CASE("large reductions are the sum in the order of ranks, bit for bit", "[communicator]") {
+  CommunicatorRig rig(GENERATE(from_range(transports())));
+  if (!is_mpi(rig.comm)) return;  // NCCL has an order of its own
+  const std::size_t part =
+      GENERATE(std::size_t{33001}, std::size_t{400000});  // one segment and more
+  const std::size_t count = rig.n * part;
+  std::vector<float> expected = test::random_values(count, 0);
+  for (std::size_t r = 1; r < rig.n; ++r) {
+    const std::vector<float> addend = test::random_values(count, r);
+    for (std::size_t i = 0; i < count; ++i) expected[i] += addend[i];
+  }
+  const auto values = test::random_values(count, rig.rank);
+  const Buffer send = test::to_device(*rig.backend.device, *rig.stream, values);
+  const Buffer recv = rig.blank(count, DataType::float32);
+  const auto is_expected = [&](View found, std::size_t from) {
+    rig.finish();
+    const auto all = download<float>(*rig.backend.device, *rig.stream, found.data, found.count);
+    return std::equal(all.begin(), all.end(), expected.begin() + from);
+  };
+  const View in = send.view(DataType::float32);
+  const View out = recv.view(DataType::float32);
+  CAPTURE(rig.n, part);
+  rig.comm.reduce_scatter(in, out.slice(0, part), Reduction::sum, *rig.stream);
+  CHECK(is_expected(out.slice(0, part), rig.rank * part));
+  // parts of unequal length, and of an odd number of bytes more than whole segments
+  const std::size_t odd = count - 1;
+  rig.comm.all_reduce(in.slice(0, odd), out.slice(0, odd), Reduction::sum, *rig.stream);
+  CHECK(is_expected(out.slice(0, odd), 0));
+  const auto unchanged = download<float>(*rig.backend.device, *rig.stream, in.data, count);
+  CHECK(unchanged == values);
+  const Buffer again = test::to_device(*rig.backend.device, *rig.stream, values);
+  rig.comm.all_reduce(in, in, Reduction::sum, *rig.stream);  // in place
+  CHECK(is_expected(in, 0));
+  const View whole = again.view(DataType::float32);
+  const View own = whole.slice(rig.rank * part, part);
+  rig.comm.reduce_scatter(whole, own, Reduction::sum, *rig.stream);  // in place as NCCL has it
+  CHECK(is_expected(own, rig.rank * part));
+}
+
+TEST_CASE("large reductions of other types, grouped with what is small", "[communicator]") {
+  CommunicatorRig rig(GENERATE(from_range(transports())));
+  const DataType type = GENERATE(DataType::bfloat16, DataType::int8, DataType::float64);
+  const std::size_t count = 140000 * rig.n + 1;      // bytes at least: not what the library does
+  const bool averages = (rig.n & (rig.n - 1)) == 0;  // exactly
+  const Reduction op = averages ? Reduction::avg : Reduction::max;
+  const auto mine = [&](std::size_t i) { return data(rig.rank, i); };
+  const auto all = [&](std::size_t i) {
+    double sum = 0, most = 0;
+    for (std::size_t r = 0; r < rig.n; ++r) sum += data(r, i), most = std::max(most, data(r, i));
+    const double mean = sum / static_cast<double>(rig.n);
+    return averages ? (type == DataType::int8 ? std::trunc(mean) : mean) : most;
+  };
+  CAPTURE(rig.comm.transport(), name_of(type), rig.n);
+  const Buffer large = rig.filled(count, type, mine);
+  const Buffer small = rig.filled(100, type, mine);
+  rig.comm.group([&] {
+    rig.comm.all_reduce(small.view(type), small.view(type), op, *rig.stream);
+    rig.comm.all_reduce(large.view(type), large.view(type), op, *rig.stream);
+  });
+  CHECK(rig.wrong(large, count, type, all) == 0);
+  CHECK(rig.wrong(small, 100, type, all) == 0);
+}
+
+GPU_TEST_CASE("a communicator whose kernels have one block reduces, split or not",
+              "[communicator]") {
+  const MpiSession& session = test::session();
+  const Backend backend = test::open_backend_of(BackendKind::gpu);
+  const auto few = gpu::make_communicator(session, *backend.device, 1);
+  const auto part = few->split(0, session.rank());
+  const auto stream = backend.device->make_stream();
+  for (Communicator* communicator : {few.get(), part.get()}) {
+    const Buffer sum = test::to_device(*backend.device, *stream, std::vector<float>(1 << 20, 1));
+    const View view = sum.view(DataType::float32);
+    communicator->all_reduce(view, view, Reduction::sum, *stream);
+    CHECK(download<float>(*backend.device, *stream, sum.data(), view.count) ==
+          std::vector<float>(view.count, static_cast<float>(session.world_size())));
+  }
+}
+
+// Ranks that do not join an operation, or come too late.
+
+TEST_CASE("an operation that a rank never joins times out and says what it was", "[communicator]") {
+  const MpiSession& session = test::session();
+  if (session.world_size() == 1) return;
+  Backend backend = test::open_backend_of(test::backends().front());
+  if (backend.kind == BackendKind::gpu) return;  // NCCL's own is tested with the collectives
+  const auto impatient = make_impatient(*backend.device, MpiAlgorithm::library);
+  const auto stream = backend.device->make_stream();
+  Buffer buffer(*backend.device, 4096);
+  const View view = buffer.view(DataType::float32);
+  if (session.rank() != 0)
+    CHECK_THROWS_WITH(
+        impatient->recv(view, 0, *stream),
+        ContainsSubstring("recv of 4 KiB float32") && ContainsSubstring("within 0.3 s"));
+  session.barrier();
+  // complete what was left open, so that MPI can finish
+  if (session.rank() == 0)
+    for (int r = 1; r < session.world_size(); ++r) impatient->send(view, r, *stream);
+  session.barrier();
+}
+
+TEST_CASE("a rank that comes after the timeout finds the memory of the others", "[communicator]") {
+  const MpiSession& session = test::session();
+  if (session.world_size() == 1) return;
+  const auto algorithm = GENERATE(MpiAlgorithm::library, MpiAlgorithm::own);
+  const auto device = test::open_device(test::backends().front());
+  const auto stream = device->make_stream();
+  auto comm = make_impatient(*device, algorithm);
+  const std::size_t bytes = std::size_t{8} << 20;  // of its own pages: freed, they are gone
+  const auto reduce = [&] {
+    const Buffer buffer(*device, bytes);
+    const View view = buffer.view(DataType::float32);
+    comm->all_reduce(view, view, Reduction::sum, *stream);
+  };
+  if (session.rank() != 0) CHECK_THROWS_AS(reduce(), TimeoutError);
+  session.barrier();
+  if (session.rank() == 0) {
+    try {
+      reduce();
+    } catch (const TimeoutError&) {  // the others do not go on with their part
+    }
+  }
+  session.barrier();
+  comm.reset();
+  session.barrier();
+}
+
+GPU_TEST_CASE("NCCL does not wait for ever for a rank that never joins", "[communicator]") {
+  const MpiSession& session = test::session();
+  if (session.world_size() == 1) return;
+  Backend backend = test::open_backend_of(BackendKind::gpu);
+  test::session().set_timeout(1);
+  if (session.rank() == 0)
+    CHECK_THROWS_WITH(gpu::make_communicator(session, *backend.device),
+                      ContainsSubstring("did not connect") && ContainsSubstring("within 1 s"));
+  else
+    make_mpi_communicator(session, *backend.device);  // joins what precedes NCCL
+  test::session().set_timeout(60);
+  session.barrier();
 }
 
 }  // namespace shakedown

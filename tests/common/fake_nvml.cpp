@@ -7,14 +7,181 @@
 //   "effective_errors": 3, "receive_errors": 0   of each NVLink, as since Blackwell
 // "fake" of the file does so for the functions of no GPU. Without a file there is one GPU that
 // answers few of the calls.
-#include "tests/common/fake_nvml.hpp"
+#include <chrono>
+#include <cmath>
+#include <cstdio>
+#include <cstdlib>
+#include <fstream>
+#include <map>
+#include <mutex>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <thread>
+#include <vector>
 
-using namespace fake_nvml;
+#include "common/nvml_library.hpp"
+
+namespace {
+
+using Json = nlohmann::json;
+using namespace shakedown::nvml;
+
+struct Gpu {
+  Json values;
+  Json fake;
+  std::map<std::string, int> calls;  // by key that grows
+  std::mutex mutex;
+};
+
+struct Host {
+  Json values;
+  Json fake;
+  std::vector<Gpu*> gpus;
+};
+
+/// Of the last nvmlInit. Never released: threads that it has stalled still have their GPU.
+Host* host = nullptr;
+
+Host* read_host() {
+  auto* made = new Host;
+  const char* const path = std::getenv("SHAKEDOWN_FAKE_NVML");
+  made->values = path == nullptr
+                     ? Json{{"driver_version", "999.1"},
+                            {"gpus", Json::array({{{"uuid", "GPU-1"}, {"power_w", 250}}})}}
+                     : Json::parse(std::ifstream(path));
+  made->fake = made->values.value("fake", Json::object());
+  for (const Json& gpu : made->values.value("gpus", Json::array())) {
+    made->gpus.push_back(new Gpu);
+    made->gpus.back()->values = gpu;
+    made->gpus.back()->fake = gpu.value("fake", Json::object());
+  }
+  return made;
+}
+
+/// What "fake" makes of a call: its error, after its stall.
+int spoilt(const Json& fake, const char* function) {
+  if (const double stall_s = fake.value("stall_s", Json::object()).value(function, 0.0))
+    std::this_thread::sleep_for(std::chrono::duration<double>(stall_s));
+  return fake.value("error", Json::object()).value(function, kSuccess);
+}
+
+Gpu& gpu_of(Device device) { return *static_cast<Gpu*>(device); }
+
+/// The value of a key, or null.
+Json value_of(Gpu& gpu, const char* key) {
+  Json value = gpu.values.value(key, Json());
+  const double growth = gpu.fake.value("grows", Json::object()).value(key, 0.0);
+  if (value.is_null() || growth == 0) return value;
+  const std::lock_guard lock(gpu.mutex);
+  return value.get<double>() + growth * gpu.calls[key]++;
+}
+
+template <class Number>
+int answer(const char* function, Device device, const char* key, Number* to, double scale = 1) {
+  Gpu& gpu = gpu_of(device);
+  if (const int error = spoilt(gpu.fake, function)) return error;
+  const Json value = value_of(gpu, key);
+  if (value.is_null()) return kNotSupported;
+  *to = static_cast<Number>(value.is_boolean() ? value.get<bool>()
+                                               : std::llround(scale * value.get<double>()));
+  return kSuccess;
+}
+
+int copy(const Json& text, char* to, unsigned length) {
+  if (text.is_null()) return kNotSupported;
+  std::strncpy(to, text.get<std::string>().c_str(), length);
+  to[length - 1] = '\0';
+  return kSuccess;
+}
+
+int answer_text(const char* function, Device device, const char* key, char* to, unsigned length) {
+  if (const int error = spoilt(gpu_of(device).fake, function)) return error;
+  return copy(gpu_of(device).values.value(key, Json()), to, length);
+}
+
+/// The place of a text among those that a number stands for.
+int answer_word(const char* function, Device device, const char* key,
+                const std::vector<std::string>& words, unsigned* to) {
+  if (const int error = spoilt(gpu_of(device).fake, function)) return error;
+  const Json value = gpu_of(device).values.value(key, Json());
+  if (value.is_null()) return kNotSupported;
+  const auto word = value.get<std::string>();
+  for (*to = 0; *to < words.size() && words[*to] != word; ++*to) continue;
+  return kSuccess;
+}
+
+const std::vector<std::string> kActions{"none",      "reset",           "reboot",
+                                        "drain_p2p", "drain_and_reset", "recover_imex_domain"};
+
+Json link_of(Gpu& gpu, unsigned link) {
+  for (const Json& known : gpu.values.value("nvlinks", Json::array()))
+    if (known.value("link", ~0U) == link) return known;
+  return Json::object();
+}
+
+/// The value of a field, or null.
+Json field_of(Gpu& gpu, const FieldValue& field) {
+  const Json link = link_of(gpu, field.scope);
+  switch (field.field) {
+    case kFieldMemoryTemperature: return value_of(gpu, "memory_temperature_c");
+    case kFieldNvlinkCount: return value_of(gpu, "nvlink_count");
+    case kFieldPcieReplays: return value_of(gpu, "pcie_replays");
+    case kFieldNvlinkReplays: return link.value("replay_errors", Json());
+    case kFieldNvlinkRecoveries: return link.value("recovery_errors", Json());
+    case kFieldNvlinkCrcErrors: return link.value("crc_errors", Json());
+    case kFieldNvlinkEffectiveErrors: return gpu.fake.value("effective_errors", Json());
+    case kFieldNvlinkReceiveErrors: return gpu.fake.value("receive_errors", Json());
+    case kFieldNvlinkSpeed: return link.value("speed_mbs", Json());
+    case kFieldNvlinkState: return link.value("active", Json());
+    case kFieldNvlinkSentKib:
+    case kFieldNvlinkReceivedKib: {
+      const bool sent = field.field == kFieldNvlinkSentKib;
+      const Json bytes = value_of(gpu, sent ? "nvlink_sent_bytes" : "nvlink_received_bytes");
+      return bytes.is_null() ? bytes : Json(bytes.get<double>() / 1024);
+    }
+    case kFieldRecoveryAction: {
+      unsigned action = 0;
+      const int status = answer_word("", &gpu, "recovery_action", kActions, &action);
+      return status == kSuccess ? Json(action) : Json();
+    }
+    default: return {};
+  }
+}
+
+}  // namespace
 
 #define SPOILT(fake) \
   if (const int error = spoilt(fake, __func__)) return error
 
+// Functions that answer with one key of the GPU.
+#define TEXT(function, key)                                  \
+  int function(Device device, char* text, unsigned length) { \
+    return answer_text(__func__, device, key, text, length); \
+  }
+#define NUMBER(function, type, key, scale) \
+  int function(Device device, type* to) { return answer(__func__, device, key, to, scale); }
+#define MODE(function, key)                               \
+  int function(Device device, unsigned* now, unsigned*) { \
+    return answer(__func__, device, key, now);            \
+  }
+
 extern "C" {
+TEXT(nvmlDeviceGetUUID, "uuid")
+TEXT(nvmlDeviceGetName, "model")
+TEXT(nvmlDeviceGetSerial, "serial")
+TEXT(nvmlDeviceGetVbiosVersion, "vbios")
+NUMBER(nvmlDeviceGetPowerUsage, unsigned, "power_w", 1e3)
+NUMBER(nvmlDeviceGetEnforcedPowerLimit, unsigned, "power_limit_w", 1e3)
+NUMBER(nvmlDeviceGetPowerManagementDefaultLimit, unsigned, "power_limit_default_w", 1e3)
+NUMBER(nvmlDeviceGetCurrentClocksEventReasons, unsigned long long, "throttle_reasons", 1)
+NUMBER(nvmlDeviceGetPersistenceMode, unsigned, "persistence", 1)
+NUMBER(nvmlDeviceGetCurrPcieLinkGeneration, unsigned, "pcie_generation", 1)
+NUMBER(nvmlDeviceGetCurrPcieLinkWidth, unsigned, "pcie_width", 1)
+NUMBER(nvmlDeviceGetMaxPcieLinkGeneration, unsigned, "max_pcie_generation", 1)
+NUMBER(nvmlDeviceGetMaxPcieLinkWidth, unsigned, "max_pcie_width", 1)
+NUMBER(nvmlDeviceGetPcieReplayCounter, unsigned, "pcie_replays", 1)
+MODE(nvmlDeviceGetEccMode, "ecc_enabled")
+MODE(nvmlDeviceGetMigMode, "mig_enabled")
 int nvmlInit_v2() {
   host = read_host();
   return spoilt(host->fake, __func__);
@@ -65,18 +232,6 @@ int nvmlDeviceGetHandleByUUID(const char* uuid, Device* device) {
   }
   return 6;  // NVML_ERROR_NOT_FOUND
 }
-int nvmlDeviceGetUUID(Device device, char* text, unsigned length) {
-  return answer_text(__func__, device, "uuid", text, length);
-}
-int nvmlDeviceGetName(Device device, char* text, unsigned length) {
-  return answer_text(__func__, device, "model", text, length);
-}
-int nvmlDeviceGetSerial(Device device, char* text, unsigned length) {
-  return answer_text(__func__, device, "serial", text, length);
-}
-int nvmlDeviceGetVbiosVersion(Device device, char* text, unsigned length) {
-  return answer_text(__func__, device, "vbios", text, length);
-}
 int nvmlDeviceGetPciInfo_v3(Device device, PciInfo* pci) {
   SPOILT(gpu_of(device).fake);
   const std::string id = gpu_of(device).values.value("pci_id", "");
@@ -100,15 +255,6 @@ int nvmlDeviceGetClockInfo(Device device, unsigned type, unsigned* mhz) {
 int nvmlDeviceGetMaxClockInfo(Device device, unsigned type, unsigned* mhz) {
   return answer(__func__, device, type == kClockSm ? "max_sm_clock_mhz" : "max_memory_clock_mhz",
                 mhz);
-}
-int nvmlDeviceGetPowerUsage(Device device, unsigned* milliwatts) {
-  return answer(__func__, device, "power_w", milliwatts, 1e3);
-}
-int nvmlDeviceGetEnforcedPowerLimit(Device device, unsigned* milliwatts) {
-  return answer(__func__, device, "power_limit_w", milliwatts, 1e3);
-}
-int nvmlDeviceGetPowerManagementDefaultLimit(Device device, unsigned* milliwatts) {
-  return answer(__func__, device, "power_limit_default_w", milliwatts, 1e3);
 }
 /// In an int there is no room for 4294967295 C: then only the older function has it.
 int nvmlDeviceGetTemperatureV(Device device, Temperature* temperature) {
@@ -142,22 +288,10 @@ int nvmlDeviceGetMemoryInfo(Device device, Memory* memory) {
     return status;
   return answer("", device, "memory_used_bytes", &memory->used);
 }
-int nvmlDeviceGetCurrentClocksEventReasons(Device device, unsigned long long* reasons) {
-  return answer(__func__, device, "throttle_reasons", reasons);
-}
 int nvmlDeviceGetViolationStatus(Device device, unsigned policy, Violation* violation) {
   return answer(__func__, device,
                 policy == kPolicyPower ? "power_violation_ns" : "thermal_violation_ns",
                 &violation->violation_ns);
-}
-int nvmlDeviceGetPersistenceMode(Device device, unsigned* on) {
-  return answer(__func__, device, "persistence", on);
-}
-int nvmlDeviceGetEccMode(Device device, unsigned* now, unsigned*) {
-  return answer(__func__, device, "ecc_enabled", now);
-}
-int nvmlDeviceGetMigMode(Device device, unsigned* now, unsigned*) {
-  return answer(__func__, device, "mig_enabled", now);
 }
 int nvmlDeviceGetComputeMode(Device device, unsigned* mode) {
   return answer_word(__func__, device, "compute_mode",
@@ -182,21 +316,6 @@ int nvmlDeviceGetRemappedRows(Device device, unsigned* corrected, unsigned* unco
   if (const int status = answer("", device, "remapped_uncorrected", uncorrected)) return status;
   if (const int status = answer("", device, "remap_pending", pending)) return status;
   return answer("", device, "remap_failure", failure);
-}
-int nvmlDeviceGetCurrPcieLinkGeneration(Device device, unsigned* generation) {
-  return answer(__func__, device, "pcie_generation", generation);
-}
-int nvmlDeviceGetCurrPcieLinkWidth(Device device, unsigned* width) {
-  return answer(__func__, device, "pcie_width", width);
-}
-int nvmlDeviceGetMaxPcieLinkGeneration(Device device, unsigned* generation) {
-  return answer(__func__, device, "max_pcie_generation", generation);
-}
-int nvmlDeviceGetMaxPcieLinkWidth(Device device, unsigned* width) {
-  return answer(__func__, device, "max_pcie_width", width);
-}
-int nvmlDeviceGetPcieReplayCounter(Device device, unsigned* replays) {
-  return answer(__func__, device, "pcie_replays", replays);
 }
 int nvmlDeviceGetPcieThroughput(Device device, unsigned direction, unsigned* kbs) {
   return answer(__func__, device, direction == kPcieSent ? "pcie_sent_mbs" : "pcie_received_mbs",

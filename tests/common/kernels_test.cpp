@@ -15,20 +15,24 @@
 namespace shakedown {
 namespace {
 
-struct Rig {
-  explicit Rig(BackendKind kind)
-      : device(test::open_device(kind)),
-        stream(device->make_stream()),
-        kernels(device->kernels()) {}
-
-  std::vector<float> floats(const Buffer& buffer, std::size_t count) {
-    return download<float>(*device, *stream, buffer.data(), count);
-  }
-  Buffer of(const std::vector<float>& values) { return test::to_device(*device, *stream, values); }
-
-  std::unique_ptr<Device> device;
-  std::unique_ptr<Stream> stream;
+struct Rig : test::DeviceRig {
+  explicit Rig(BackendKind kind) : DeviceRig(kind), kernels(device->kernels()) {}
   const Kernels& kernels;
+};
+
+constexpr std::uint64_t kMs = 1000000;
+
+/// A link that is free.
+struct LinkRig : Rig {
+  explicit LinkRig(BackendKind kind) : Rig(kind), link(*device, sizeof(DuplexTime)) {
+    device->zero(link.data(), link.bytes(), *stream);
+  }
+  /// Occupies it; returns until when.
+  DuplexTime occupied(const DuplexTime& each_way) {
+    kernels.occupy_link(static_cast<DuplexTime*>(link.data()), each_way, *stream);
+    return download<DuplexTime>(*device, *stream, link.data(), 1).front();
+  }
+  const Buffer link;
 };
 
 }  // namespace
@@ -48,20 +52,14 @@ TEST_CASE("fill, convert, scale and accumulate", "[kernels]") {
     const Buffer narrow(*rig.device, count * 2);
     rig.kernels.convert(from.view(DataType::float32), narrow.view(type), *rig.stream);
     const auto bits = download<std::uint16_t>(*rig.device, *rig.stream, narrow.data(), count);
-    int wrong = 0;
-    for (std::size_t i = 0; i < count; ++i)
-      wrong +=
-          bits[i] != (type == DataType::float16 ? float_to_float16(x[i]) : float_to_bfloat16(x[i]))
-              ? 1
-              : 0;
-    CHECK(wrong == 0);
+    const bool half = type == DataType::float16;
     rig.kernels.convert(narrow.view(type), wide, *rig.stream);
     const auto back = rig.floats(to, count);
-    for (std::size_t i = 0; i < count; ++i)
-      wrong += back[i] != (type == DataType::float16 ? float16_to_float(bits[i])
-                                                     : bfloat16_to_float(bits[i]))
-                   ? 1
-                   : 0;
+    int wrong = 0;
+    for (std::size_t i = 0; i < count; ++i) {
+      wrong += bits[i] != (half ? float_to_float16(x[i]) : float_to_bfloat16(x[i]));
+      wrong += back[i] != (half ? float16_to_float(bits[i]) : bfloat16_to_float(bits[i]));
+    }
     CHECK(wrong == 0);
   }
 
@@ -74,8 +72,7 @@ TEST_CASE("fill, convert, scale and accumulate", "[kernels]") {
   CHECK(rig.floats(to, count) == half);
 }
 
-TEST_CASE("stamps are one contributor's each, and their averages differ from all else",
-          "[kernels]") {
+TEST_CASE("stamps are one contributor's each, and their average is no other's", "[kernels]") {
   Rig rig(GENERATE(from_range(test::backends())));
   const DataType type = GENERATE(DataType::float32, DataType::float16, DataType::bfloat16);
   const std::size_t count = GENERATE(1, 64, 4099);
@@ -143,39 +140,32 @@ TEST_CASE("one infinite or undefined gradient anywhere is seen", "[kernels]") {
 }
 
 // Not run but by tests/gpu/run, which sees by it that compute-sanitizer looks at these kernels.
-TEST_CASE("a kernel writes past its buffer", "[.overrun]") {
-  for (BackendKind kind : test::backends()) {
-    if (kind != BackendKind::gpu) continue;
-    Rig rig(kind);
-    const Buffer four(*rig.device, 4 * sizeof(float));
-    rig.kernels.fill({four.data(), 64, DataType::float32, Place::device}, 1, *rig.stream);
-    rig.stream->synchronize();
-  }
+GPU_TEST_CASE("a kernel writes past its buffer", "[.overrun]") {
+  Rig rig(BackendKind::gpu);
+  const Buffer four(*rig.device, 4 * sizeof(float));
+  rig.kernels.fill({four.data(), 64, DataType::float32, Place::device}, 1, *rig.stream);
+  rig.stream->synchronize();
 }
 
-TEST_CASE("a link is busy for what is needed, each way on its own", "[kernels]") {
-  Rig rig(GENERATE(from_range(test::backends())));
-  const Buffer link(*rig.device, sizeof(DuplexTime));
-  auto* const free_at = static_cast<DuplexTime*>(link.data());
-  rig.device->zero(link.data(), link.bytes(), *rig.stream);
-
-  constexpr std::uint64_t kMs = 1000000;
+TEST_CASE("a link is busy for what is needed, each way, after what came before", "[kernels]") {
+  LinkRig rig(GENERATE(from_range(test::backends())));
   const auto begin = rig.device->make_event();
   const auto end = rig.device->make_event();
   begin->record(*rig.stream);
-  rig.kernels.occupy_link(free_at, {20 * kMs, 0}, *rig.stream);
-  const auto first = download<DuplexTime>(*rig.device, *rig.stream, link.data(), 1).front();
-  rig.kernels.occupy_link(free_at, {10 * kMs, 5 * kMs}, *rig.stream);
+  const DuplexTime first = rig.occupied({20 * kMs, 0});
+  DuplexTime second = rig.occupied({10 * kMs, 5 * kMs});
   end->record(*rig.stream);
-  const auto second = download<DuplexTime>(*rig.device, *rig.stream, link.data(), 1).front();
+  rig.stream->synchronize();
   CHECK(first.receive == 0);
   CHECK(second.send >= first.send + 10 * kMs);
   CHECK(second.send == second.receive + 5 * kMs);  // both ways were free
   CHECK(end->milliseconds_since(*begin) >= 29.9);
+  second.send += 50 * kMs;  // as by another stream: it is waited for
+  upload<DuplexTime>(*rig.device, *rig.stream, rig.link.data(), std::span(&second, 1));
+  CHECK(rig.occupied({10 * kMs, 0}).send == second.send + 10 * kMs);
 }
 
-TEST_CASE("the host does not wait for ever for a device", "[kernels]") {
-  if (!test::has(BackendKind::gpu)) SKIP("no GPU");
+GPU_TEST_CASE("the host does not wait for ever for a device", "[kernels]") {
   const auto device = gpu::make_device(test::session().local_rank(), 0.05);
   const auto stream = device->make_stream();
   const auto end = device->make_event();
@@ -184,7 +174,6 @@ TEST_CASE("the host does not wait for ever for a device", "[kernels]") {
   device->zero(link.data(), link.bytes(), *stream);
   stream->synchronize();
 
-  constexpr std::uint64_t kMs = 1000000;
   device->kernels().occupy_link(free_at, {500 * kMs, 0}, *stream);
   end->record(*stream);
   const auto late = ContainsSubstring("within 0.05 s (--timeout): it hangs");
@@ -193,21 +182,6 @@ TEST_CASE("the host does not wait for ever for a device", "[kernels]") {
   CHECK_THROWS_WITH(download<DuplexTime>(*device, *stream, link.data(), 1), late);
   while (!end->done()) std::this_thread::sleep_for(std::chrono::milliseconds(1));
   stream->synchronize();
-}
-
-TEST_CASE("a link that is not free yet is waited for", "[kernels]") {
-  Rig rig(GENERATE(from_range(test::backends())));
-  const Buffer link(*rig.device, sizeof(DuplexTime));
-  auto* const free_at = static_cast<DuplexTime*>(link.data());
-  rig.device->zero(link.data(), link.bytes(), *rig.stream);
-  constexpr std::uint64_t kMs = 1000000;
-  rig.kernels.occupy_link(free_at, {1 * kMs, 0}, *rig.stream);
-  DuplexTime later = download<DuplexTime>(*rig.device, *rig.stream, link.data(), 1).front();
-  later.send += 50 * kMs;  // as by another stream
-  upload<DuplexTime>(*rig.device, *rig.stream, link.data(), std::span(&later, 1));
-  rig.kernels.occupy_link(free_at, {10 * kMs, 0}, *rig.stream);
-  const auto until = download<DuplexTime>(*rig.device, *rig.stream, link.data(), 1).front();
-  CHECK(until.send == later.send + 10 * kMs);
 }
 
 }  // namespace shakedown

@@ -1,11 +1,11 @@
+// What programs write: records, CSV, verdicts, any file.
 #include "common/record.hpp"
-#include "common/error.hpp"
 
 #include <fcntl.h>
-#include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <cmath>
 #include <csignal>
 #include <cstdio>
 #include <filesystem>
@@ -14,38 +14,32 @@
 #include <map>
 #include <nlohmann/json.hpp>
 #include <thread>
+#include <vector>
 
+#include "common/error.hpp"
 #include "common/identity.hpp"
 #include "common/mpi_session.hpp"
 #include "common/numbers.hpp"
 #include "common/nvml.hpp"
+#include "common/output_file.hpp"
 #include "common/program.hpp"
 #include "common/text_table.hpp"
 #include "tests/catch.hpp"
 #include "tests/support.hpp"
+#include "tests/support/files.hpp"
 
 namespace shakedown {
 namespace {
 
-std::vector<std::string> lines_of(const std::string& path) {
-  std::ifstream in(path);
-  std::vector<std::string> lines;
-  for (std::string line; std::getline(in, line);) lines.push_back(line);
-  return lines;
-}
-
-std::string temporary_file() {
-  std::string name = "/tmp/shakedown_record_XXXXXX";
-  const int file = mkstemp(name.data());
-  REQUIRE(file >= 0);
-  close(file);
-  return name;
+void write_text(const std::string& path) {
+  write_file({"--trace", path}, [](std::ostream& out) { out << "text"; });
 }
 
 }  // namespace
 
 TEST_CASE("records are appended, a line each, with non-finite numbers as null", "[record]") {
-  const std::string path = temporary_file();
+  const test::TempFolder folder;
+  const std::string path = folder / "runs/r.jsonl";  // whose folder is made
   for (int run = 0; run < 2; ++run) {
     Record record(path);
     record.write("step",
@@ -53,8 +47,7 @@ TEST_CASE("records are appended, a line each, with non-finite numbers as null", 
     record.write("end", {{"exit_code", run}});
   }
   std::vector<Json> lines;
-  for (const std::string& line : lines_of(path)) lines.push_back(Json::parse(line));
-  std::remove(path.c_str());
+  for (const std::string& line : test::lines_of(path)) lines.push_back(Json::parse(line));
   REQUIRE(lines.size() == 4);
   CHECK(lines[0].begin().key() == "kind");
   CHECK(lines[0]["kind"] == "step");
@@ -69,7 +62,8 @@ TEST_CASE("records are appended, a line each, with non-finite numbers as null", 
 }
 
 TEST_CASE("jobs that record into one file share it line by line", "[record]") {
-  const std::string path = temporary_file();
+  const test::TempFolder folder;
+  const std::string path = folder / "r.jsonl";
   constexpr int kLines = 100;
   const auto write = [&](Record& record) {
     const std::string long_text(20000, 'x');
@@ -82,8 +76,7 @@ TEST_CASE("jobs that record into one file share it line by line", "[record]") {
   other.join();
   std::ofstream(path, std::ios::app) << R"({"kind":"ste)";  // a third, whose disk was full
   a.write("end", {{"exit_code", 0}});
-  const auto lines = lines_of(path);
-  std::remove(path.c_str());
+  const auto lines = test::lines_of(path);
   REQUIRE(lines.size() == 2 * kLines + 2);
   std::map<std::string, int> count;
   for (std::size_t i = 0; i + 2 < lines.size(); ++i) ++count[Json::parse(lines[i])["run_id"]];
@@ -92,25 +85,18 @@ TEST_CASE("jobs that record into one file share it line by line", "[record]") {
 }
 
 TEST_CASE("a file that is no record is refused", "[record]") {
-  const std::string path = temporary_file();
+  const test::TempFolder folder;
+  const std::string path = folder / "r.jsonl";
   for (const char* text : {"\x7f\x45LF\x01", "words\n", "{\"a\": 1}\n", "[1]\n"}) {
     std::ofstream(path) << text;
-    CHECK_THROWS_AS(Record(path), UsageError);
-    CHECK_THROWS_WITH(Record(path), ContainsSubstring("--record " + path + ": is not a record"));
+    CHECK_ERROR(UsageError, Record(path),
+                ContainsSubstring("--record " + path + ": is not a record"));
   }
   for (const char* text :
        {"", "{\"kind\": \"run\"}\n", "{\"a\":1,\"kind\":\"run\"}\n", "{\"kind\":\"ru", "{\"ki"}) {
     std::ofstream(path) << text;
     CHECK_NOTHROW(Record(path));
   }
-  std::remove(path.c_str());
-}
-
-TEST_CASE("the folder of a record is made", "[record]") {
-  const std::string folder = temporary_file() + ".folder";
-  { Record(folder + "/runs/r.jsonl").write("end", {{"exit_code", 0}}); }
-  CHECK(lines_of(folder + "/runs/r.jsonl").size() == 1);
-  std::filesystem::remove_all(folder);
 }
 
 TEST_CASE("of the environment only what bears on a measurement is recorded", "[record]") {
@@ -156,24 +142,9 @@ TEST_CASE("the version of an MPI library is its name and number in one line", "[
   CHECK(mpi_version_in("another MPI 7") == "another MPI 7");
 }
 
-TEST_CASE("a record whose last line was cut goes on with a new line", "[record]") {
-  const std::string path = temporary_file();
-  std::ofstream(path) << "{\"kind\":\"step\"}\n{\"kind\":\"ste";
-  for (int run = 0; run < 2; ++run) {
-    Record record(path);
-    record.write("run", {{"number", run}});
-    record.write("end", {{"exit_code", 0}});
-  }
-  const auto lines = lines_of(path);
-  std::remove(path.c_str());
-  REQUIRE(lines.size() == 6);
-  CHECK(lines[1] == "{\"kind\":\"ste");
-  CHECK(Json::parse(lines[2])["kind"] == "run");
-  CHECK(Json::parse(lines[4])["number"] == 1);
-}
-
 TEST_CASE("a signal ends the record before it ends the process", "[record]") {
-  const std::string path = temporary_file();
+  const test::TempFolder folder;
+  const std::string path = folder / "r.jsonl";
   const pid_t child = fork();
   if (child == 0) {
     Record record(path);
@@ -191,8 +162,7 @@ TEST_CASE("a signal ends the record before it ends the process", "[record]") {
   waitpid(child, &status, 0);
   CHECK(WIFSIGNALED(status));
   CHECK(WTERMSIG(status) == SIGUSR2);
-  const auto lines = lines_of(path);
-  std::remove(path.c_str());
+  const auto lines = test::lines_of(path);
   REQUIRE(lines.size() >= 2);
   CHECK(Json::parse(lines.front())["noted"] == "SIGUSR1");
   CHECK(Json::parse(lines.back())["kind"] == "end");
@@ -200,39 +170,33 @@ TEST_CASE("a signal ends the record before it ends the process", "[record]") {
 }
 
 TEST_CASE("a line that the disk has no room for leaves the lines before it whole", "[record]") {
-  const std::string path = temporary_file();
+  const test::TempFolder folder;
+  const std::string path = folder / "r.jsonl";
   Record record(path);
   record.write("run", {{"number", 1}});
   const auto size = std::filesystem::file_size(path);
-  rlimit before{};
-  getrlimit(RLIMIT_FSIZE, &before);
-  const auto handler = std::signal(SIGXFSZ, SIG_IGN);
-  const rlimit full{size + 10, before.rlim_max};
-  setrlimit(RLIMIT_FSIZE, &full);
-  CHECK_THROWS_WITH(record.write("step", {{"number", 2}}),
-                    ContainsSubstring("--record " + path + ": cannot be written: File too large"));
-  setrlimit(RLIMIT_FSIZE, &before);
-  std::signal(SIGXFSZ, handler);
+  {
+    const test::FileLimit full(size + 10);
+    CHECK_THROWS_WITH(
+        record.write("step", {{"number", 2}}),
+        ContainsSubstring("--record " + path + ": cannot be written: File too large"));
+  }
   CHECK(std::filesystem::file_size(path) == size);
   record.write("end", {{"exit_code", 0}});
-  const auto lines = lines_of(path);
-  std::remove(path.c_str());
+  const auto lines = test::lines_of(path);
   REQUIRE(lines.size() == 2);
   CHECK(Json::parse(lines[1])["kind"] == "end");
 }
 
 TEST_CASE("a record that cannot be opened or written is named", "[record]") {
-  CHECK_THROWS_AS(Record("/proc/no/x.jsonl"), UsageError);
-  CHECK_THROWS_WITH(Record("/proc/no/x.jsonl"), ContainsSubstring("--record /proc/no/x.jsonl"));
+  CHECK_ERROR(UsageError, Record("/proc/no/x.jsonl"),
+              ContainsSubstring("--record /proc/no/x.jsonl"));
   Record("").write("step", {});
   Record full("/dev/full");
-  try {
-    full.write("step", {{"a", 1}});
-    FAIL("a full disk went unnoticed");
-  } catch (const Error& error) {
-    CHECK(error.code() == ExitCode::inconclusive);
-    CHECK_THAT(error.what(), ContainsSubstring("--record /dev/full"));
-  }
+  CHECK_THAT(test::error_of<InconclusiveError>([&] {
+               full.write("step", {{"a", 1}});
+             }),
+             ContainsSubstring("--record /dev/full"));
 }
 
 TEST_CASE("a pass that cannot be printed is inconclusive", "[record]") {
@@ -256,6 +220,16 @@ TEST_CASE("a pass that cannot be printed is inconclusive", "[record]") {
   CHECK(code_with_output_to("/dev/null", ExitCode::pass) == ExitCode::pass);
   CHECK(code_with_output_to("/dev/full", ExitCode::pass) == ExitCode::inconclusive);
   CHECK(code_with_output_to("/dev/full", ExitCode::fail) == ExitCode::fail);
+}
+
+TEST_CASE("what a verdict's cause names is named once", "[record]") {
+  const auto line = [](Scope scope, const char* name, const char* cause) {
+    return line_of({scope, name, Outcome::fail, cause, std::nullopt, ""});
+  };
+  CHECK(line(Scope::rank, "1", "rank 1 on n2: wrong") == "FAIL rank 1 on n2: wrong");
+  CHECK(line(Scope::rank, "1", "rank 10 is missing") == "FAIL rank 1: rank 10 is missing");
+  CHECK(line(Scope::rank, "1", "1 word is wrong") == "FAIL rank 1: 1 word is wrong");
+  CHECK(line(Scope::link, "0->1", "0->1 on n2: slow") == "FAIL link 0->1 on n2: slow");
 }
 
 TEST_CASE("durations and bytes read as people write them", "[record]") {
@@ -290,6 +264,96 @@ TEST_CASE("16-bit floats round to nearest even and keep every value", "[half]") 
 TEST_CASE("names that are not UTF-8 become text", "[record]") {
   CHECK(json_text({{"host", "gp\xfcnode7"}}) == "{\"host\":\"gp\xef\xbf\xbdnode7\"}");
   CHECK(Json::parse(json_text({{"host", "gp\xfcnode7"}}, 1)).at("host") == "gp\xef\xbf\xbdnode7");
+}
+
+TEST_CASE("a verdict's record and line name class and action where they are known", "[verdict]") {
+  Verdict verdict{Scope::link, "2->5", Outcome::fail, "12 GB/s"};
+  CHECK(record_of(verdict) ==
+        Json{{"scope", "link"}, {"name", "2->5"}, {"verdict", "FAIL"}, {"cause", "12 GB/s"}});
+  CHECK(line_of(verdict) == "FAIL link 2->5: 12 GB/s");
+  verdict.class_ = Class::hardware;
+  verdict.action = "reseat the cable";
+  CHECK(record_of(verdict).at("class") == "HARDWARE");
+  CHECK(record_of(verdict).at("action") == "reseat the cable");
+  CHECK(line_of(verdict) == "FAIL link 2->5: 12 GB/s; reseat the cable");
+  verdict.outcome = Outcome::pass;  // a remark: nothing has to be done
+  CHECK(line_of(verdict) == "PASS link 2->5: 12 GB/s");
+}
+
+TEST_CASE("the worst verdict is the exit code: fail, then inconclusive, then pass", "[verdict]") {
+  const auto worst_of = [](const std::vector<Outcome>& outcomes) {
+    std::vector<Verdict> verdicts;
+    for (Outcome outcome : outcomes) verdicts.push_back({Scope::job, "", outcome, ""});
+    return worst(verdicts);
+  };
+  using enum Outcome;
+  CHECK(worst_of({}) == ExitCode::pass);
+  CHECK(worst_of({pass, pass}) == ExitCode::pass);
+  CHECK(worst_of({pass, inconclusive, pass}) == ExitCode::inconclusive);
+  CHECK(worst_of({inconclusive, fail, pass}) == ExitCode::fail);
+}
+
+TEST_CASE("a file is written whole, and no other file is left next to it", "[output_file]") {
+  const test::TempFolder folder;
+  const std::string path = folder.path + "/file";
+  check_writable({"--trace", path});
+  CHECK_FALSE(std::filesystem::exists(path));
+  write_text(path);
+  CHECK(test::content_of(path) == "text");
+  CHECK_FALSE(std::filesystem::exists(path + ".partial"));
+}
+
+TEST_CASE("what a link leads to is written, and the link stays", "[output_file]") {
+  const test::TempFolder folder;
+  const std::string path = folder.path + "/file";
+  write_text(path);
+  const auto link = folder.path + "/link";
+  std::filesystem::create_symlink("file", link);
+  write_file({"--trace", link}, [](std::ostream& out) { out << "anew"; });
+  CHECK(std::filesystem::is_symlink(link));
+  CHECK(test::content_of(path) == "anew");
+}
+
+TEST_CASE("a folder is refused before the work", "[output_file]") {
+  const test::TempFolder folder;
+  const Output output{"--save", folder.path};
+  CHECK_ERROR(UsageError, check_writable(output), ContainsSubstring("--save " + folder.path));
+}
+
+TEST_CASE("the folders of a file are made, or the error says why not", "[output_file]") {
+  const test::TempFolder folder;
+  const std::string path = folder.path + "/runs/today/file";
+  check_writable({"--trace", path});
+  write_text(path);
+  CHECK(std::filesystem::is_regular_file(path));
+  CHECK_THROWS_WITH(check_writable({"--trace", path + "/below/a/file"}),
+                    ContainsSubstring("--trace " + path) && ContainsSubstring("Not a directory"));
+}
+
+TEST_CASE("two options that name one file are refused", "[output_file]") {
+  const test::TempFolder folder;
+  std::filesystem::create_symlink("a", folder.path + "/link");
+  const auto both = [&](const std::string& a, const std::string& b) {
+    check_distinct({{"--record", a}, {"--trace", b}, {"--save", ""}});
+  };
+  CHECK_THROWS_AS(both(folder.path + "/a", folder.path + "/a"), UsageError);
+  CHECK_THROWS_WITH(
+      both(folder.path + "/a",
+           folder / "../" + std::filesystem::path(folder.path).filename().string() + "/link"),
+      ContainsSubstring("--trace") && ContainsSubstring("the file of --record"));
+  CHECK_NOTHROW(both(folder.path + "/a", folder.path + "/b"));
+  CHECK_NOTHROW(both("/dev/null", "/dev/null"));
+  CHECK_NOTHROW(both("", ""));
+}
+
+TEST_CASE("a device is written in place, and a full one is reported", "[output_file]") {
+  const test::TempFolder folder;
+  const std::string path = folder.path + "/device";
+  std::filesystem::create_symlink("/dev/full", path);
+  check_writable({"--trace", path});
+  CHECK_ERROR(InconclusiveError, write_text(path),
+              ContainsSubstring("--trace " + path) && ContainsSubstring("No space left on device"));
+  CHECK(std::filesystem::is_character_file(path));
 }
 
 }  // namespace shakedown

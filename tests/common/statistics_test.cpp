@@ -1,12 +1,26 @@
+// Summaries, intervals, random numbers, ballots.
 #include "common/statistics.hpp"
-#include "common/error.hpp"
 
+#include <string>
+
+#include "common/ballot.hpp"
+#include "common/error.hpp"
 #include "tests/catch.hpp"
 #include "tests/support.hpp"
 
 namespace shakedown {
+namespace {
 
-TEST_CASE("summaries are NumPy's", "[statistics]") {
+/// A vote per letter; '-' abstains.
+Ballot count_letters(const std::string& votes) {
+  std::vector<const char*> of_voters;
+  for (const char& vote : votes) of_voters.push_back(vote == '-' ? nullptr : &vote);
+  return count_votes(of_voters);
+}
+
+}  // namespace
+
+TEST_CASE("summaries are NumPy's, and none of no sample", "[statistics]") {
   // numpy.percentile(a, [50, 95, 99]); std(ddof=1) / mean; scipy.stats.median_abs_deviation
   const std::vector<double> a{3, 1, 4, 1, 5, 9, 2, 6, 5, 3};
   const Summary s = summarize(a);
@@ -19,9 +33,6 @@ TEST_CASE("summaries are NumPy's", "[statistics]") {
   CHECK(s.p99 == Approx(8.73));
   CHECK(s.mad == Approx(1.5));
   CHECK(s.cv == Approx(0.633287));
-}
-
-TEST_CASE("one sample has no spread, and no sample no summary", "[statistics]") {
   const std::vector<double> one{2};
   CHECK(summarize(one).cv == 0);
   CHECK(summarize(one).p99 == 2);
@@ -66,8 +77,7 @@ std::vector<double> correlated_steps(std::size_t n, double correlation, std::uin
 
 }  // namespace
 
-TEST_CASE("the block bootstrap's interval holds the true mean of correlated steps",
-          "[statistics]") {
+TEST_CASE("the block bootstrap holds the true mean of correlated steps", "[statistics]") {
   constexpr int kSeeds = 300;
   for (const auto& [n, correlation] : {std::pair{100, 0.0}, {100, 0.6}, {400, 0.8}, {30, 0.3}}) {
     CAPTURE(n, correlation);
@@ -92,8 +102,7 @@ TEST_CASE("stalls that the median does not see move the interval of the mean", "
   CHECK(after.low > before.high + 0.5);
 }
 
-TEST_CASE("the block bootstrap is repeatable, and gives no interval for too few steps",
-          "[statistics]") {
+TEST_CASE("the block bootstrap is repeatable, and has none of too few steps", "[statistics]") {
   const std::vector<double> steps = correlated_steps(100, 0.5, 2);
   CHECK(block_bootstrap_means(steps) == block_bootstrap_means(steps));
   CHECK(block_bootstrap_means(correlated_steps(24, 0, 1)).empty());
@@ -119,6 +128,25 @@ TEST_CASE("random numbers are splitmix64's", "[statistics]") {
   }
   CHECK(std::abs(sum / 20000) < 0.03);
   CHECK(squares / 20000 == Approx(1).epsilon(0.05));
+}
+
+TEST_CASE("a majority is more than half of all voters; the others are outvoted", "[ballot]") {
+  CHECK(count_letters("a").majority);
+  CHECK(count_letters("aa").majority);
+  CHECK_FALSE(count_letters("ab").majority);
+  CHECK(count_letters("aba").majority);
+  CHECK_FALSE(count_letters("aabb").majority);
+  CHECK_FALSE(count_letters("aa--").majority);
+  CHECK(count_letters("aa-").majority);
+  using Voters = std::vector<std::size_t>;
+  CHECK(count_letters("aa").unanimous);
+  CHECK(count_letters("-a-").unanimous);
+  CHECK(count_letters("-a-").leader == 1);
+  const Ballot ballot = count_letters("b-aca");
+  CHECK(ballot.leader == 2);
+  CHECK_FALSE(ballot.unanimous);
+  CHECK(ballot.outvoted == Voters{0, 3});
+  CHECK(count_letters("baa").outvoted == Voters{0});
 }
 
 }  // namespace shakedown

@@ -242,6 +242,7 @@ class Text(unittest.TestCase):
         of = samples.node("n1", gpus=0)
         for subject, cause, line in [("node n1", "no driver", "WARN n1: no driver [x]"),
                                      ("rank 1", "rank 1 on n1: slow", "WARN n1: rank 1 on n1: slow"),
+                                     ("link 0->1", "0->1 on n1: slow", "WARN n1: 0->1 on n1: slow"),
                                      ("rank 1", "slow", "WARN n1, rank 1: slow [x]")]:
             found = samples.Finding("s", samples.WARN, ("n1",), cause, subject=subject, check="x")
             text = report.text(samples.acceptance([samples.verdict(of, found)]))

@@ -73,6 +73,17 @@ class AfterAJob(unittest.TestCase):
         said = self.shown(Headline(["train"]), 1, lines(HEAD, wrong, {"kind": "end", "exit_code": 1}))  # --self-test
         self.assertIn("Verdict: FAIL\n- Reason: operation broadcast: wrong", said)
 
+    def test_a_soak_that_crashes_is_reported_by_what_it_had_found(self):
+        head, window = {**HEAD, "program": "soak"}, {"kind": "soak", "window": 0, "phase": "steady probes"}
+        wrong = {"kind": "mismatch", "rank": 1, "host": "n2", "where": "core 0"}
+        for records, verdict, why in (
+                ([head], "INCONCLUSIVE", "no load was measured: the job ended with exit code 137; job soak: crashed: no end record."),
+                ([head, window], "INCONCLUSIVE", "job soak: crashed: no end record; what it recorded before (1 record) is used."),
+                ([head, {**wrong, "verdict": "INCONCLUSIVE"}, window], "INCONCLUSIVE", "job soak: crashed"),
+                ([head, window, wrong], "FAIL", "job soak: wrong data: 1 mismatch, the first on rank 1 of n2; INCONCLUSIVE: job soak: crashed")):
+            said = " ".join(self.shown(Headline(["soak"]), 137, lines(*records)).split())
+            self.assertIn(f"Verdict: {verdict} - Reason: {why}", said)
+
     def test_where_nothing_was_trained_only_how_to_report_is_printed(self):
         self.assertEqual(self.shown(Headline(["train"]), written=lines(HEAD, {"kind": "end", "exit_code": 0})),
                          "report: --record FILE keeps what results/report reads\n")

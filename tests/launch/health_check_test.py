@@ -60,7 +60,8 @@ class HealthCheck(HookCase):
                 ("health_action=drain", [("fails", idle, 2), ("passes", ours, 3)], [drain],
                  "would run: scontrol update nodename=n1 state=resume"),
                 ("", [("hangs", idle, 2), ("passes", idle, 1), ("hangs", idle, 2)], [], of_hang),
-                ("node_check_seconds=1", [("hangs", idle, 2), ("sleeps", idle, 1)], [hang], ""),
+                ("node_check_seconds=1", [("hangs", idle, 2), ("sleeps", idle, 1)], [hang],
+                 "INCONCLUSIVE: node_check ended with 3: it did not end within 1 s"),
                 ("hangs_until_drained=0", [("hangs", idle, 5)], [], of_hang),
                 ("", [("hangs", idle, 1), ("waits", idle, 1)], [f"state=drain reason=shakedown:hung-check: {WAITS.replace(chr(34), '')}"], "")]:
             self.settings(settings)

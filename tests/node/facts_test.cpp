@@ -1,16 +1,21 @@
 // What is read of a host, from made-up trees, and what the rules make of it.
 #include <fmt/format.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
+#include <chrono>
+#include <csignal>
+#include <cstdlib>
+#include <ctime>
 #include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
-#include <set>
 
+#include "launch/node/health/check/own_process.hpp"
 #include "launch/node/health/facts/host_facts.hpp"
 #include "launch/node/health/rules/host_rules.hpp"
 #include "tests/catch.hpp"
-#include "tests/node/made_up_host.hpp"
+#include "tests/node/made_up.hpp"
 
 namespace shakedown::node {
 namespace {
@@ -78,13 +83,19 @@ void write_devices(const Tree& tree) {
              "Fabric Manager version is : 575.57.08\n");
 }
 
+int passes() { return 0; }
+int stops() {
+  std::raise(SIGSTOP);
+  return 0;
+}
+
 }  // namespace
 
-TEST_CASE("facts are read from the kernel's files", "[node][facts]") {
+TEST_CASE("facts are read from the kernel's files, and sick ones found", "[node][facts]") {
   const Tree tree;
   write_kernel_files(tree);
   write_devices(tree);
-  const FactSource source{tree.root(), {{"MASTER_PORT", "29000"}, {"NCCL_ALGO", "Ring"}}};
+  const FactSource source{tree.path, {{"MASTER_PORT", "29000"}, {"NCCL_ALGO", "Ring"}}};
   const Json facts = read_facts(source, 20);
   CHECK(facts.at("os") == "Test Linux 1");
   CHECK(facts.at("kernel") == "6.1.0-test");
@@ -120,14 +131,7 @@ TEST_CASE("facts are read from the kernel's files", "[node][facts]") {
   CHECK(facts.at("nccl_variables") == Json{{"NCCL_ALGO", "Ring"}});
   CHECK_FALSE(facts.contains("shm"));  // no such folder there
   CHECK_FALSE(facts.contains("stalled"));
-}
-
-TEST_CASE("facts of a made-up sick host are found", "[node][facts]") {
-  const Tree tree;
-  write_kernel_files(tree);
-  write_devices(tree);
-  const Json facts =
-      read_facts({tree.root(), {{"MASTER_PORT", "29000"}, {"NCCL_ALGO", "Ring"}}}, 20);
+  // What is sick of it is found.
   for (const char* rule :
        {"cpu-affinity", "swap", "limits", "governor", "clocksource", "numa-balancing",
         "blocked-processes", "acs", "infiniband", "tcp-ports", "nccl-variables"}) {
@@ -148,18 +152,18 @@ TEST_CASE("nothing readable passes no rule of the host", "[node][facts][closed]"
   }
 }
 
-TEST_CASE("CHS: a file that cannot be read in time is a failure, and the others are read",
+TEST_CASE("CHS: a file that cannot be read in time fails, others are read",
           "[node][facts][closed]") {
   const Tree tree;
   tree.write("/proc/sys/kernel/osrelease", "6.1.0-test\n");
-  std::filesystem::create_directories(tree.root() + "/etc");
-  REQUIRE(mkfifo((tree.root() + "/etc/os-release").c_str(), 0600) == 0);  // opening it blocks
-  const Json facts = read_facts({tree.root(), {}}, 1);
+  std::filesystem::create_directories(tree.path + "/etc");
+  REQUIRE(mkfifo((tree.path + "/etc/os-release").c_str(), 0600) == 0);  // opening it blocks
+  const Json facts = read_facts({tree.path, {}}, 1);
   CHECK(facts.at("stalled") == Json{"os"});
   CHECK(facts.at("kernel") == "6.1.0-test");
   CHECK(outcome_of(facts, "host-stall") == Outcome::fail);
   // Lets the reader go.
-  std::ofstream(tree.root() + "/etc/os-release") << "x";
+  tree.write("/etc/os-release", "x");
 }
 
 TEST_CASE("thresholds of memory, disk and limits that users know", "[node][facts]") {
@@ -233,7 +237,7 @@ TEST_CASE("a processor of ARM, sockets and NUMA nodes of a Grace are known", "[n
   tree.write(cpu + "72/topology/physical_package_id", "1\n");
   tree.write("/sys/devices/system/node/node0/cpulist", "0-71\n");
   tree.write("/sys/devices/system/node/node1/cpulist", "\n");
-  const Json facts = read_facts({tree.root(), {}}, 20, system_facts());
+  const Json facts = read_facts({tree.path, {}}, 20, system_facts());
   CHECK(facts.at("processor") == "ARM implementer 0x41, part 0xd4f");
   CHECK(facts.at("sockets") == 2);
   CHECK(facts.at("numa_nodes") == 1);
@@ -244,7 +248,7 @@ TEST_CASE("the IOMMU is judged by the GPUs' groups, on any processor", "[node][f
     const Tree tree;
     tree.write("/proc/cmdline", "iommu.passthrough=1\n");
     tree.write("/sys/kernel/iommu_groups/0/type", type + "\n");
-    return outcome_of(read_facts({tree.root(), {}}, 20, bus_facts()), "iommu");
+    return outcome_of(read_facts({tree.path, {}}, 20, bus_facts()), "iommu");
   };
   CHECK(judged("identity") == Outcome::pass);
   CHECK(judged("DMA-FQ") == Outcome::warn);
@@ -279,14 +283,13 @@ TEST_CASE("a port of RoCE slower than the others of its board is named", "[node]
     tree.write(device + "ports/1/counters/link_downed", "0\n");
     tree.write(device + "ports/1/counters/symbol_error", "0\n");
   }
-  const Json facts = read_facts({tree.root(), {}}, 20, network_facts());
+  const Json facts = read_facts({tree.path, {}}, 20, network_facts());
   std::vector<std::string> causes;
   for (const HostRule& rule : host_rules())
     if (rule.name == std::string("infiniband"))
       for (const Judgement& judgement : rule.judge(facts)) causes.push_back(judgement.cause);
-  CHECK(causes ==
-        std::vector<std::string>{// of management the third: another board
-                                 "mlx5_1:1 at 100 Gbit/s, the fastest of its kind at 400"});
+  CHECK(causes == Texts{// of management the third: another board
+                        "mlx5_1:1 at 100 Gbit/s, the fastest of its kind at 400"});
 }
 
 TEST_CASE("what to do about a small /dev/shm fits the place", "[node][facts]") {
@@ -305,10 +308,10 @@ TEST_CASE("what to do about a small /dev/shm fits the place", "[node][facts]") {
 TEST_CASE("shared memory that is no tmpfs, cannot be written or has files left over",
           "[node][facts]") {
   const Tree tree;
-  const auto shm = [&] { return read_facts({tree.root(), {}}, 20).at("shm"); };
+  const auto shm = [&] { return read_facts({tree.path, {}}, 20).at("shm"); };
   for (const char* name : {"nccl-a", "nccl-b", "vader_segment.h.0.1.2", "other"})
-    tree.write(fmt::format("/dev/shm/{}", name), "");
-  std::filesystem::create_symlink("other", tree.root() + "/dev/shm/sm_segment.link");
+    tree.touch(fmt::format("dev/shm/{}", name));
+  std::filesystem::create_symlink("other", tree / "dev/shm/sm_segment.link");
   tree.write("/proc/7/maps", "7f00-7f01 rw-s 00000000 00:17 3   /dev/shm/nccl-a\n");
   tree.write("/proc/8/maps", "7f00-7f01 rw-s 00000000 00:17 3   /dev/shm/nccl-b (deleted)\n");
   CHECK_FALSE(shm().contains("file_system"));
@@ -349,7 +352,7 @@ TEST_CASE("what NCCL's variables name is looked for", "[node][facts][closed]") {
   tree.write("/opt/lib/libnccl-net-aws.so", "");
   const auto outcome = [&](const std::string& name, const std::string& value) {
     const Json facts = read_facts(
-        {tree.root(), {{"NCCL_" + name, value}, {"LD_LIBRARY_PATH", "/opt/none:/opt/lib"}}}, 20,
+        {tree.path, {{"NCCL_" + name, value}, {"LD_LIBRARY_PATH", "/opt/none:/opt/lib"}}}, 20,
         nccl_facts());
     return outcome_of(facts, "nccl-variables");
   };
@@ -360,7 +363,7 @@ TEST_CASE("what NCCL's variables name is looked for", "[node][facts][closed]") {
   for (const char* value : {"=eth", "^eth,lo", "^=eth0,lo"})
     CHECK(outcome("SOCKET_IFNAME", value) == fail);
   const auto wrong = [&](const std::string& name, const std::string& value) {
-    const Json facts = read_facts({tree.root(), {{"NCCL_" + name, value}}}, 20, nccl_facts());
+    const Json facts = read_facts({tree.path, {{"NCCL_" + name, value}}}, 20, nccl_facts());
     return facts.at("nccl_wrong").value("NCCL_" + name, "");
   };
   CHECK(wrong("SOCKET_IFNAME", "ib7") == "ib7: no such NIC; here: eth0, lo");
@@ -377,6 +380,54 @@ TEST_CASE("what NCCL's variables name is looked for", "[node][facts][closed]") {
   CHECK(outcome("NET_PLUGIN", "none") == pass);
   CHECK(outcome("NET_PLUGIN", "ofi") == warn);
   CHECK(outcome("TUNER_PLUGIN", "/opt/lib/libnccl-net-aws.so") == pass);
+}
+
+// A check in a process of its own: it ends in time whatever its calls do.
+
+TEST_CASE("the code of a check in its own process is that of the check", "[node][own_process]") {
+  CHECK(run_in_own_process(20, passes).code == 0);
+  CHECK(run_in_own_process(20, [] { return 3; }).code == 3);
+  CHECK(run_in_own_process(20, []() -> int { std::_Exit(5); }).code == 5);
+}
+
+TEST_CASE("a check that cannot end or that dies is no pass", "[node][own_process][closed]") {
+  const auto start = std::chrono::steady_clock::now();
+  // As a process in uninterruptible sleep: it makes no step more.
+  const Ended stopped = run_in_own_process(0.2, stops);
+  CHECK_FALSE(stopped.code);
+  CHECK(stopped.why == "it did not end within 0.2 s");
+  const Ended died = run_in_own_process(20, [] {
+    std::signal(SIGUSR2, SIG_DFL);
+    std::raise(SIGUSR2);
+    return 0;
+  });
+  CHECK_FALSE(died.code);
+  CHECK(died.why == "it died of signal " + std::to_string(SIGUSR2));
+  CHECK(std::chrono::steady_clock::now() - start < std::chrono::seconds(10));
+}
+
+TEST_CASE("a check that hangs is reported by later ones", "[node][own_process][closed]") {
+  const Tree tree;
+  const std::string note = tree.path + "/note";
+  CHECK(run_in_own_process(0.2, stops, note).why == "it did not end within 0.2 s");
+  CHECK(run_in_own_process(20, passes, note).code == 0);  // SIGKILL has ended that one
+  // This process, in the place of one that it cannot end.
+  note_left_over(note, getpid());
+  const Ended recent = run_in_own_process(20, passes, note);
+  CHECK_FALSE(recent.code);
+  CHECK_FALSE(recent.hangs);
+  CHECK_THAT(recent.why, ContainsSubstring(fmt::format("pid {}", getpid())) &&
+                             ContainsSubstring("no other was started"));
+  std::string pid, started;
+  REQUIRE(std::ifstream(note) >> pid >> started);
+  const auto noted = [&](const std::string& since, long long killed) {
+    std::ofstream(note) << fmt::format("{} {} {}\n", pid, since, killed);
+    return run_in_own_process(20, passes, note);
+  };
+  CHECK(noted(started, std::time(nullptr) - 100).hangs);
+  CHECK(noted("1", 0).code == 0);  // another process has the number now
+  std::ofstream(note) << "nonsense";
+  CHECK(run_in_own_process(20, passes, note).code == 0);
 }
 
 }  // namespace shakedown::node

@@ -10,7 +10,7 @@
 #include "launch/node/health/facts/at_work.hpp"
 #include "launch/node/health/rules/host_rules.hpp"
 #include "tests/catch.hpp"
-#include "tests/node/made_up_host.hpp"
+#include "tests/node/made_up.hpp"
 
 namespace shakedown::node {
 namespace {
@@ -20,7 +20,7 @@ using enum Outcome;
 std::optional<KernelLog> log_of(const std::string& messages, double uptime_s = 100) {
   const Tree tree;
   tree.write("/kmsg", messages);
-  return read_kernel_log(tree.root() + "/kmsg", uptime_s);
+  return read_kernel_log(tree.path + "/kmsg", uptime_s);
 }
 
 /// What bin/node_check says of a kernel whose messages, from the boot on, end with these.
@@ -42,8 +42,7 @@ KernelEvent xid_74(double age_s, const char* device, const char* text) {
 
 }  // namespace
 
-TEST_CASE("XIDs: fatal ones fail, an application's and their consequences do not",
-          "[node][kernel_log]") {
+TEST_CASE("XIDs: fatal ones fail, an application's do not", "[node][kernel_log]") {
   CHECK(outcome("") == pass);
   CHECK(outcome(xid("79, pid='<unknown>', GPU has fallen off the bus.")) == fail);
   CHECK(outcome(xid("48, pid=1, Double Bit ECC Error")) == fail);
@@ -69,8 +68,7 @@ TEST_CASE("XIDs: fatal ones fail, an application's and their consequences do not
                 message(sxid + "Data {0x00000001, 0x00000000}")) == warn);
 }
 
-TEST_CASE("a GPU of which the driver reports no XID is found by its other messages",
-          "[node][kernel_log][closed]") {
+TEST_CASE("a lost GPU without an XID is found by other messages", "[node][kernel_log][closed]") {
   const std::string off =
       "NVRM: The NVIDIA GPU 0000:b3:00.0\\x0aNVRM: (PCI ID: 10de:2330) "
       "installed in this system has\\x0aNVRM: fallen off the bus and is not "
@@ -88,8 +86,7 @@ TEST_CASE("a GPU of which the driver reports no XID is found by its other messag
         fail);
 }
 
-TEST_CASE("an XID of an instance of MIG, and one in a form that nobody knows, are not skipped",
-          "[node][kernel_log][closed]") {
+TEST_CASE("XIDs of MIG, and in unknown forms, are not skipped", "[node][kernel_log][closed]") {
   const char* text = "95, pid=7062, Uncontained: LTC TAG (0x2,0x0). RST: Yes, D-RST: No";
   CHECK(outcome(xid(text, "PCI:0000:3b:00 GPU-I:05")) == fail);
   CHECK(outcome(xid(text, "PCI:0000:3b:00 GPU-I:05 GPU-CI:02")) == fail);
@@ -109,7 +106,7 @@ TEST_CASE("an XID of an instance of MIG, and one in a form that nobody knows, ar
   CHECK(outcome(message("EXT4-fs error: NVRM: fallen off the bus", 3)) == pass);
 }
 
-TEST_CASE("what was cured is no fault: the driver advises nothing more, or was loaded again",
+TEST_CASE("what was cured is no fault: advice withdrawn, driver loaded again",
           "[node][kernel_log]") {
   const std::string advice = "154, GPU recovery action changed from 0x0 (None) to ";
   const std::string none = xid("154, GPU recovery action changed from 0x1 (Reset) to 0x0 (None)");
@@ -134,8 +131,7 @@ TEST_CASE("what was cured is no fault: the driver advises nothing more, or was l
   CHECK(worst(judge_kernel_events(log->events)).outcome == fail);
 }
 
-TEST_CASE("the kernel's messages that cannot be read are unknown, not clean",
-          "[node][kernel_log][closed]") {
+TEST_CASE("messages that cannot be read are unknown, not clean", "[node][kernel_log][closed]") {
   CHECK_FALSE(read_kernel_log("/nonexistent/kmsg", 1));
   CHECK_FALSE(log_of("no message of a kernel\n"));
   CHECK(outcome_of(Json::object(), "kernel-log") == unknown);
@@ -166,8 +162,7 @@ TEST_CASE("an XID names GPU, time and what to do", "[node][kernel_log]") {
   CHECK_THAT(judgements[0].action, ContainsSubstring("reboot"));
 }
 
-TEST_CASE("an XID that repeats is one line, and the window says which are failures",
-          "[node][kernel_log]") {
+TEST_CASE("an XID that repeats is one line; the window says what fails", "[node][kernel_log]") {
   std::vector<KernelEvent> events(300, xid_74(50 * 3600, "0000:18:00", "Link 3"));
   events.push_back(xid_74(30, "0000:19:00", "Link 5"));
   auto judgements = judge_kernel_events(events, 24);
@@ -181,8 +176,7 @@ TEST_CASE("an XID that repeats is one line, and the window says which are failur
   CHECK(judgements[0].outcome == fail);
 }
 
-TEST_CASE("messages at random: none crashes, and no line with an XID in it is skipped",
-          "[node][kernel_log][closed]") {
+TEST_CASE("messages at random: none crashes, no XID is skipped", "[node][kernel_log][closed]") {
   const std::string seeds[] = {
       xid("79, pid=1, GPU has fallen off the bus."),
       xid("95, Uncontained", "PCI:0000:3b:00 GPU-I:05 GPU-CI:02"),
@@ -217,7 +211,7 @@ TEST_CASE("messages at random: none crashes, and no line with an XID in it is sk
 TEST_CASE("a watch of the kernel's messages has the GPU's new events alone", "[node][kernel_log]") {
   const Tree tree;
   tree.write("/proc/uptime", "100.0 1.0");
-  KernelWatch watch("0000:1B:00.0", tree.root());
+  KernelWatch watch("0000:1B:00.0", tree.path);
   CHECK(!watch.events());
   const auto line = [](int second, const std::string& device) {  // a message a second
     return fmt::format("4,{0},{0}000000,-;NVRM: Xid (PCI:{1}): 48, DBE\n", second, device);

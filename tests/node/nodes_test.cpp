@@ -1,10 +1,12 @@
-// Findings about the nodes of a job: how many GPUs each has, its driver, and how they are printed.
+// Findings about the nodes of a job: how many GPUs each has, its driver, how nodes differ, and how
+// findings are printed.
 #include "launch/node/health/rules/finding.hpp"
 
+#include <functional>
 #include <nlohmann/json.hpp>
 
 #include "tests/catch.hpp"
-#include "tests/node/healthy_nodes.hpp"
+#include "tests/node/made_up.hpp"
 
 namespace shakedown::node {
 namespace {
@@ -13,9 +15,41 @@ Finding count_of(const std::vector<NodeReport>& reports, int option = -1) {
   return of_check(judge_nodes(reports, {option}), "gpu-count").front();
 }
 
+NodeReport without_driver() {
+  NodeReport report;
+  report.host = "n0";
+  report.gpus.problem = "libnvidia-ml.so.1: cannot open shared object file: No such file";
+  return report;
+}
+
+Texts differences(const std::vector<NodeReport>& reports) {
+  return briefs(not_passed(compare_nodes(reports)));
+}
+
+Json port_of(int adapter, const std::string& state = "ACTIVE", double rate_gbits = 400) {
+  return {{"port", fmt::format("mlx5_{}:1", adapter)},
+          {"state", state},
+          {"rate_gbits", rate_gbits},
+          {"firmware", "28.43.1014"}};
+}
+
+/// The one finding that is not a pass after `change` of the last of `nodes`, each with four ports.
+std::vector<Finding> odd_node(int nodes, const std::function<void(NodeReport&)>& change) {
+  auto reports = healthy_nodes(nodes);
+  for (NodeReport& report : reports) {
+    report.facts["infiniband"] = {port_of(0), port_of(1), port_of(2), port_of(3)};
+    report.facts["nccl_variables"] = Json::object();
+  }
+  CHECK(differences(reports).empty());
+  change(reports.back());
+  const auto found = not_passed(compare_nodes(reports));
+  REQUIRE(found.size() == 1);
+  return found;
+}
+
 }  // namespace
 
-TEST_CASE("the number of GPUs is that of the option, of Slurm, of most nodes or of the bus",
+TEST_CASE("the number of GPUs is the option's, Slurm's, most nodes' or the bus's",
           "[node][count]") {
   auto reports = healthy_nodes(1);
   CHECK(count_of(reports, 8).outcome == Outcome::pass);
@@ -48,14 +82,10 @@ TEST_CASE("the number of GPUs is that of the option, of Slurm, of most nodes or 
   CHECK(count_of(reports).verdict.class_ == Class::hardware);
 }
 
-TEST_CASE("a node without a driver says what it cannot see; a broken one is found",
-          "[node][count][closed]") {
-  NodeReport report;
-  report.host = "n0";
-  report.gpus.problem =
-      "libnvidia-ml.so.1: cannot open shared object file: No such file or directory";
+TEST_CASE("without a driver GPUs are unknown; a broken one fails", "[node][count][closed]") {
+  NodeReport report = without_driver();
   const auto outcome = [&](const char* check, int option = -1) {
-    return of_check(judge_nodes({report}, {option}), check).front().outcome;
+    return of_check(judge_nodes({report}, {option}), check)[0].outcome;
   };
   CHECK(outcome("gpu-count") == Outcome::unknown);
   CHECK(outcome("management") == Outcome::unknown);
@@ -91,12 +121,9 @@ TEST_CASE("a node without a driver says what it cannot see; a broken one is foun
 }
 
 TEST_CASE("a node without GPU is judged by what is expected of it", "[node][count][closed]") {
-  NodeReport report;
-  report.host = "n0";
-  report.gpus.problem =
-      "libnvidia-ml.so.1: cannot open shared object file: No such file or directory";
+  NodeReport report = without_driver();
   const auto outcome = [&](const char* check, int option = -1) {
-    return of_check(judge_nodes({report}, {option}), check).front().outcome;
+    return of_check(judge_nodes({report}, {option}), check)[0].outcome;
   };
   using enum Outcome;
   for (const char* check : {"management", "driver", "gpu-count"}) CHECK(outcome(check) == unknown);
@@ -125,13 +152,12 @@ TEST_CASE("a node without GPU is judged by what is expected of it", "[node][coun
 TEST_CASE("a GPU that is missing is named with its domain", "[node][count]") {
   NodeReport report = healthy_node("n0", 3);
   const char* ids[] = {"00000008:01:00.0", "00000009:01:00.0", "00000018:01:00.0"};
-  for (int i = 0; i < 3; ++i) report.gpus.gpus[static_cast<std::size_t>(i)].pci_id = ids[i];
+  for (int i = 0; i < 3; ++i) report.gpus.gpus[i].pci_id = ids[i];
   report.facts["gpus_on_bus"] = {"0008:01:00.0", "0009:01:00.0", "0018:01:00.0", "0019:01:00.0"};
   CHECK_THAT(count_of({report}).verdict.cause, ContainsSubstring("on the bus only: 0019:01:00.0"));
 }
 
-TEST_CASE("a driver that does not open in time fails only where persistence mode is known to be on",
-          "[node][driver][closed]") {
+TEST_CASE("a driver that opens late fails only in persistence mode", "[node][driver][closed]") {
   NodeReport all = healthy_node("n0");
   all.gpus.gpus.clear();
   all.gpus.stalled = {"nvmlInit_v2"};
@@ -161,9 +187,7 @@ TEST_CASE("a driver that does not open in time fails only where persistence mode
 
 TEST_CASE("the driver's module, library and CUDA must fit", "[node][driver]") {
   auto report = healthy_node("n0");
-  const auto outcome = [&] {
-    return of_check(judge_nodes({report}, {8}), "driver").front().outcome;
-  };
+  const auto outcome = [&] { return of_check(judge_nodes({report}, {8}), "driver")[0].outcome; };
   CHECK(outcome() == Outcome::pass);
   report.facts["driver_module"] = "580.1";
   CHECK(outcome() == Outcome::fail);
@@ -208,18 +232,15 @@ TEST_CASE("the table collapses what is alike and names what is not", "[node][tab
   CHECK_THAT(table, ContainsSubstring("node00, node01, node02:\nUNKNOWN  "));
 }
 
-TEST_CASE("the table says which GPU of which node, and in one line what nothing is known of",
-          "[node][table]") {
+TEST_CASE("the table says which GPU of which node, and unknowns in one line", "[node][table]") {
   auto reports = healthy_nodes(3);
   reports[0].gpus.gpus[3].remap_pending = true;
   reports[2].gpus.gpus[5].remap_pending = true;
   GpuReading& stalled = reports[1].gpus.gpus[2];
-  GpuReading read;
-  read.index = 2;
-  read.uuid = stalled.uuid;
-  read.model = stalled.model;
-  read.stalled = {"nvmlDeviceGetSerial"};
-  stalled = read;
+  stalled = gpu_reading_of({{"index", 2},
+                            {"uuid", stalled.uuid},
+                            {"model", stalled.model},
+                            {"stalled", {"nvmlDeviceGetSerial"}}});
   const auto findings = judge_nodes(reports, {8});
   const std::string table = findings_table(findings);
   const std::string line = "remapped rows of memory wait for a reset -> reset GPU\n";
@@ -257,16 +278,14 @@ TEST_CASE("errors that are counted while the program runs are found", "[node][gr
   CHECK(outcome([](GpuReading& g) { g.uuid = "another"; }) == Outcome::fail);
 }
 
-TEST_CASE("DCGM#2: a corrupt inforom is a failure, one that was not read unknown",
-          "[node][growth][closed]") {
+TEST_CASE("DCGM#2: a corrupt inforom fails, one not read is unknown", "[node][growth][closed]") {
   auto reports = healthy_nodes(1);
   reports[0].gpus.gpus[1].inforom_valid = false;
   reports[0].gpus.gpus[2].inforom_valid = true;
   const auto found = judge_inforoms(reports);
   REQUIRE(found.size() == 8);
   CHECK(found[0].outcome == Outcome::unknown);
-  CHECK(found[1].outcome == Outcome::fail);
-  CHECK(found[1].verdict.class_ == Class::hardware);
+  CHECK(test::brief(found[1].verdict) == "FAIL GPU-node00-1 HARDWARE");
   CHECK(found[1].subject == "GPU 1");
   CHECK(found[2].outcome == Outcome::pass);
 }
@@ -278,8 +297,7 @@ TEST_CASE("a rank whose cores are far from its GPU is a warning", "[node][growth
   };
   const auto far = found("not near NUMA node 1: no core of it is allowed");
   REQUIRE(far.size() == 2);
-  CHECK(far[0].outcome == Outcome::warn);
-  CHECK(far[0].verdict.class_ == Class::config);
+  CHECK((far[0].outcome == Outcome::warn && far[0].verdict.class_ == Class::config));
   CHECK(far[0].subject == "rank 0");
   CHECK(far[1].outcome == Outcome::pass);
   CHECK(found("NUMA node unknown")[0].outcome == Outcome::unknown);
@@ -287,8 +305,7 @@ TEST_CASE("a rank whose cores are far from its GPU is a warning", "[node][growth
   CHECK(found("NUMA node unknown")[0].outcome == Outcome::pass);
 }
 
-TEST_CASE("what fails only under load is found, and what failed before is not repeated",
-          "[node][growth][closed]") {
+TEST_CASE("what fails only under load is found, and nothing twice", "[node][growth][closed]") {
   auto before = healthy_nodes(2);
   before[0].gpus.gpus[1].volatile_.uncorrected = 1;
   add_xid(before[0], 79, 60);
@@ -316,8 +333,7 @@ TEST_CASE("what fails only under load is found, and what failed before is not re
         }).empty());
 }
 
-TEST_CASE("the PCIe link is judged under load where a rank has loaded the GPU, and not known else",
-          "[node][growth][closed]") {
+TEST_CASE("the PCIe link is judged where a rank loads the GPU", "[node][growth][closed]") {
   const auto before = healthy_nodes(1);
   auto loaded = before;
   loaded[0].loaded_gpus = {"GPU-node00-0", "GPU-node00-1", "GPU-node00-3"};
@@ -335,6 +351,115 @@ TEST_CASE("the PCIe link is judged under load where a rank has loaded the GPU, a
   CHECK(of_check(findings, "pcie-link").empty());  // it has passed before
   CHECK(of_check(findings, "gpu-count").size() == 1);
   CHECK(findings.size() == 9);
+}
+
+// Findings about how the nodes of a job differ.
+
+TEST_CASE("nodes that differ are named by most; of two nobody is", "[node][comparison]") {
+  auto reports = healthy_nodes(8);
+  CHECK(differences(reports).empty());
+  CHECK(compare_nodes({reports[0]}).empty());
+  reports[7].gpus.driver_version = "580.1";
+  CHECK(differences(reports) == Texts{"WARN node07: driver: 580.1 here, 580.2 on the 7 others"});
+  const Verdict verdict = not_passed(compare_nodes(reports))[0].verdict;
+  CHECK(verdict.name == "node07");
+  CHECK(verdict.action == "reconfigure: the same driver on all nodes");
+  reports = healthy_nodes(2);
+  reports[1].facts["kernel"] = "6.2";
+  CHECK(differences(reports) == Texts{"WARN : kernel differs: 6.1 on node00; 6.2 on node01"});
+  CHECK(not_passed(compare_nodes(reports))[0].verdict.scope == Scope::job);
+}
+
+TEST_CASE("versions that cannot work together fail; unknowns are named", "[node][comparison]") {
+  auto reports = healthy_nodes(3);
+  reports[2].facts["libraries"]["nccl"] = "2.26.1";
+  reports[1].facts.erase("kernel");
+  const auto found = not_passed(compare_nodes(reports));
+  REQUIRE(found.size() == 2);
+  CHECK((found[0].outcome == Outcome::unknown && found[0].node == "node01"));
+  CHECK((found[1].outcome == Outcome::fail && found[1].verdict.class_ == Class::software));
+}
+
+TEST_CASE("memory, clocks and NICs unlike those of most nodes are named", "[node][comparison]") {
+  auto reports = healthy_nodes(4);
+  for (NodeReport& report : reports) report.facts["memory_gib"] = 2015;
+  reports[1].facts["memory_gib"] = 2010;  // a firmware's share
+  CHECK(differences(reports).empty());
+  reports[1].facts["memory_gib"] = 1951;
+  CHECK(differences(reports) == Texts{"WARN node01: 1951 GiB of memory, 2015 on most nodes"});
+
+  reports = healthy_nodes(4);
+  for (NodeReport& report : reports) report.clock_s = 1.7e9;
+  const auto with_clock = [&](double ahead_s) {
+    *reports[2].clock_s = 1.7e9 + ahead_s;
+    return differences(reports);
+  };
+  CHECK(with_clock(0.9).empty());
+  CHECK(with_clock(-3600) == Texts{"FAIL node02: the clock is 3600.0 s behind most nodes"});
+  CHECK(with_clock(1.5) == Texts{"WARN node02: the clock is 1.5 s ahead of most nodes"});
+  reports.resize(2);
+  *reports[1].clock_s += 70;
+  CHECK(differences(reports) == Texts{"FAIL : the clock is 70.0 s behind that of node01"});
+
+  reports = healthy_nodes(3);
+  for (std::size_t i = 0; i < 3; ++i)  // whatever their names
+    reports[i].facts["nics"] = {
+        {{"nic", fmt::format("eth{}", i)}, {"state", "up"}, {"speed_mbits", 100000}}};
+  CHECK(differences(reports).empty());
+  reports[2].facts["nics"][0]["speed_mbits"] = 10000;
+  CHECK(differences(reports).size() == 1);
+}
+
+TEST_CASE("a lost InfiniBand adapter, link or speed is named", "[node][comparison]") {
+  struct Odd {
+    int nodes;
+    std::function<void(Json&)> change;  // of the ports of the last of them
+    const char* found;                  // a part of it
+    std::optional<Class> class_;
+  };
+  const std::vector<Odd> cases{
+      {4, [](Json& p) { p.erase(2); },
+       "FAIL node03: 3 InfiniBand ports, 4 on most nodes: mlx5_2:1 is missing", Class::hardware},
+      {4, [](Json& p) { p = Json::array(); }, "FAIL node03: ", {}},
+      // of two nobody knows which is right
+      {2,
+       [](Json& p) { p.erase(2); },
+       "WARN : InfiniBand ports differ: mlx5_2:1 missing on node01",
+       {}},
+      {4, [](Json& p) { p.push_back(port_of(4)); }, "mlx5_4:1 is here only", {}},
+      {4, [](Json& p) { p[3] = port_of(9); }, "named mlx5_9:1, on most nodes mlx5_3:1", {}},
+      {4, [](Json& p) { p[1] = port_of(1, "DOWN"); },
+       "FAIL node03: InfiniBand port mlx5_1:1: DOWN here, ACTIVE on the 3 others",
+       Class::infrastructure},
+      {4,
+       [](Json& p) { p[1]["rate_gbits"] = 100; },
+       "FAIL node03: rate of mlx5_1:1: 100 Gbit/s here, 400 Gbit/s on the 3 others",
+       {}},
+      {4, [](Json& p) { p[1]["rate_gbits"] = 800; }, "WARN node03: ", {}},
+  };
+  for (const auto& [nodes, change, found, class_] : cases) {
+    CAPTURE(nodes, found);
+    const auto odd = odd_node(nodes, [&](NodeReport& r) { change(r.facts["infiniband"]); });
+    CHECK_THAT(briefs(odd)[0], ContainsSubstring(found));
+    CHECK(briefs(odd)[0].substr(0, 4) ==
+          (std::string(found).substr(0, 4) == "FAIL" ? "FAIL" : "WARN"));
+    if (class_) CHECK(odd[0].verdict.class_ == class_);
+  }
+}
+
+TEST_CASE("a variable of some nodes is named with those that lack it", "[node][comparison]") {
+  const auto set = [](NodeReport& r) { r.facts["nccl_variables"]["NCCL_ALGO"] = "Ring"; };
+  CHECK(briefs(odd_node(4, set)) ==
+        Texts{"WARN node03: NCCL_ALGO: Ring here, unset on the 3 others"});
+  CHECK_THAT(briefs(odd_node(2, set))[0],
+             EndsWith("NCCL_ALGO differs: Ring on node01; unset on node00"));
+  auto reports = healthy_nodes(4);
+  for (NodeReport& report : reports) set(report);
+  reports[1].facts["nccl_variables"] = Json::object();
+  reports[2].facts.erase("nccl_variables");  // which is not the same
+  CHECK(differences(reports) ==
+        Texts{"UNKNOWN node02: NCCL_ALGO is not known here, but on 3 of 4 nodes",
+              "WARN node01: NCCL_ALGO: unset here, Ring on 2 others"});
 }
 
 }  // namespace shakedown::node

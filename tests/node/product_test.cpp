@@ -18,8 +18,8 @@ namespace {
 
 constexpr std::uint64_t kSeed = 7;
 
-struct Rig {
-  explicit Rig(BackendKind kind) : device(test::open_device(kind)), stream(device->make_stream()) {}
+struct Rig : test::DeviceRig {
+  using DeviceRig::DeviceRig;
 
   std::vector<double> numbers(View x) const {
     const auto bytes = download<std::uint8_t>(*device, *stream, x.data, x.bytes());
@@ -35,9 +35,6 @@ struct Rig {
   std::unique_ptr<Product> product(const ProductSpec& spec, const std::string& algorithm = "") {
     return make_product(spec, *device, *stream, algorithm);
   }
-
-  std::unique_ptr<Device> device;
-  std::unique_ptr<Stream> stream;
 };
 
 std::vector<double> operand(const ProductSpec& spec, Operands operands, int matrix) {

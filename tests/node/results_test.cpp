@@ -1,12 +1,6 @@
 // What compute_perf gives the judge of what the ranks measured, and what it concludes itself.
 #include "launch/node/compute/results.hpp"
 
-#include <unistd.h>
-
-#include <algorithm>
-#include <cmath>
-#include <filesystem>
-#include <fstream>
 #include <sstream>
 
 #include "common/error.hpp"
@@ -14,7 +8,7 @@
 #include "launch/node/health/facts/host_facts.hpp"
 #include "launch/node/health/facts/near_device.hpp"
 #include "tests/catch.hpp"
-#include "tests/node/healthy.hpp"
+#include "tests/node/made_up.hpp"
 
 namespace shakedown::node {
 namespace {
@@ -92,14 +86,13 @@ TEST_CASE("ranks that share cores are no peers", "[compute]") {
   using Cores = std::vector<std::vector<int>>;
   const std::vector<std::string> hosts{"a", "b", "b", "b"};
   const auto shares = shared_cores(hosts, Cores{{0}, {0, 1}, {0, 1}, {0, 1}});
-  CHECK(shares == std::vector<std::string>{"", "3 ranks on 2 cores of b", "3 ranks on 2 cores of b",
-                                           "3 ranks on 2 cores of b"});
+  CHECK(shares ==
+        Texts{"", "3 ranks on 2 cores of b", "3 ranks on 2 cores of b", "3 ranks on 2 cores of b"});
   CHECK(shared_cores(hosts, Cores{{0}, {0}, {1}, {2}}) == std::vector<std::string>(4));  // bound
   CHECK(shared_cores(hosts, Cores(4)) == std::vector<std::string>(4));                   // GPUs
 }
 
-TEST_CASE("wrong data fail; the same wrong data of all devices are no device's fault",
-          "[compute]") {
+TEST_CASE("wrong data fail; the same of all devices are nobody's fault", "[compute]") {
   CHECK(wrong_data(measured_on(4)).empty());
   Measured measured = measured_on(4);
   measured.wrong[2] = "element (5, 17) of 96 x 64 differs by 4";  // GPU 1's product
@@ -126,8 +119,7 @@ TEST_CASE("wrong data fail; the same wrong data of all devices are no device's f
   CHECK(wrong_data(measured_on(1, "x"))[0].outcome == Outcome::fail);  // all of one
 }
 
-TEST_CASE("a GPU that others use is inconclusive with their pids, and nobody's defect",
-          "[compute]") {
+TEST_CASE("a GPU that others use is inconclusive with their pids", "[compute]") {
   Measured measured = measured_on(4);
   CHECK(judged(measured).job.outcome == Outcome::pass);
   for (double& sample : measured.observations[4].samples) sample /= 2;  // GPU 2's product
@@ -144,8 +136,7 @@ TEST_CASE("a GPU that others use is inconclusive with their pids, and nobody's d
     }
 }
 
-TEST_CASE("DCGM#122: a GPU at a third of its rate has not passed for want of a limit",
-          "[compute][closed]") {
+TEST_CASE("DCGM#122: a GPU at a third of its rate does not pass", "[compute][closed]") {
   Measured alone = measured_on(1);
   for (double& sample : alone.observations[0].samples) sample /= 3;
   const judge::Judgement judgement = judged(alone);
@@ -224,18 +215,13 @@ TEST_CASE("the cores of a NUMA node", "[node]") {
   CHECK(numbers_in("").empty());
   CHECK(NearDevice("").text() == "NUMA node unknown");
   CHECK(NearDevice("0000:1B:00.0", "/nowhere").text() == "NUMA node unknown");
-  const auto root = std::filesystem::temp_directory_path() / ("near-" + std::to_string(getpid()));
-  const auto write = [&](const std::string& name, const std::string& text) {
-    std::filesystem::create_directories((root / name).parent_path());
-    std::ofstream(root / name) << text;
-  };
-  write("sys/bus/pci/devices/0000:1b:00.0/numa_node", "1");
-  write("sys/devices/system/node/node1/cpulist", "1022-1023");
-  CHECK(NearDevice("0000:1B:00.0", root.string()).text() ==
+  const Tree tree;
+  tree.write("sys/bus/pci/devices/0000:1b:00.0/numa_node", "1");
+  tree.write("sys/devices/system/node/node1/cpulist", "1022-1023");
+  CHECK(NearDevice("0000:1B:00.0", tree.path).text() ==
         "not near NUMA node 1: no core of it is allowed");
-  write("sys/devices/system/node/node1/cpulist", "0-1021");
-  CHECK(NearDevice("0000:1B:00.0", root.string()).text() == "NUMA node 1");
-  std::filesystem::remove_all(root);
+  tree.write("sys/devices/system/node/node1/cpulist", "0-1021");
+  CHECK(NearDevice("0000:1B:00.0", tree.path).text() == "NUMA node 1");
 }
 
 }  // namespace shakedown::node

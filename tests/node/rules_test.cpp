@@ -1,6 +1,5 @@
 // The rules on a GPU's reading: each has a case that trips it and one that must not, and every way
 // in which another tool passed what it had not measured is a case of its own.
-#include <algorithm>
 #include <fstream>
 #include <functional>
 #include <nlohmann/json.hpp>
@@ -9,7 +8,7 @@
 #include "common/error.hpp"
 #include "launch/node/health/rules/gpu_rules.hpp"
 #include "tests/catch.hpp"
-#include "tests/node/healthy.hpp"
+#include "tests/node/made_up.hpp"
 
 namespace shakedown::node {
 namespace {
@@ -59,6 +58,7 @@ using enum Class;
 Setting alone() { return {0}; }
 Setting loaded() { return {7, true}; }
 Setting all_with(Change change) { return {7, false, std::move(change)}; }
+Setting both_with(Change change) { return {1, false, std::move(change)}; }
 
 void links_down(GpuReading& gpu) {
   for (std::size_t i = 12; i < 18; ++i) gpu.nvlinks[i].active = false;
@@ -91,6 +91,9 @@ void without_fabric_state(GpuReading& gpu) {
   half_of_unknown(gpu);
   gpu.fabric_state.reset();
 }
+void invalid_argument(GpuReading& gpu) { gpu.failed = {"nvmlX: Invalid Argument"}; }
+void many_corrected(GpuReading& gpu) { gpu.volatile_.corrected = gpu.index == 0 ? 100000 : 90000; }
+void gb200_in_no_slot(GpuReading& gpu) { gpu.pci_device_id = "10de:2941", gpu.max_pcie_width = 1; }
 void times_out(GpuReading& gpu) { gpu.failed = {"nvmlDeviceGetName: Timeout"}; }
 void pcie_card(GpuReading& gpu) {
   gpu.model = "NVIDIA L40S";
@@ -100,6 +103,7 @@ void pcie_card(GpuReading& gpu) {
   gpu.fabric_state = "not_supported";
   gpu.fabric_status.reset();
 }
+void of_another(GpuReading& gpu) { gpu.processes->push_back({99, 1u << 30}); }
 void ours(GpuReading& gpu) {
   gpu.memory_used_bytes = 1u << 30;
   gpu.processes->push_back({4711, {}});
@@ -125,7 +129,7 @@ const std::vector<Case>& sick_cases() {
       {"management-error", times_out, fail, hardware, "reset GPU"},
       {"management-error", [](auto& g) { g.failed = {"nvmlX: In use by another client"}; }, fail,
        hardware, "reset GPU"},
-      {"management-error", [](auto& g) { g.failed = {"nvmlX: Invalid Argument"}; }, fail, hardware},
+      {"management-error", invalid_argument, fail, hardware},
       {"sane-readings", [](auto& g) { g.power_w = 0; }, fail, hardware, "reset GPU"},
       {"sane-readings", [](auto& g) { g.temperature_c = 4294967295.0; }, fail, hardware},
       {"sane-readings", [](auto& g) { g.memory_clock_mhz = 0; }, fail, hardware},
@@ -182,11 +186,7 @@ const std::vector<Case>& sick_cases() {
       {"mig", [](auto& g) { g.mig_enabled = true; }, warn, config, "on purpose"},  // DCGM#70
       {"compute-mode", [](auto& g) { g.compute_mode = "prohibited"; }, fail, config, "-c 0"},
       {"compute-mode", [](auto& g) { g.compute_mode = "exclusive_process"; }, warn, config},
-      {"foreign-use",
-       [](auto& g) {
-         g.processes->push_back({99, 1u << 30});
-       },
-       warn, environment, "end"},
+      {"foreign-use", of_another, warn, environment, "end"},
       {"foreign-use", [](auto& g) { g.memory_used_bytes = 16u << 20; }, warn, environment, "fuser"},
       {"nvlink-count", links_down, fail, hardware, "inspect links"},
       {"nvlink-count", links_down, fail, config, "fabricmanager", all_with(links_down)},
@@ -194,17 +194,13 @@ const std::vector<Case>& sick_cases() {
       {"nvlink-count", no_link_up, fail, hardware, "inspect links"},
       // No link of any GPU of the node: the fabric manager, however few they are.
       {"nvlink-count", no_link_up, fail, config, "fabricmanager", alone()},
-      {"nvlink-count", no_link_up, fail, config, "fabricmanager", {1, false, no_link_up}},
+      {"nvlink-count", no_link_up, fail, config, "fabricmanager", both_with(no_link_up)},
       // All GPUs alike: their majority is no witness where the board has NVSwitches.
       {"nvlink-count", half_of_unknown, fail, config, "fabricmanager", all_with(half_of_unknown)},
       {"nvlink-count", no_link_of_unknown, fail, config, "fabricmanager",
        all_with(no_link_of_unknown)},
-      {"nvlink-count",
-       half_of_unknown,
-       fail,
-       hardware,
-       "inspect links",
-       {1, false, half_of_unknown}},
+      {"nvlink-count", half_of_unknown, fail, hardware, "inspect links",
+       both_with(half_of_unknown)},
       {"nvlink-count", no_link_of_b300, fail, config, "fabricmanager", alone()},
       {"nvlink-count", no_link_of_b300, fail, config, "fabricmanager", all_with(no_link_of_b300)},
       {"nvlink-count",
@@ -241,35 +237,20 @@ const std::vector<Case>& healthy_cases() {
       {"nvlink-count", [](auto&) {}, pass, {}, "", alone()},
       {"nvlink-errors", [](auto& g) { g.nvlinks[3].crc_errors = 1000; }, pass},
       {"pcie-link", [](auto& g) { g.pcie_generation = 5; }, pass, {}, "", loaded()},
-      {"pcie-link",
-       [](auto& g) { g.pci_device_id = "10de:2941", g.max_pcie_width = 1; },
-       pass,
-       {},
-       "",
-       alone()},  // GB200: no slot
+      {"pcie-link", gb200_in_no_slot, pass, {}, "", alone()},
       {"pcie-replays", [](auto& g) { g.pcie_replays = 1000; }, pass},
       // Recovered errors are not sickness by themselves (gpud#108).
       {"row-remap", [](auto& g) { g.remapped_uncorrected = 2; }, pass},
       {"ecc-aggregate", [](auto& g) { g.aggregate_sram_uncorrected = 4; }, pass},
       {"ecc-corrected", [](auto& g) { g.volatile_.corrected = 1000; }, pass},
-      {"ecc-corrected",
-       [](auto& g) { g.volatile_.corrected = 100000; },
-       pass,
-       {},
-       "",
-       all_with([](auto& g) { g.volatile_.corrected = 90000; })},
+      {"ecc-corrected", many_corrected, pass, {}, "", all_with(many_corrected)},
       {"throttle-reasons", [](auto& g) { g.throttle_reasons = 0x4; }, pass, {}, "", loaded()},
       {"power-limit", [](auto& g) { g.power_limit_w = 700.4; }, pass},
       {"foreign-use", [](auto& g) { g.memory_used_bytes = 15u << 20; }, pass},
       {"foreign-use", ours, pass},
       {"management-error", [](auto& g) { g.failed = {"nvmlX: Insufficient Permissions"}; },
        unknown},
-      {"management-error",
-       [](auto& g) { g.failed = {"nvmlX: Invalid Argument"}; },
-       unknown,
-       {},
-       "",
-       all_with([](auto& g) { g.failed = {"nvmlX: Invalid Argument"}; })},
+      {"management-error", invalid_argument, unknown, {}, "", all_with(invalid_argument)},
       {"vbios", [](auto& g) { g.vbios = "1"; }, warn, config, "", {1}},  // named without blame
   };
   return cases;
@@ -314,8 +295,7 @@ TEST_CASE("each rule has a reading that trips it, and passes on a healthy GPU", 
     }
 }
 
-TEST_CASE("a recorded H200 is healthy, and what its virtual machine hides is unknown",
-          "[node][rules]") {
+TEST_CASE("a recorded H200 is healthy, what its VM hides is unknown", "[node][rules]") {
   const HostGpus host =
       host_gpus_of(Json::parse(std::ifstream("tests/node/fixtures/h200_recorded.json")));
   GpuContext context;
@@ -334,88 +314,38 @@ TEST_CASE("what looks odd and is not sick is not blamed", "[node][rules]") {
   for (const Case& healthy : healthy_cases()) check_case(healthy);
 }
 
-TEST_CASE("an error that all GPUs of a node return, or links of which nobody knows, is no pass",
-          "[node][rules][closed]") {
+TEST_CASE("an error of all GPUs, or links that nobody knows, is no pass", "[node][rules][closed]") {
   check_undecided(look_at("management-error", times_out, alone()));
   check_undecided(look_at("management-error", times_out, all_with(times_out)));
   check_undecided(look_at("nvlink-count", without_fabric_state, all_with(without_fabric_state)));
   // The worst of two errors decides, whichever comes first.
-  check_undecided(look_at(
-      "management-error",
-      [](auto& g) {
-        g.failed = {"nvmlX: Insufficient Permissions", "nvmlY: Timeout"};
-      },
-      alone()));
+  const auto two = [](auto& g) {
+    g.failed = {"nvmlX: Insufficient Permissions", "nvmlY: Timeout"};
+  };
+  check_undecided(look_at("management-error", two, alone()));
 }
 
 TEST_CASE("a sick GPU is named though its peers are, and they are not", "[node][rules]") {
   const auto setting = all_with([](auto& g) { g.max_pcie_width = 16; });
-  CHECK(look_at(
-            "pcie-link", [](auto& g) { g.max_pcie_width = 8; }, setting)
-            .subject == "GPU 0");
+  const auto narrow = [](auto& g) { g.max_pcie_width = 8; };
+  CHECK(look_at("pcie-link", narrow, setting).subject == "GPU 0");
 }
 
 TEST_CASE("CRE#5: a reading without any measurement passes no rule", "[node][rules][closed]") {
   const std::set<std::string> none_needed{"management-stall", "management-error"};
   for (int peers : {0, 7})
-    for (const Finding& finding : findings_of(
-             [](auto& g) {
-               g = {};
-               g.index = 0;
-             },
-             {peers})) {
+    for (const Finding& finding : findings_of([](auto& g) { g = {}, g.index = 0; }, {peers})) {
       INFO(finding.check << ": " << finding.verdict.cause);
       if (!none_needed.contains(finding.check)) CHECK(finding.outcome == unknown);
     }
 }
 
-TEST_CASE("each measurement that is missing turns its rule unknown", "[node][rules][closed]") {
-  const std::vector<std::pair<const char*, Change>> missing{
-      {"gpu-model", [](auto& g) { g.model.clear(); }},
-      {"vbios", [](auto& g) { g.vbios.clear(); }},
-      {"gpu-unique", [](auto& g) { g.uuid.clear(); }},
-      {"gpu-memory-size", [](auto& g) { g.memory_total_bytes.reset(); }},
-      {"recovery-action", [](auto& g) { g.recovery_action.reset(); }},
-      {"ecc-volatile", [](auto& g) { g.volatile_.uncorrected.reset(); }},
-      {"ecc-corrected", [](auto& g) { g.volatile_.corrected.reset(); }},
-      {"ecc-aggregate", [](auto& g) { g.aggregate_sram_uncorrected.reset(); }},
-      {"ecc-aggregate", [](auto& g) { g.sram_threshold_exceeded.reset(); }},
-      {"row-remap", [](auto& g) { g.remap_failure.reset(); }},
-      {"row-remap", [](auto& g) { g.remap_pending.reset(); }},
-      {"throttle-reasons", [](auto& g) { g.throttle_reasons.reset(); }},
-      {"clocks", [](auto& g) { g.throttle_reasons.reset(); }},
-      {"clocks", [](auto& g) { g.max_memory_clock_mhz.reset(); }},
-      {"power-limit", [](auto& g) { g.power_limit_default_w.reset(); }},
-      {"power-limit", [](auto& g) { g.power_limit_w.reset(); }},
-      {"temperature", [](auto& g) { g.temperature_c.reset(); }},
-      {"persistence", [](auto& g) { g.persistence.reset(); }},
-      {"ecc-mode", [](auto& g) { g.ecc_enabled.reset(); }},
-      {"mig", [](auto& g) { g.mig_enabled.reset(); }},
-      {"compute-mode", [](auto& g) { g.compute_mode.reset(); }},
-      {"foreign-use", [](auto& g) { g.processes.reset(); }},
-      {"foreign-use", [](auto& g) { g.memory_used_bytes.reset(); }},
-      {"nvlink-count", [](auto& g) { g.nvlinks.clear(), g.nvlink_count.reset(); }},
-      {"nvlink-count", [](auto& g) { g.nvlinks[0].active.reset(); }},
-      {"nvlink-speed", [](auto& g) { g.nvlinks[0].speed_mbs.reset(); }},
-      {"nvlink-errors", [](auto& g) { g.nvlinks[0].crc_errors.reset(); }},
-      {"nvlink-fabric", [](auto& g) { g.fabric_state.reset(); }},
-      {"nvlink-fabric", [](auto& g) { g.fabric_status.reset(); }},
-      {"pcie-link", [](auto& g) { g.max_pcie_width.reset(); }},
-      {"pcie-replays", [](auto& g) { g.pcie_replays.reset(); }},
-  };
-  for (const auto& [rule, change] : missing) {
-    INFO(rule);
-    CHECK(look_at(rule, change).outcome == unknown);
-  }
-  Setting under_load = loaded();
-  CHECK(look_at(
-            "pcie-link", [](auto& g) { g.pcie_width.reset(); }, under_load)
-            .outcome == unknown);
+TEST_CASE("PCIe's width under load is unknown where it is missing", "[node][rules][closed]") {
+  const auto no_width = [](auto& g) { g.pcie_width.reset(); };
+  CHECK(look_at("pcie-link", no_width, loaded()).outcome == unknown);
 }
 
-TEST_CASE(
-    "gpu-fryer#11: values that cannot be are a failure, and no value of another rule saves it",
-    "[node][rules][closed]") {
+TEST_CASE("gpu-fryer#11: values that cannot be are a failure", "[node][rules][closed]") {
   const auto broken = [](GpuReading& g) {
     g.power_w = 0, g.temperature_c = 4294967295.0, g.sm_clock_mhz = 0;
   };
@@ -424,8 +354,7 @@ TEST_CASE(
   CHECK(verdict_of_job(findings, false).outcome == Outcome::fail);
 }
 
-TEST_CASE("NVSentinel#1748: a driver that stalls is a finding that names GPU and call",
-          "[node][rules][closed]") {
+TEST_CASE("NVSentinel#1748: a stall names GPU and call", "[node][rules][closed]") {
   const Finding finding =
       look_at("management-stall", [](auto& g) { g.stalled = {"nvmlDeviceGetFieldValues"}; });
   CHECK(finding.outcome == fail);
@@ -433,28 +362,21 @@ TEST_CASE("NVSentinel#1748: a driver that stalls is a finding that names GPU and
   CHECK_THAT(finding.verdict.cause, ContainsSubstring("nvmlDeviceGetFieldValues"));
 }
 
-TEST_CASE("gpud#1085: an inactive NVLink is a failure, not only a figure",
-          "[node][rules][closed]") {
-  const auto findings = findings_of([](auto& g) { g.nvlinks[7].active = false; });
-  CHECK(verdict_of_job(findings, false).outcome == Outcome::fail);
-  CHECK_THAT(look_at("nvlink-count", [](auto& g) { g.nvlinks[7].active = false; }).verdict.cause,
-             ContainsSubstring("inactive: 7"));
+TEST_CASE("gpud#1085: an inactive NVLink is a failure", "[node][rules][closed]") {
+  const auto inactive = [](auto& g) { g.nvlinks[7].active = false; };
+  CHECK(verdict_of_job(findings_of(inactive), false).outcome == Outcome::fail);
+  CHECK_THAT(look_at("nvlink-count", inactive).verdict.cause, ContainsSubstring("inactive: 7"));
 }
 
-TEST_CASE("soperator: what is unknown is counted, and is inconclusive where strict",
-          "[node][rules][closed]") {
-  const auto findings = findings_of([](auto& g) { g.recovery_action.reset(); });
+TEST_CASE("soperator: what is unknown is counted", "[node][rules][closed]") {
+  const auto without = [](auto& g) { g.recovery_action.reset(); };
+  const auto findings = findings_of(without);
   CHECK(count(findings).unknown == 1);
   CHECK(verdict_of_job(findings, false).outcome == Outcome::pass);
   CHECK_THAT(verdict_of_job(findings, false).cause, ContainsSubstring("unknown: 1"));
   CHECK(verdict_of_job(findings, true).outcome == Outcome::inconclusive);
-  CHECK(record_of(look_at("recovery-action", [](auto& g) {
-          g.recovery_action.reset();
-        })).at("verdict") == "UNKNOWN");
-}
-
-TEST_CASE("gpu-burn#123: where nothing could be read the job has not passed",
-          "[node][rules][closed]") {
+  CHECK(record_of(look_at("recovery-action", without)).at("verdict") == "UNKNOWN");
+  // gpu-burn#123: where nothing could be read the job has not passed.
   CHECK(verdict_of_job({}, false).outcome == Outcome::inconclusive);
   const std::vector<Finding> only_unknown{
       finding_of("gpu-count", not_known("no driver"), Scope::node, "n0")};

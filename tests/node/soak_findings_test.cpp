@@ -1,15 +1,26 @@
-// Verdicts of a soak from made-up windows.
+// Verdicts of a soak from made-up windows, votes and second looks; capsules.
+#include "launch/node/soak/findings.hpp"
+
 #include <fmt/format.h>
 
+#include <cmath>
 #include <nlohmann/json.hpp>
+#include <vector>
 
 #include "common/error.hpp"
-#include "launch/node/soak/findings.hpp"
+#include "launch/node/soak/capsule.hpp"
+#include "launch/node/soak/evidence.hpp"
+#include "launch/node/soak/jury.hpp"
 #include "tests/catch.hpp"
 #include "tests/support.hpp"
+#include "tests/support/files.hpp"
+#include "tests/support/verdicts.hpp"
 
 namespace shakedown::node {
 namespace {
+
+using test::brief;
+using test::briefs;
 
 const std::vector<RankIdentity> kRanks{
     {"n1", "GPU-a", "1", "H200"}, {"n1", "GPU-b", "2", "H200"}, {"n1", "GPU-c", "3", "H200"}};
@@ -39,6 +50,45 @@ std::vector<Verdict> judge(const std::vector<Window>& all,
   return judge_soak(all, incidents, ranks);
 }
 
+constexpr std::uint64_t kRight = 7;
+constexpr std::uint64_t kWrong = 8;
+
+TileRecord steady(std::uint64_t hash) { return {hash, 0, 0, 0}; }
+TileRecord unsteady(std::uint64_t hash) { return {hash, hash + 1, 3, 5}; }
+
+Look look(int differing, int beyond = -1) { return {100, differing, 0, beyond, 0}; }
+
+/// "1 FAIL HARDWARE" of juror 1.
+std::string brief(const Conclusion& one) {
+  return fmt::format("{} {} {}", one.juror, name_of(one.outcome.value()),
+                     name_of(one.class_.value()));
+}
+
+Capsule example() {
+  Capsule capsule;
+  capsule.seed = 0xFEDCBA9876543210U;
+  capsule.operands = Operands::integers;
+  capsule.spec = {ProductType::fp8, 256, 384, 512};
+  capsule.algorithm = "cublasLt 13.1 7";
+  capsule.tile = 5;
+  capsule.expected_hash = 1;
+  capsule.found_hash = ~std::uint64_t{0};
+  capsule.element = 70000;
+  capsule.expected_bits = 0x3C00;
+  capsule.found_bits = 0x3C01;
+  capsule.circumstances = {{"temperature_c", 71.0}, {"serial", "1650"}};
+  return capsule;
+}
+
+std::string refusal(const std::string& key, const Json& value) {
+  Json json = to_json(example());
+  if (value.is_null())
+    json.erase(key);
+  else
+    json[key] = value;
+  return test::error_of([&] { capsule_of(json, "c.json"); });
+}
+
 }  // namespace
 
 TEST_CASE("healthy GPUs at the power cap have no finding", "[soak]") {
@@ -49,8 +99,7 @@ TEST_CASE("healthy GPUs at the power cap have no finding", "[soak]") {
   CHECK(job.cause == "0 wrong in 0.0833 GPU-hours: rate below 36 per GPU-hour at 95 %");
 }
 
-TEST_CASE("DCGM#242: throttling is judged by its share of the time, none is no violation",
-          "[soak]") {
+TEST_CASE("DCGM#242: throttling is judged by its share of the time", "[soak]") {
   auto all = windows(10);
   const auto judged = [&](double RankWindow::*share, double value) {
     for (Window& window : all) window.ranks[1].*share = value;
@@ -58,20 +107,14 @@ TEST_CASE("DCGM#242: throttling is judged by its share of the time, none is no v
   };
   CHECK(judged(&RankWindow::thermal_share, 0.009).empty());
   const auto warned = judged(&RankWindow::thermal_share, 0.02);
-  REQUIRE(warned.size() == 1);
-  CHECK(warned[0].outcome == Outcome::warn);
+  CHECK(briefs(warned) == Texts{"WARN GPU-b ENVIRONMENT"});
   CHECK(judge_job(all, warned, {{LoadKind::products}}).outcome == Outcome::pass);
-  const auto hot = judged(&RankWindow::thermal_share, 0.06);
-  REQUIRE(hot.size() == 1);
-  CHECK(hot[0].outcome == Outcome::fail);
-  CHECK(hot[0].class_ == Class::environment);
-  CHECK(hot[0].name == "GPU-b");
+  CHECK(briefs(judged(&RankWindow::thermal_share, 0.06)) == Texts{"FAIL GPU-b ENVIRONMENT"});
   judged(&RankWindow::thermal_share, 0);
   CHECK(judged(&RankWindow::hardware_slowdown_share, 0.001)[0].outcome == Outcome::fail);
 }
 
-TEST_CASE("health is known by each of its quantities, in most windows and in the last one",
-          "[soak]") {
+TEST_CASE("health is known by each quantity in most windows and the last", "[soak]") {
   // The quantity is unknown in the windows from `first` until `end`.
   const auto lost = [](std::size_t first, std::size_t end, const auto& forget) {
     auto all = windows(10);
@@ -87,9 +130,7 @@ TEST_CASE("health is known by each of its quantities, in most windows and in the
     no_reasons(rank);
   };
   const auto inconclusive = [](const std::vector<Verdict>& verdicts, const char* words) {
-    REQUIRE(verdicts.size() == 1);
-    CHECK(verdicts[0].outcome == Outcome::inconclusive);
-    CHECK(verdicts[0].name == "GPU-b");
+    REQUIRE(briefs(verdicts) == Texts{"INCONCLUSIVE GPU-b"});
     CHECK_THAT(verdicts[0].cause, ContainsSubstring(words));
   };
   inconclusive(lost(0, 10, no_reasons),
@@ -103,8 +144,7 @@ TEST_CASE("health is known by each of its quantities, in most windows and in the
   auto ranks = kRanks;
   ranks[1].lacks_ecc = true;  // as NVML says: a remark
   const auto remark = judge(all, {}, ranks);
-  REQUIRE(remark.size() == 1);
-  CHECK(remark[0].outcome == Outcome::warn);
+  REQUIRE(briefs(remark) == Texts{"WARN GPU-b HARDWARE"});
   CHECK_THAT(remark[0].cause, ContainsSubstring("no ECC"));
   inconclusive(lost(0, 6, no_ecc), "ECC errors in 4 of 10");
 }
@@ -119,11 +159,9 @@ TEST_CASE("unanswered calls and counted errors are their GPU's", "[soak]") {
   auto ranks = kRanks;
   ranks[1].stalled = "nvmlDeviceGetPowerUsage";
   const auto stalled = judge(windows(1), {}, ranks);
-  REQUIRE(stalled.size() == 1);
-  CHECK(stalled[0].name == "GPU-b");
-  CHECK(stalled[0].outcome == Outcome::fail);
+  REQUIRE(briefs(stalled) == Texts{"FAIL GPU-b HARDWARE"});
   CHECK(stalled[0].check == "driver-errors");
-  CHECK(stalled[0].hosts == std::vector<std::string>{"n1"});
+  CHECK(stalled[0].hosts == Texts{"n1"});
 }
 
 TEST_CASE("what was not checked never passes", "[soak]") {
@@ -131,9 +169,14 @@ TEST_CASE("what was not checked never passes", "[soak]") {
   CHECK(judge_job({}, {}, {}).outcome == Outcome::inconclusive);
   const Verdict none = judge_job(all, {}, {{LoadKind::products, LoadKind::memory}});
   CHECK(none.outcome == Outcome::inconclusive);
-  CHECK_THAT(none.cause, ContainsSubstring("rank 2 checked no memory"));
-  for (Window& window : all) window.ranks[1].counts[0].checked = 0;
-  CHECK(judge_job(all, {}, {{LoadKind::products}}).outcome == Outcome::inconclusive);
+  CHECK_THAT(none.cause, ContainsSubstring("; no rank checked memory"));
+  for (const std::size_t rank : {1, 2}) {
+    for (Window& window : all) window.ranks[rank].counts[0].checked = 0;
+    const Verdict part = judge_job(all, {}, {{LoadKind::products}});
+    CHECK(part.outcome == Outcome::inconclusive);
+    CHECK_THAT(part.cause, ContainsSubstring(rank == 1 ? "; rank 1 checked no products"
+                                                       : "; ranks 1, 2 checked no products"));
+  }
   all = windows(3);
   all[1].ranks[0].counts[0].wrong = 1;  // that nothing explains
   CHECK(judge_job(all, {}, {{LoadKind::products}}).outcome == Outcome::fail);
@@ -335,11 +378,155 @@ TEST_CASE("an XID within the soak is its GPU's, one that cannot be read is unkno
   CHECK(unknown_health(all, without_gpu).empty());
   all[1].kernel_events[1]->push_back({5, KernelEventKind::xid, "0000:1b:00", 48, "DBE"});
   const auto verdicts = judge(all);
-  REQUIRE(verdicts.size() == 1);
-  CHECK(verdicts[0].name == "GPU-b");
-  CHECK(verdicts[0].outcome == Outcome::fail);
+  REQUIRE(briefs(verdicts) == Texts{"FAIL GPU-b HARDWARE"});
   CHECK(verdicts[0].cause.find("during the soak") != std::string::npos);
   CHECK(record_of(all[1]).at("xids") == Json({"", "48", nullptr}));
+}
+
+// Who is found wrong, by votes and by second looks.
+
+TEST_CASE("a majority names the GPU that it contradicts", "[soak]") {
+  CHECK(vote(std::vector{steady(kRight), steady(kRight), steady(kRight)}).agreed());
+  const Ruling one = vote(std::vector{steady(kRight), steady(kWrong), steady(kRight)});
+  CHECK(one.wrong == std::vector{1});
+  CHECK(one.right == kRight);
+  const Ruling two =
+      vote(std::vector{steady(kWrong), steady(kRight), steady(kRight), steady(9), steady(kRight)});
+  CHECK(two.wrong == std::vector{0, 3});
+  const Ruling shaky = vote(std::vector{steady(kRight), steady(kRight), unsteady(kRight)});
+  CHECK(shaky.wrong == std::vector{2});
+  CHECK(shaky.right == kRight);
+}
+
+TEST_CASE("without a majority nobody is accused, but for its own unsteadiness", "[soak]") {
+  const Ruling different = vote(std::vector{steady(1), steady(2), steady(3)});
+  CHECK(different.wrong.empty());
+  CHECK_FALSE(different.agreed());
+  const Ruling halves =
+      vote(std::vector{steady(kRight), steady(kRight), steady(kWrong), steady(kWrong)});
+  CHECK_FALSE(halves.undecided.empty());
+  // Two of five steady are too few to call the three others broken.
+  CHECK_FALSE(
+      vote(std::vector{steady(kRight), steady(kRight), unsteady(1), unsteady(2), unsteady(3)})
+          .undecided.empty());
+  CHECK_FALSE(vote(std::vector{unsteady(1), unsteady(1), unsteady(1)}).undecided.empty());
+  // one and two GPUs
+  CHECK(vote(std::vector{steady(kRight)}).agreed());
+  CHECK(vote(std::vector{unsteady(kRight)}).wrong == std::vector{0});
+  CHECK(vote(std::vector{steady(kRight), steady(kRight)}).agreed());
+  CHECK_FALSE(vote(std::vector{steady(kRight), steady(kWrong)}).undecided.empty());
+  const Ruling shaky = vote(std::vector{unsteady(kRight), steady(kRight)});
+  CHECK((shaky.wrong == std::vector{0} && shaky.right == kRight));
+  CHECK_FALSE(vote(std::vector{unsteady(kRight), unsteady(kRight)}).undecided.empty());
+}
+
+TEST_CASE("only tiles without agreement are findings", "[soak]") {
+  const std::vector<std::vector<TileRecord>> records{{steady(1), steady(2), steady(3)},
+                                                     {steady(1), steady(5), steady(3)},
+                                                     {steady(1), steady(2), unsteady(3)}};
+  const auto findings = vote_by_tile(records);
+  REQUIRE(findings.size() == 2);
+  CHECK(findings[0].tile == 1);
+  CHECK(findings[0].ruling.wrong == std::vector{1});
+  CHECK(findings[1].tile == 2);
+  CHECK(findings[1].ruling.wrong == std::vector{2});
+  CHECK(digest_of(records[0]) != digest_of(records[1]));
+  CHECK(digest_of(records[2]).differing == 3);
+  CHECK(digest_of(records[0]) == digest_of({records[0]}));
+}
+
+TEST_CASE("second looks separate a defect, a transient and our own bug", "[soak]") {
+  const Ruling accused{{1}, kRight, ""};
+  const auto defect = conclude(accused, std::vector{look(0), look(100), look(0)});
+  REQUIRE(defect.size() == 1);
+  CHECK(brief(defect[0]) == "1 FAIL HARDWARE");
+  CHECK(defect[0].cause == "the others contradict it; reproduces 100 of 100, the others 0 of 200");
+  const auto transient = conclude(accused, std::vector{look(0), look(0), look(0)});
+  CHECK(transient[0].outcome == Outcome::fail);
+  CHECK(transient[0].cause.find("reproduces 0 of 100") != std::string::npos);
+  const auto all = conclude(accused, std::vector{look(3), look(100), look(2)});
+  CHECK(brief(all[0]) == "-1 INCONCLUSIVE SOFTWARE");
+  // a hash that disagrees though the data agree is software's
+  std::vector looks{look(0), look(100)};
+  looks[1].hash_disagrees = 1;
+  const auto own = conclude(accused, looks);
+  REQUIRE(own.size() == 1);
+  CHECK(brief(own[0]) == "1 FAIL SOFTWARE");
+}
+
+TEST_CASE("where the vote decides nothing, the CPU's result or unsteadiness does", "[soak]") {
+  const Ruling open{{}, {}, "two GPUs differ, both steadily"};
+  const auto concluded = [&](std::vector<Look> looks) { return brief(conclude(open, looks)[0]); };
+  CHECK(concluded({look(0, 0), look(0, 12)}) == "1 FAIL HARDWARE");
+  CHECK(concluded({look(4, 0), look(0, 0)}) == "0 FAIL HARDWARE");
+  CHECK(concluded({look(0, 0), look(0, 0)}) == "-1 INCONCLUSIVE SOFTWARE");
+  CHECK(concluded({look(0, 1), look(0, 1)}) == "-1 INCONCLUSIVE SOFTWARE");
+  const Ruling alone{{}, {}, "the result is not the known answer"};
+  CHECK(brief(conclude(alone, std::vector{look(0, 3)})[0]) == "0 FAIL HARDWARE");
+}
+
+TEST_CASE("a result that was refuted once fails, though it is right when repeated", "[soak]") {
+  const auto once = refuted_once({-1, 17}, std::vector{look(0, 0), look(0, 0)});
+  REQUIRE(once.size() == 1);
+  CHECK((once[0].juror == 1 && once[0].outcome == Outcome::fail));
+  CHECK(once[0].cause.find("reproduces 0 of 100") != std::string::npos);
+  CHECK(refuted_once({3}, std::vector{look(0, 0)}).size() == 1);
+  CHECK(refuted_once({3, 3}, std::vector{look(0, 0), look(0, 0)}).empty());
+  CHECK(refuted_once({-1, -1}, std::vector{look(0, 0), look(0, 0)}).empty());
+}
+
+TEST_CASE("a replay that differs on all of several devices blames none", "[soak]") {
+  const auto outcomes = [](const std::vector<Look>& looks) {
+    std::vector<std::pair<Scope, Outcome>> all;
+    Capsule capsule;
+    capsule.expected_hash = kRight;
+    for (const Verdict& verdict : verdicts_of(looks, capsule, {"GPU-a", "GPU-b"})) {
+      all.emplace_back(verdict.scope, verdict.outcome);
+      CHECK((verdict.outcome != Outcome::fail || (verdict.class_ && !verdict.action.empty())));
+    }
+    return all;
+  };
+  using Outcomes = std::vector<std::pair<Scope, Outcome>>;
+  CHECK(outcomes({look(5), look(5)}) == Outcomes{{Scope::job, Outcome::inconclusive}});
+  CHECK(outcomes({look(0), look(5)}) ==
+        Outcomes{{Scope::gpu, Outcome::pass}, {Scope::gpu, Outcome::fail}});
+  CHECK(outcomes({look(5)}) == Outcomes{{Scope::gpu, Outcome::fail}});
+  Look hash = look(0);
+  hash.hash_disagrees = 1;
+  CHECK(outcomes({hash}) == Outcomes{{Scope::gpu, Outcome::fail}});
+}
+
+// Capsules: what is written is read again, and each key that is wrong is named.
+
+TEST_CASE("a capsule comes back as it was written", "[soak]") {
+  const test::TempFolder folder;
+  const std::string path = write_capsule(folder / "new", "a", example());
+  CHECK_THAT(path, EndsWith("/capsule-a.json"));
+  CHECK(to_json(read_capsule(path)) == to_json(example()));
+  Capsule unknown = example();
+  unknown.expected_hash = unknown.found_hash = unknown.element = unknown.expected_bits =
+      unknown.found_bits = std::nullopt;
+  CHECK_FALSE(capsule_of(to_json(unknown), "").expected_hash);
+}
+
+TEST_CASE("a malformed capsule is refused by the name of the key", "[soak]") {
+  for (const char* key :
+       {"format", "seed", "operands", "type", "m", "n", "k", "algorithm", "tile"}) {
+    CAPTURE(key);
+    CHECK_THAT(refusal(key, nullptr),
+               ContainsSubstring(std::string("c.json: ") + key + ": must be"));
+    CHECK_THAT(refusal(key, -3), ContainsSubstring(std::string("c.json: ") + key + ": must be"));
+  }
+  CHECK_THAT(refusal("format", "shakedown product capsule 1"),
+             ContainsSubstring("format: must be \"shakedown product capsule 2\"; replay another"));
+  CHECK_THAT(refusal("m", 200), ContainsSubstring("m: must be a multiple of 128"));
+  CHECK_THAT(refusal("tile", 6), ContainsSubstring("tile: must be a whole number from 0 to 5"));
+  CHECK_THAT(refusal("seed", "0x12"), ContainsSubstring("seed: must be 0x and 16"));
+  CHECK_THAT(refusal("type", "fp5"), ContainsSubstring("type: must be fp64"));
+  CHECK_THAT(refusal("found_bits", 7), ContainsSubstring("found_bits: must be"));
+  CHECK_THAT(refusal("circumstances", 7), ContainsSubstring("circumstances: must be"));
+  CHECK_THROWS_AS(capsule_of(Json::array(), "c.json"), UsageError);
+  CHECK_THROWS_AS(read_capsule("/nonexistent.json"), UsageError);
 }
 
 }  // namespace shakedown::node

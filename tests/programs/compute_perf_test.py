@@ -73,6 +73,11 @@ class ComputePerf(Folder):
                          {(*self.name_of(records, 0), None)})
 
     @unittest.skipIf(GPUS, "a GPU has other types")
+    def test_a_type_that_is_named_and_left_out_is_reported(self):
+        out, _ = self.measure("--tests", "products", "--rounds", 1, "--types", "fp64,fp32,tf32,fp16,bf16,fp8,int8")
+        self.assertIn("types left out, as not every device has them: fp64 (rank 0), ", out)
+
+    @unittest.skipIf(GPUS, "a GPU has other types")
     def test_what_the_device_does_not_have_is_named_with_the_option(self):
         for option, value, said in [("--types", "fp16", r"the device of rank 0 has only fp32, (bf16, )?int8\n"),  # by the processor
                                     ("--bytes", "999T", "out of memory: 999 TiB more needed"),

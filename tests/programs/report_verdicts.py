@@ -42,6 +42,15 @@ class Verdicts(Report):
             self.assertEqual(reason.count("stopped by a signal after 50 s, not complete"), 1)
         self.assertEqual(self.judged(part(1, 0, epochs[:2]), part(0, 1, epochs[2:]))[0], "FAIL")
 
+    def test_what_a_cause_names_is_named_once(self):
+        for scope, name, cause, words in [("rank", "1", "rank 1 on n2: wrong", "rank 1 on n2: wrong"),
+                                          ("rank", "1", "1 word is wrong", "rank 1: 1 word is wrong"),
+                                          ("link", "0->1", "0->1 on n2: slow", "link 0->1 on n2: slow"),
+                                          ("rank", "1", "rank 10 is missing", "rank 1: rank 10 is missing")]:
+            found = {"kind": "verdict", "scope": scope, "name": name, "verdict": "FAIL", "cause": cause}
+            _, reason = self.judged([header(), found, {"kind": "end", "exit_code": 1}])
+            self.assertTrue(reason.startswith(f"{words}, in"), reason)
+
     def test_a_soak_that_was_stopped_does_not_pass(self):
         said = {"kind": "verdict", "scope": "job", "name": "soak", "verdict": "PASS", "cause": "0 wrong"}
         head = header(program="soak", **{"options.minutes": 0.4})

@@ -24,8 +24,7 @@ enum class Poison { none, input, gradient };
 std::vector<float> poisoned(std::vector<float> values, bool with_nan) {
   // several: the ReLU's mask may stop one
   if (with_nan)
-    std::fill_n(values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2), 8,
-                std::numeric_limits<float>::quiet_NaN());
+    std::fill_n(values.begin() + (values.size() / 2), 8, std::numeric_limits<float>::quiet_NaN());
   return values;
 }
 
@@ -163,7 +162,7 @@ Chain run_chain(UnitCase c, int kind, int size, Poison poison = Poison::none) {
   return end_of_a_block(c, kind % 2 == 1, kind < 2 ? Second::whole : Second::compact, size, poison);
 }
 
-double tolerance(Precision precision) { return precision == Precision::fp16 ? 3e-3 : 2.5e-2; }
+double fused_tolerance(Precision precision) { return precision == Precision::fp16 ? 3e-3 : 2.5e-2; }
 
 void check_close(const Chain& chain, const Chain& expected, double limit) {
   for (std::size_t i = 0; i < expected.results.size(); ++i) {
@@ -180,13 +179,13 @@ void check_fused(Precision precision, int kind, int size) {
   CHECK(unfused.fused.gradients == 0);
   CHECK(fused.fused.gradients == fused.fused.reductions);
   CHECK(fused.fused.reductions == 1);
-  check_close(fused, unfused, tolerance(precision));
+  check_close(fused, unfused, fused_tolerance(precision));
 }
 
 /// A projection's normalised z is near zero somewhere: there a rounding decides what passes the
 /// ReLU, and one element of thousands is a hundredth of the gradients' norm.
 double gram_tolerance(Precision precision, bool projected) {
-  if (!projected) return tolerance(precision);
+  if (!projected) return fused_tolerance(precision);
   return precision == Precision::fp16 ? 3e-2 : 1e-1;
 }
 
@@ -209,24 +208,20 @@ void check_gram(Precision precision, int channels, bool projected, int size) {
 
 }  // namespace
 
-TEST_CASE("a reduction over a gradient is the same fused with its convolution",
-          "[units][sanitize]") {
-  if (!test::has(BackendKind::gpu)) SKIP("no GPU");
+GPU_TEST_CASE("a reduction is the same fused with its convolution", "[units][sanitize]") {
   const Precision precision = GENERATE(Precision::fp16, Precision::bf16);
   const int kind = GENERATE(0, 1, 2, 3, 64, 128);
   const int size = GENERATE(1, 5);  // 3 rows, some
   check_fused(precision, kind, size);
 }
 
-TEST_CASE("a fused reduction over more rows than all blocks take at once", "[units]") {
-  if (!test::has(BackendKind::gpu)) SKIP("no GPU");
+GPU_TEST_CASE("a fused reduction over more rows than all blocks take at once", "[units]") {
   const Precision precision = GENERATE(Precision::fp16, Precision::bf16);
   const int kind = GENERATE(0, 1, 2, 3, 64, 128);
   check_fused(precision, kind, 61);
 }
 
-TEST_CASE("a norm is the same through the Gram matrix", "[units][sanitize][gram]") {
-  if (!test::has(BackendKind::gpu)) SKIP("no GPU");
+GPU_TEST_CASE("a norm is the same through the Gram matrix", "[units][sanitize][gram]") {
   const Precision precision = GENERATE(Precision::fp16, Precision::bf16);
   const int channels = GENERATE(64, 128, 256);
   const bool projected = GENERATE(false, true);
@@ -235,16 +230,13 @@ TEST_CASE("a norm is the same through the Gram matrix", "[units][sanitize][gram]
   check_gram(precision, channels, projected, size);
 }
 
-TEST_CASE("a norm through the Gram matrix of more rows than all blocks take at once",
-          "[units][gram]") {
-  if (!test::has(BackendKind::gpu)) SKIP("no GPU");
+GPU_TEST_CASE("a norm through the Gram matrix of many rows is the same", "[units][gram]") {
   const Precision precision = GENERATE(Precision::fp16, Precision::bf16);
   const int channels = GENERATE(64, 128);
   check_gram(precision, channels, channels == 64, 96);
 }
 
-TEST_CASE("a NaN goes through a fused reduction as through an unfused one", "[units][nan]") {
-  if (!test::has(BackendKind::gpu)) SKIP("no GPU");
+GPU_TEST_CASE("a NaN goes through a fused reduction as through an unfused one", "[units][nan]") {
   const Precision precision = GENERATE(Precision::fp16, Precision::bf16);
   const int kind = GENERATE(0, 1, 2, 3, 64, 128);
   const Poison poison = GENERATE(Poison::input, Poison::gradient);
@@ -263,8 +255,7 @@ TEST_CASE("a NaN goes through a fused reduction as through an unfused one", "[un
   CHECK(reached);
 }
 
-TEST_CASE("timing candidates for fusion leaves no trace in the results", "[units][sanitize]") {
-  if (!test::has(BackendKind::gpu)) SKIP("no GPU");
+GPU_TEST_CASE("timing candidates for fusion leaves no trace in the results", "[units][sanitize]") {
   const int kind = GENERATE(0, 1, 2, 3, 64, 128);
   CAPTURE(kind);
   const Chain timed =

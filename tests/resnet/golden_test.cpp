@@ -70,7 +70,7 @@ double sample_error(const std::vector<float>& found, const json& expected, doubl
   for (std::size_t j = 0; j < samples.size(); ++j) {
     const double at = (static_cast<double>(j) + 0.5) * static_cast<double>(found.size()) /
                       static_cast<double>(samples.size());
-    picked.push_back(found[static_cast<std::size_t>(at)] * factor);
+    picked.push_back(found[at] * factor);
   }
   double norm = 0;
   for (float v : found) norm += static_cast<double>(v) * v;

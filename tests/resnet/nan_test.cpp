@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <tuple>
 
 #include "tests/catch.hpp"
 #include "tests/resnet/unit_rig.hpp"
@@ -10,7 +11,6 @@
 namespace shakedown {
 namespace {
 
-using test::layers_with;
 using test::random_values;
 using test::unit_cases;
 using test::UnitCase;
@@ -52,31 +52,16 @@ void set_float(UnitRig& rig, float* at, float value) {
   rig.stream->synchronize();
 }
 
-/// A 1x1 convolution of 64 channels into 128, whose NaNs are easy to count.
-struct ConvNormRig {
-  static constexpr std::size_t kChannels = 128;
-  UnitRig rig;
-  ActivationShape x_shape{2, 64, 6, 6};
-  NormedConv normed;
-  ActivationShape y_shape;
-  ConvNormSpec spec;
-  std::unique_ptr<NetworkUnit> unit;
+constexpr std::size_t kChannels = 128;  // of a 1x1 convolution's output
 
-  explicit ConvNormRig(UnitCase c)
-      : rig(c, layers_with({"layer1.0", {layer()}, std::nullopt}), 10),
-        normed(rig.normed(layer(), x_shape)),
-        y_shape(normed.conv.y()),
-        spec(rig.conv_norm(normed)),
-        unit(rig.units->conv_norm(spec)) {
-    rig.bind(*unit);
-    rig.set_weights();
-  }
-  static ConvLayer layer() { return {"layer1.0.conv1", "layer1.0.bn1", 64, 128, 1, 1}; }
+/// A 1x1 convolution of 64 channels into 128, whose NaNs are easy to count.
+struct ConvNormRig : test::ConvNormRig {
+  explicit ConvNormRig(UnitCase c) : test::ConvNormRig(c, 1, 1, {2, 64, 6, 6}) {}
 
   Values forward(Pass pass, const std::vector<float>& x) {
-    rig.set(spec.x, x_shape, x);
+    set(spec.x, x_shape, x);
     unit->forward(pass);
-    return rig.get(spec.y, y_shape);
+    return get(spec.y, y_shape);
   }
 };
 
@@ -87,38 +72,38 @@ TEST_CASE("a NaN goes through ConvNorm", "[units][nan][sanitize]") {
   CAPTURE(name_of(c.backend), name_of(c.precision));
   ConvNormRig r(c);
   const std::size_t count = r.x_shape.count();
-  const std::size_t pixels = r.y_shape.count() / ConvNormRig::kChannels;
+  const std::size_t pixels = r.y_shape.count() / kChannels;
 
   SECTION("from the input") {
-    CHECK(nans(r.forward(Pass::evaluation, with_nan(count, 1, 7))) == ConvNormRig::kChannels);
+    CHECK(nans(r.forward(Pass::evaluation, with_nan(count, 1, 7))) == kChannels);
     const Values y = r.forward(Pass::training, with_nan(count, 1, 7));
     CHECK(nans(y) == y.size());
-    r.rig.set(r.spec.dy, r.y_shape, random_values(r.y_shape.count(), 2));
+    r.set(r.spec.dy, r.y_shape, random_values(r.y_shape.count(), 2));
     r.unit->backward();
-    CHECK(nans(r.rig.gradient(r.normed.weight)) > 0);
-    CHECK(nans(r.rig.gradient(r.normed.gamma)) == ConvNormRig::kChannels);
+    CHECK(nans(r.gradient(r.conv.weight)) > 0);
+    CHECK(nans(r.gradient(r.conv.gamma)) == kChannels);
   }
   SECTION("from the norm's weight") {
-    set_float(r.rig, r.rig.weights.vector(r.normed.gamma) + 3, kNan);
+    set_float(r, r.weights.vector(r.conv.gamma) + 3, kNan);
     CHECK(nans(r.forward(Pass::evaluation, random_values(count, 1))) == pixels);
     CHECK(nans(r.forward(Pass::training, random_values(count, 1))) == pixels);
   }
   SECTION("from a negative running variance") {
-    set_float(r.rig, r.rig.weights.running_variance(r.normed.statistics) + 3, -1.0F);
+    set_float(r, r.weights.running_variance(r.conv.statistics) + 3, -1.0F);
     CHECK(nans(r.forward(Pass::evaluation, random_values(count, 1))) == pixels);
   }
   SECTION("from the gradient, where the ReLU passes it") {
     const Values y = r.forward(Pass::training, random_values(count, 1));
     const std::size_t dy_count = r.y_shape.count();
-    r.rig.set(r.spec.dy, r.y_shape, with_nan(dy_count, 2, first(y, false)));
+    r.set(r.spec.dy, r.y_shape, with_nan(dy_count, 2, first(y, false)));
     r.unit->backward();
-    CHECK(nans(r.rig.gradient(r.normed.weight)) == 0);
-    r.rig.set(r.spec.dy, r.y_shape, with_nan(dy_count, 2, first(y, true)));
+    CHECK(nans(r.gradient(r.conv.weight)) == 0);
+    r.set(r.spec.dy, r.y_shape, with_nan(dy_count, 2, first(y, true)));
     r.unit->backward();
-    CHECK(nans(r.rig.gradient(r.normed.weight)) == 64);  // of one filter
-    CHECK(nans(r.rig.gradient(r.normed.gamma)) == 1);
-    CHECK(nans(r.rig.gradient(r.normed.beta)) == 1);
-    CHECK(nans(r.rig.get(r.spec.dx, r.x_shape)) == count);
+    CHECK(nans(r.gradient(r.conv.weight)) == 64);  // of one filter
+    CHECK(nans(r.gradient(r.conv.gamma)) == 1);
+    CHECK(nans(r.gradient(r.conv.beta)) == 1);
+    CHECK(nans(r.get(r.spec.dx, r.x_shape)) == count);
   }
 }
 
@@ -127,21 +112,11 @@ TEST_CASE("a NaN goes through ConvNormAdd", "[units][nan][sanitize]") {
   const bool projected = GENERATE(false, true);
   const bool two_addends = GENERATE(false, true);
   CAPTURE(name_of(c.backend), name_of(c.precision), projected, two_addends);
-  const ConvLayer layer{"layer1.0.conv1", "layer1.0.bn1", 64, 128, 1, 1};
-  ResidualBlock block{"layer1.0", {layer}, std::nullopt};
-  if (projected) block.shortcut = {"layer1.0.downsample.0", "layer1.0.downsample.1", 64, 128, 1, 1};
-  UnitRig rig(c, layers_with(block), 10);
-  const ActivationShape x_shape{2, 64, 6, 6};
-  const NormedConv normed = rig.normed(layer, x_shape);
-  const ActivationShape y_shape = normed.conv.y();
-  const ActivationShape input_shape = projected ? x_shape : y_shape;
-  std::optional<NormedConv> shortcut;
-  if (projected) shortcut = rig.normed(*block.shortcut, input_shape);
-  const ConvNormAddSpec spec =
-      rig.conv_norm_add(normed, shortcut, two_addends ? test::Second::whole : test::Second::none);
-  const auto unit = rig.units->conv_norm_add(spec);
-  rig.bind(*unit);
-  rig.set_weights();
+  test::ConvNormAddRig rig(c, projected, 1, two_addends ? test::Second::whole : test::Second::none,
+                           {2, 64, 6, 6});
+  const auto& [x_shape, normed, y_shape, input_shape, spec] =
+      std::tie(rig.x_shape, rig.conv, rig.y_shape, rig.input_shape, rig.spec);
+  const auto& unit = rig.unit;
   const auto x = random_values(x_shape.count(), 1);
   const auto input = random_values(input_shape.count(), 2);
   const auto forward = [&](Pass pass, const std::vector<float>& from_x,
@@ -176,27 +151,12 @@ TEST_CASE("a NaN goes through the stem's ReLU and max-pool", "[units][nan][sanit
   const UnitCase c = GENERATE(from_range(unit_cases()));
   const bool two_addends = GENERATE(false, true);
   CAPTURE(name_of(c.backend), name_of(c.precision), two_addends);
-  const Layers layers = layers_with({"layer1.0", {}, std::nullopt});
-  UnitRig rig(c, layers, 10);
-  const ActivationShape image{2, rig.stem_channels, 32, 32};
-  const NormedConv normed = rig.normed(layers.stem, image);
-  const ActivationShape y_shape = pooled(normed.conv.y());
-  StemSpec spec{{0, 1}, normed, rig.activation("x", image), rig.activation("y", y_shape), {}};
-  spec.dy.first = rig.activation("dy a", y_shape);
-  if (two_addends) spec.dy.second = rig.activation("dy b", y_shape);
-  const auto unit = rig.units->stem(spec);
-  rig.bind(*unit);
-  rig.set_weights();
-  // where gamma is negative, the largest value comes from the smallest input
-  auto gamma = random_values(64, 9, 0.5, 1.5);
-  for (std::size_t k = 1; k < gamma.size(); k += 2) gamma[k] = -gamma[k];
-  upload<float>(*rig.device, *rig.stream, rig.weights.vector(normed.gamma), gamma);
-  const auto forward = [&](Pass pass, std::vector<float> x) {
-    const std::size_t plane = 32 * 32;
-    const auto channels = static_cast<std::size_t>(rig.stem_channels);
-    for (std::size_t i = 0; i < x.size(); ++i)
-      if (i / plane % channels >= 3) x[i] = 0;  // padding
-    rig.set(spec.x, image, x);
+  test::StemRig rig(c, two_addends, 2, 32);
+  const auto& [image, normed, y_shape, spec] = std::tie(rig.image, rig.conv, rig.y_shape, rig.spec);
+  const auto& unit = rig.unit;
+  rig.negate_gamma();
+  const auto forward = [&](Pass pass, const std::vector<float>& x) {
+    rig.set_image(x);
     unit->forward(pass);
     return rig.get(spec.y, y_shape);
   };
@@ -234,31 +194,16 @@ TEST_CASE("a NaN goes through the head into the loss", "[units][nan][sanitize]")
   const UnitCase c = GENERATE(from_range(unit_cases()));
   CAPTURE(name_of(c.backend), name_of(c.precision));
   constexpr int kClasses = 7;
-  UnitRig rig(c, layers_with({"layer1.0", {}, std::nullopt}), kClasses);
   const ActivationShape shape{3, 64, 3, 3};
-  HeadSpec spec;
-  spec.when = {0, 1};
-  spec.x_shape = shape;
-  spec.classes = kClasses;
-  spec.weight = rig.table.parameter("fc.weight");
-  spec.bias = rig.table.parameter("fc.bias");
-  spec.x = rig.activation("x", shape);
-  spec.logits = rig.plan.reserve("logits", 3 * kClasses * sizeof(float), 0, 1);
-  spec.labels = rig.plan.reserve("labels", 3 * sizeof(std::int32_t), 0, 1);
-  spec.dx = rig.activation("dx", shape);
-  spec.metrics = static_cast<HeadMetrics*>(rig.metrics.data());
-  spec.loss_scale = static_cast<const float*>(rig.loss_scale.data());
-  const auto unit = rig.units->head(spec);
-  rig.bind(*unit);
-  rig.set_weights();
+  test::HeadRig rig(c, kClasses, shape);
+  const HeadSpec& spec = rig.spec;
+  const auto& unit = rig.unit;
   upload<std::int32_t>(*rig.device, *rig.stream, spec.labels->data(), std::vector{0, 6, 2});
   const auto loss = [&](const std::vector<float>& x) {
     rig.set(spec.x, shape, x);
     unit->forward(Pass::training);
     unit->backward();
-    return download<HeadMetrics>(*rig.device, *rig.stream, rig.metrics.data(), 1)
-        .front()
-        .step.loss_sum;
+    return rig.read_metrics().step.loss_sum;
   };
   CHECK(std::isfinite(loss(random_values(shape.count(), 1))));
   CHECK(std::isnan(loss(with_nan(shape.count(), 1, shape.count() / 2))));

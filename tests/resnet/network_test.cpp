@@ -1,16 +1,19 @@
-// The tables of names, shapes and bytes that users and PyTorch know.
+// The tables of names, shapes and bytes that users and PyTorch know; plans of memory and of cuDNN.
 #include "resnet/network.hpp"
-#include "common/error.hpp"
 
+#include "common/error.hpp"
+#include "resnet/even_pixels.hpp"
+#include "resnet/memory_plan.hpp"
+#include "resnet/plan_cache.hpp"
 #include "tests/catch.hpp"
 #include "tests/support.hpp"
+#include "tests/support/files.hpp"
 #include "training/exchange/buckets.hpp"
 
 namespace shakedown {
+namespace {
 
 using namespace training;
-
-namespace {
 
 ParameterTable table_of(const char* model, int classes = 1000, int stem_channels = 3) {
   return {layers_of(find_architecture(model)), classes, stem_channels};
@@ -23,6 +26,20 @@ std::vector<std::size_t> bucket_bytes(const char* model, double cap_mib,
   for (const Range& bucket : ddp_buckets(table, 1, cap_mib, small))
     bytes.push_back(table.payload_in(bucket) * sizeof(float));
   return bytes;
+}
+
+constexpr const char* kBuild = "build";
+
+/// A file in a directory that is yet to be made; both are gone in the end.
+struct CacheFolder : test::TempFolder {
+  std::string file() const { return *this / "shakedown/plans.json"; }
+};
+
+void keep(const CacheFolder& place, const std::string& machine, const std::string& convolution,
+          const std::string& plan) {
+  PlanCache cache(place.file(), machine, kBuild);
+  cache.keep(convolution, plan);
+  REQUIRE(cache.save());
 }
 
 }  // namespace
@@ -132,6 +149,155 @@ TEST_CASE("FLOP counts are those of the papers", "[network]") {
   CHECK(flop.forward / 2e9 == Approx(giga).epsilon(0.001));
   CHECK(flop.training < 3 * flop.forward);
   CHECK(flop.training > 2.9 * flop.forward);
+}
+
+TEST_CASE("slots that live together never share a byte", "[plan]") {
+  Random random(GENERATE(range(1, 20)));
+  MemoryPlan plan;
+  struct Life {
+    const Slot* slot;
+    int first, last;
+  };
+  std::vector<Life> lives;
+  for (int i = 0; i < 120; ++i) {
+    const int first = static_cast<int>(random.below(60));
+    const int last = first + static_cast<int>(random.below(20));
+    lives.push_back({plan.reserve("slot", random.below(100000), first, last), first, last});
+  }
+  plan.place();
+  std::vector<std::byte> memory(plan.bytes() + MemoryPlan::kAlignment);
+  plan.bind(memory.data());
+  for (const Life& a : lives) {
+    const auto* begin = static_cast<const std::byte*>(a.slot->data());
+    REQUIRE((begin - memory.data()) % static_cast<std::ptrdiff_t>(MemoryPlan::kAlignment) == 0);
+    REQUIRE(begin + a.slot->bytes() <= memory.data() + plan.bytes());
+    for (const Life& b : lives) {
+      if (a.slot == b.slot || a.last < b.first || b.last < a.first) continue;
+      const auto* other = static_cast<const std::byte*>(b.slot->data());
+      const bool disjoint = begin + a.slot->bytes() <= other || other + b.slot->bytes() <= begin;
+      REQUIRE(disjoint);
+    }
+  }
+  CHECK(plan.bytes() >= plan.lower_bound());
+  CHECK(static_cast<double>(plan.bytes()) < 1.5 * static_cast<double>(plan.lower_bound()));
+}
+
+TEST_CASE("slots of different moments share bytes", "[plan]") {
+  MemoryPlan plan;
+  for (int i = 0; i < 10; ++i) plan.reserve("scratch", 1024, i, i);
+  const Slot* always = plan.reserve("always", 2048, 0, 9);
+  plan.place();
+  CHECK(plan.bytes() == 3072);
+  CHECK(plan.lower_bound() == 3072);
+  CHECK(always->data() == nullptr);
+  CHECK_THROWS_AS(plan.reserve("backwards", 1, 3, 2), InternalError);
+}
+
+TEST_CASE("plans are found again by the same build on the same kind of machine", "[plans]") {
+  const CacheFolder place;
+  keep(place, "H200, cuDNN 9", "conv a", "engine 1");
+  keep(place, "H200, cuDNN 9", "conv b", "");  // known to be not worth it
+  const PlanCache again(place.file(), "H200, cuDNN 9", kBuild);
+  CHECK(again.find("conv a") == "engine 1");
+  CHECK(again.find("conv b") == "");
+  CHECK_FALSE(again.find("conv c"));
+  CHECK_FALSE(PlanCache(place.file(), "H200, cuDNN 10", kBuild).find("conv a"));
+  CHECK_FALSE(PlanCache(place.file(), "H200, cuDNN 9", "another").find("conv a"));
+}
+
+TEST_CASE("machines that share a home keep their plans in one file", "[plans]") {
+  const CacheFolder place;
+  keep(place, "H200", "conv a", "engine 1");
+  keep(place, "A100", "conv a", "engine 2");
+  CHECK(PlanCache(place.file(), "H200", kBuild).find("conv a") == "engine 1");
+  CHECK(PlanCache(place.file(), "A100", kBuild).find("conv a") == "engine 2");
+}
+
+TEST_CASE("what another process kept meanwhile is not lost", "[plans]") {
+  const CacheFolder place;
+  PlanCache slow(place.file(), "machine", kBuild);
+  keep(place, "machine", "conv a", "engine 1");
+  slow.keep("conv b", "engine 2");
+  REQUIRE(slow.save());
+  const PlanCache again(place.file(), "machine", kBuild);
+  CHECK(again.find("conv a") == "engine 1");
+  CHECK(again.find("conv b") == "engine 2");
+}
+
+TEST_CASE("a corrupt file is ignored and replaced", "[plans]") {
+  const CacheFolder place;
+  keep(place, "machine", "conv a", "engine 1");
+  const std::string whole = test::content_of(place.file());
+  std::string changed = whole;
+  changed.replace(changed.find("engine 1"), 8, "engine 7");
+  for (const std::string& text :
+       {std::string(), whole.substr(0, whole.size() / 2), changed, std::string("[1, 2]"),
+        std::string("{\"machine\": 3}"), std::string("{\"machine\": {\"plans\": 3}}")}) {
+    CAPTURE(text);
+    place.write("shakedown/plans.json", text);
+    CHECK_FALSE(PlanCache(place.file(), "machine", kBuild).find("conv a"));
+    keep(place, "machine", "conv a", "engine 1");
+    CHECK(PlanCache(place.file(), "machine", kBuild).find("conv a") == "engine 1");
+  }
+}
+
+TEST_CASE("a cache that cannot be written, or has no file, is no error", "[plans]") {
+  PlanCache nowhere("/proc/nowhere/plans.json", "machine", kBuild);
+  nowhere.keep("conv a", "engine 1");
+  CHECK(nowhere.find("conv a") == "engine 1");
+  CHECK_FALSE(nowhere.save());
+  PlanCache none("", "machine", kBuild);
+  none.keep("conv a", "engine 1");
+  CHECK(none.save());
+}
+
+TEST_CASE("a fused kernel is preferred unless it is clearly slower", "[plan_cache]") {
+  const std::vector<double> unfused{1.00, 1.01, 0.99, 1.02, 0.98};
+  const auto prefers = [&](std::vector<double> fused) { return prefers_fused(fused, unfused); };
+  CHECK(prefers({0.90, 0.91, 0.89, 0.92, 0.88}));
+  CHECK(prefers({1.03, 1.02, 1.04, 1.03, 1.05}));
+  CHECK_FALSE(prefers({1.06, 1.05, 1.07, 1.06, 1.04}));
+  // one lucky or unlucky run decides nothing
+  CHECK_FALSE(prefers({1.06, 0.50, 1.07, 1.06, 1.08}));
+  CHECK(prefers({1.00, 1.01, 9.99, 1.02, 0.98}));
+}
+
+// The index arithmetic of compact gradients (resnet/even_pixels.hpp).
+
+TEST_CASE("division by a known number is exact below 2^31", "[even-pixels]") {
+  std::vector<std::uint32_t> divisors;
+  for (std::uint32_t d = 1; d <= 300; ++d) divisors.push_back(d);
+  for (std::uint32_t d : {1023U, 1024U, 1025U, 8191U, 8192U, (1U << 30) - 1, 1U << 30, 1U << 31})
+    divisors.push_back(d);
+  bool exact = true;
+  for (const std::uint32_t d : divisors) {
+    const Divisor divisor(d);
+    for (std::uint64_t base : {std::uint64_t{0}, std::uint64_t{1} << 20, std::uint64_t{1} << 31})
+      for (std::uint64_t multiple = base / d; multiple < base / d + 50; ++multiple)
+        for (std::int64_t offset = -2; offset <= 2; ++offset) {
+          const std::int64_t n = static_cast<std::int64_t>(multiple * d) + offset;
+          if (n < 0 || n >= std::int64_t{1} << 31) continue;
+          const auto numerator = static_cast<std::uint32_t>(n);
+          exact = exact && divisor.quotient(numerator) == numerator / d;
+        }
+  }
+  CHECK(exact);
+  CHECK(Divisor(56).quotient((1U << 31) - 1) == ((1U << 31) - 1) / 56);
+}
+
+TEST_CASE("even pixels are numbered as they lie in memory, the others are none", "[even-pixels]") {
+  const int height = GENERATE(1, 2, 5, 7, 8);
+  const int width = GENERATE(1, 2, 5, 7, 8);
+  CAPTURE(height, width);
+  const EvenPixels pixels({3, 64, height, width});
+  std::uint32_t pixel = 0;
+  std::uint32_t even = 0;
+  for (int n = 0; n < 3; ++n)
+    for (int y = 0; y < height; ++y)
+      for (int x = 0; x < width; ++x)
+        REQUIRE(pixels.of(pixel++) == (x % 2 == 0 && y % 2 == 0 ? even++ : EvenPixels::kNone));
+  const ActivationShape compact = strided({3, 64, height, width}, 2);
+  CHECK(even == static_cast<std::uint32_t>(compact.n * compact.h * compact.w));
 }
 
 }  // namespace shakedown

@@ -61,8 +61,7 @@ TEST_CASE("what comes before a phase begins is no work's", "[recorder]") {
   CHECK(timed[1].ms <= since.count());
 }
 
-TEST_CASE("a step's log has the network's FLOP, and every layer forward and backward",
-          "[recorder]") {
+TEST_CASE("a step's log has the network's FLOP, and every layer both ways", "[recorder]") {
   const BackendKind kind = GENERATE(from_range(test::backends()));
   const std::string model = GENERATE("resnet18", "resnet50");
   const auto device = test::open_device(kind);
@@ -177,8 +176,7 @@ TEST_CASE("a recorder returns the steps that it is to trace", "[recorder]") {
 
 // On the cpu backend events keep the time of the capture, as nothing is launched: only
 // the order can be checked.
-TEST_CASE("marks of a graph are the step's that launches it", "[recorder]") {
-  if (!test::has(BackendKind::cpu)) SKIP("no cpu backend");
+CPU_TEST_CASE("marks of a graph are the step's that launches it", "[recorder]") {
   const auto device = test::open_device(BackendKind::cpu);
   const auto stream = device->make_stream();
   Recorder recorder(*device, *stream);

@@ -2,42 +2,23 @@
 #include "common/error.hpp"
 
 #include <sys/stat.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <cmath>
-#include <cstdio>
-#include <filesystem>
-#include <fstream>
 #include <limits>
+#include <tuple>
 
 #include "common/numbers.hpp"
 #include "resnet/network.hpp"
 #include "tests/catch.hpp"
 #include "tests/support.hpp"
+#include "tests/support/files.hpp"
 #include "tests/support/network.hpp"
 
 namespace shakedown {
 namespace {
 
-/// A folder of its own, removed at the end.
-struct Folder {
-  std::filesystem::path path;
-  Folder() {
-    std::string name = "/tmp/shakedown_tensors_XXXXXX";
-    REQUIRE(mkdtemp(name.data()) != nullptr);
-    path = name;
-  }
-  Folder(const Folder&) = delete;
-  Folder& operator=(const Folder&) = delete;
-  ~Folder() { std::filesystem::remove_all(path); }
-
-  std::string write(const std::string& name, const std::string& text) const {
-    const std::string file = path / name;
-    std::ofstream(file, std::ios::binary) << text;
-    return file;
-  }
-};
+using test::TempFolder;
 
 std::string with_header(const std::string& header, const std::string& data) {
   std::string text;
@@ -52,22 +33,17 @@ std::string bytes_of(std::initializer_list<T> values) {
 }
 
 /// What a file of this text is refused with; it names the file.
-std::string refusal_of(const Folder& folder, const std::string& text) {
+std::string refusal_of(const TempFolder& folder, const std::string& text) {
   const std::string file = folder.write("bad.safetensors", text);
-  try {
-    read_safetensors(file);
-  } catch (const UsageError& error) {
-    CHECK_THAT(error.what(), ContainsSubstring(file));
-    return error.what();
-  }
-  FAIL("accepted");
-  return "";
+  const std::string why = test::error_of([&] { read_safetensors(file); });
+  CHECK_THAT(why, ContainsSubstring(file));
+  return why;
 }
 
 }  // namespace
 
 TEST_CASE("every type of number is read", "[safetensors]") {
-  const Folder folder;
+  const TempFolder folder;
   const std::string header = R"({"__metadata__":{"format":"pt"},)"
                              R"("d":{"dtype":"F64","shape":[1],"data_offsets":[0,8]},)"
                              R"("f":{"dtype":"F32","shape":[2,1],"data_offsets":[8,16]},)"
@@ -89,9 +65,9 @@ TEST_CASE("every type of number is read", "[safetensors]") {
 }
 
 TEST_CASE("integers stay integers, and other dtypes are named", "[safetensors]") {
-  const Folder folder;
+  const TempFolder folder;
   const std::int64_t large = (std::int64_t{1} << 53) + 1;
-  const std::string file = folder.path / "integers.safetensors";
+  const std::string file = folder / "integers.safetensors";
   write_safetensors({"--save", file}, {{"n", {2}, {}, {large, -7}}, {"w", {1}, {2.5F}}});
   auto tensors = read_safetensors(file);
   CHECK(tensors.at(0).integers == std::vector<std::int64_t>{large, -7});
@@ -115,7 +91,7 @@ TEST_CASE("integers stay integers, and other dtypes are named", "[safetensors]")
 }
 
 TEST_CASE("a header's length is not taken for another format's first bytes", "[safetensors]") {
-  const Folder folder;
+  const TempFolder folder;
   std::string header = R"({"w":{"dtype":"F32","shape":[1],"data_offsets":[0,4]}})";
   for (const std::size_t length : {0x0280U, 0x0480U, 0x4B50U, 0x7BU}) {  // \x80\2, \x80\4, PK, {
     header.resize(length, ' ');
@@ -125,15 +101,15 @@ TEST_CASE("a header's length is not taken for another format's first bytes", "[s
 }
 
 TEST_CASE("a folder or pipe is no tensor file, and not waited for", "[safetensors]") {
-  const Folder folder;
+  const TempFolder folder;
   CHECK_THROWS_WITH(read_safetensors(folder.path), ContainsSubstring("Is a directory"));
-  const std::string pipe = folder.path / "pipe";
+  const std::string pipe = folder / "pipe";
   REQUIRE(mkfifo(pipe.c_str(), 0600) == 0);
   CHECK_THROWS_WITH(read_safetensors(pipe), ContainsSubstring("pipe: cannot be read: it is no"));
 }
 
 TEST_CASE("a bad file is refused by name and fault", "[safetensors]") {
-  const Folder folder;
+  const TempFolder folder;
   const auto refusal = [&](const std::string& text) { return refusal_of(folder, text); };
   const std::string good = R"({"w":{"dtype":"F32","shape":[2],"data_offsets":[0,8]}})";
   CHECK_THAT(refusal(""), ContainsSubstring("too short"));
@@ -168,7 +144,7 @@ TEST_CASE("a bad file is refused by name and fault", "[safetensors]") {
 }
 
 TEST_CASE("what the safetensors format forbids is refused by tensor", "[safetensors]") {
-  const Folder folder;
+  const TempFolder folder;
   const auto entry = [](const std::string& name, const std::string& offsets,
                         const std::string& shape = "[2]", const std::string& dtype = "F32") {
     return "\"" + name + "\":{\"dtype\":\"" + dtype + "\",\"shape\":" + shape +
@@ -178,24 +154,25 @@ TEST_CASE("what the safetensors format forbids is refused by tensor", "[safetens
     return refusal_of(folder, with_header("{" + entries + "}", std::string(bytes, '\0')));
   };
   const std::string a = entry("a", "[0,8]");
-  CHECK_THAT(refusal(a + "," + entry("b", "[4,12]"), 12),
-             ContainsSubstring("tensor \"b\"") && ContainsSubstring("overlap"));
-  CHECK_THAT(refusal(a + "," + entry("b", "[0,8]"), 8), ContainsSubstring("overlap"));
-  CHECK_THAT(refusal(a + "," + entry("b", "[12,20]"), 20),
-             ContainsSubstring("tensor \"b\"") && ContainsSubstring("hole"));
-  CHECK_THAT(refusal(entry("a", "[4,12]"), 12), ContainsSubstring("hole"));
-  CHECK_THAT(refusal(a, 11), ContainsSubstring("3 bytes follow"));
-  CHECK_THAT(refusal(a + "," + entry("a", "[8,16]"), 16), ContainsSubstring("key \"a\" twice"));
-  CHECK_THAT(refusal(R"("a":{"dtype":"F32","dtype":"I32","shape":[2],"data_offsets":[0,8]})", 8),
-             ContainsSubstring("key \"dtype\" twice"));
-  CHECK_THAT(refusal(entry("a", "[0.5,8.5]"), 9),
-             ContainsSubstring("tensor \"a\"") && ContainsSubstring("data_offsets"));
-  CHECK_THAT(refusal(entry("a", "[0,8]", "[2.0]"), 8), ContainsSubstring("shape"));
-  CHECK_THAT(refusal(entry("a", "[0,8]", "[-2]"), 8), ContainsSubstring("shape"));
-  CHECK_THAT(refusal(entry("a", "[8,0]"), 8), ContainsSubstring("outside the file"));
-  CHECK_THAT(refusal(R"("a":[0,8])", 8), ContainsSubstring("tensor \"a\""));
-  CHECK_THAT(refusal(R"("__metadata__":{"epoch":3})", 0), ContainsSubstring("\"epoch\""));
-  CHECK_THAT(refusal(R"("__metadata__":"pt")", 0), ContainsSubstring("__metadata__"));
+  const std::tuple<std::string, std::size_t, const char*> cases[] = {
+      {a + "," + entry("b", "[4,12]"), 12, "tensor \"b\""},
+      {a + "," + entry("b", "[0,8]"), 8, "overlap"},
+      {a + "," + entry("b", "[12,20]"), 20, "tensor \"b\""},
+      {a + "," + entry("b", "[12,20]"), 20, "hole"},
+      {entry("a", "[4,12]"), 12, "hole"},
+      {a, 11, "3 bytes follow"},
+      {a + "," + entry("a", "[8,16]"), 16, "key \"a\" twice"},
+      {R"("a":{"dtype":"F32","dtype":"I32","shape":[2],"data_offsets":[0,8]})", 8,
+       "key \"dtype\" twice"},
+      {entry("a", "[0.5,8.5]"), 9, "data_offsets"},
+      {entry("a", "[0,8]", "[2.0]"), 8, "shape"},
+      {entry("a", "[0,8]", "[-2]"), 8, "shape"},
+      {entry("a", "[8,0]"), 8, "outside the file"},
+      {R"("a":[0,8])", 8, "tensor \"a\""},
+      {R"("__metadata__":{"epoch":3})", 0, "\"epoch\""},
+      {R"("__metadata__":"pt")", 0, "__metadata__"}};
+  for (const auto& [entries, bytes, why] : cases)
+    CHECK_THAT(refusal(entries, bytes), ContainsSubstring(why));
   // what a terminal would act on is not printed as it is
   const std::string rude = refusal(entry("\\u001b[2J\xC3\xA4", "[0,4]"), 4);
   CHECK(std::all_of(rude.begin(), rude.end(), [](char c) { return c >= ' ' && c < 127; }));
@@ -211,8 +188,8 @@ TEST_CASE("what the safetensors format forbids is refused by tensor", "[safetens
 }
 
 TEST_CASE("metadata survive a safetensors file", "[safetensors]") {
-  const Folder folder;
-  const std::string file = folder.path / "metadata.safetensors";
+  const TempFolder folder;
+  const std::string file = folder / "metadata.safetensors";
   const Tensor tensor{"w", {2}, {1.0F, 2.0F}};
   write_safetensors({"--save", file}, {tensor});
   CHECK(read_safetensors_metadata(file) == Metadata{{"format", "pt"}});
@@ -241,8 +218,8 @@ TEST_CASE("a network's state survives a file, and loads by torchvision's names",
   Network first(settings, *device, *stream, on_device);
   test::initialise(first, 3);
 
-  const Folder folder;
-  const std::string file = folder.path / "state.safetensors";
+  const TempFolder folder;
+  const std::string file = folder / "state.safetensors";
   write_safetensors({"--save", file}, test::state(first));
   const auto tensors = read_safetensors(file);
   CHECK(tensors.size() == 62 + 3 * 20);

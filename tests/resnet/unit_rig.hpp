@@ -40,8 +40,8 @@ inline Values expanded(const Values& compact, const ActivationShape& whole, int 
   for (int plane = 0; plane < from.n * from.c; ++plane)
     for (int h = 0; h < from.h; ++h)
       for (int w = 0; w < from.w; ++w)
-        values[static_cast<std::size_t>((plane * whole.h + stride * h) * whole.w + stride * w)] =
-            compact[static_cast<std::size_t>((plane * from.h + h) * from.w + w)];
+        values[(plane * whole.h + stride * h) * whole.w + stride * w] =
+            compact[(plane * from.h + h) * from.w + w];
   return values;
 }
 
@@ -146,9 +146,8 @@ class UnitRig {
   /// The weight as the convolutions use it: rounded to the compute type.
   Values weight(int index) {
     Buffer wide(*device, table.stored_count() * sizeof(float));
-    const bool conv =
-        table.parameters()[static_cast<std::size_t>(index)].kind == ParameterKind::conv_weight ||
-        table.parameters()[static_cast<std::size_t>(index)].kind == ParameterKind::linear_weight;
+    const bool conv = table.parameters()[index].kind == ParameterKind::conv_weight ||
+                      table.parameters()[index].kind == ParameterKind::linear_weight;
     device->kernels().convert(conv ? weights.compute() : weights.master(),
                               wide.view(DataType::float32), *stream);
     return unpacked(wide, index);
@@ -190,7 +189,7 @@ class UnitRig {
 
  private:
   Values unpacked(const Buffer& wide, int index) {
-    const Parameter& p = table.parameters()[static_cast<std::size_t>(index)];
+    const Parameter& p = table.parameters()[index];
     const auto flat = download<float>(*device, *stream, wide.data(), table.stored_count());
     std::vector<float> values(p.count);
     units->unpack_parameter(p, std::span(flat).subspan(p.offset, p.stored), values);
@@ -205,5 +204,124 @@ inline Layers layers_with(ResidualBlock block, int features = 64) {
   layers.features = features;
   return layers;
 }
+
+/// A 64 -> 128 convolution and its norm, ready to run.
+struct ConvNormRig : UnitRig {
+  ConvNormRig(UnitCase c, int kernel, int stride, const ActivationShape& x)
+      : UnitRig(c, layers_with({"layer1.0", {layer(kernel, stride)}, std::nullopt}), 10),
+        x_shape(x),
+        conv(normed(layer(kernel, stride), x)),
+        y_shape(conv.conv.y()),
+        spec(conv_norm(conv)),
+        unit(units->conv_norm(spec)) {
+    bind(*unit);
+    set_weights();
+  }
+  static ConvLayer layer(int kernel, int stride) {
+    return {"layer1.0.conv1", "layer1.0.bn1", 64, 128, kernel, stride};
+  }
+
+  ActivationShape x_shape;
+  NormedConv conv;
+  ActivationShape y_shape;
+  ConvNormSpec spec;
+  std::unique_ptr<NetworkUnit> unit;
+};
+
+/// The end of a block: 64 -> 128 from a tensor of its own, and the block's input, which a shortcut
+/// of this stride may project.
+struct ConvNormAddRig : UnitRig {
+  ConvNormAddRig(UnitCase c, bool projected, int stride, Second second, const ActivationShape& x)
+      : UnitRig(c, layers_with(block(projected, stride)), 10),
+        x_shape(x),
+        conv(normed(ConvNormRig::layer(1, 1), x)),
+        y_shape(conv.conv.y()),
+        input_shape(projected
+                        ? ActivationShape{x.n, 64, stride * (x.h - 1) + 1, stride * (x.w - 1) + 1}
+                        : y_shape) {
+    std::optional<NormedConv> shortcut;
+    if (projected) shortcut = normed(*block(true, stride).shortcut, input_shape);
+    spec = conv_norm_add(conv, shortcut, second);
+    unit = units->conv_norm_add(spec);
+    bind(*unit);
+    set_weights();
+  }
+  static ResidualBlock block(bool projected, int stride) {
+    ResidualBlock made{"layer1.0", {ConvNormRig::layer(1, 1)}, std::nullopt};
+    if (projected)
+      made.shortcut = {"layer1.0.downsample.0", "layer1.0.downsample.1", 64, 128, 1, stride};
+    return made;
+  }
+
+  ActivationShape x_shape;
+  NormedConv conv;
+  ActivationShape y_shape, input_shape;
+  ConvNormAddSpec spec;
+  std::unique_ptr<NetworkUnit> unit;
+};
+
+struct StemRig : UnitRig {
+  StemRig(UnitCase c, bool two_addends, int images, int size)
+      : UnitRig(c, layers_with({"layer1.0", {}, std::nullopt}), 10),
+        image{images, stem_channels, size, size},
+        conv(normed({"conv1", "bn1", 3, 64, 7, 2}, image)),
+        y_shape(pooled(conv.conv.y())),
+        spec{{0, 1}, conv, activation("x", image), activation("y", y_shape), {}} {
+    spec.dy.first = activation("dy a", y_shape);
+    if (two_addends) spec.dy.second = activation("dy b", y_shape);
+    unit = units->stem(spec);
+    bind(*unit);
+    set_weights();
+  }
+  /// Every other filter's: there the largest value comes from the smallest input.
+  void negate_gamma() {
+    auto gamma = random_values(64, 9, 0.5, 1.5);
+    for (std::size_t k = 1; k < gamma.size(); k += 2) gamma[k] = -gamma[k];
+    upload<float>(*device, *stream, weights.vector(conv.gamma), gamma);
+  }
+  /// Pixels from these values, with zeros in the channels that only pad.
+  void set_image(std::vector<float> x) {
+    const auto plane = static_cast<std::size_t>(image.h) * static_cast<std::size_t>(image.w);
+    for (std::size_t i = 0; i < x.size(); ++i)
+      if (i / plane % static_cast<std::size_t>(stem_channels) >= 3) x[i] = 0;
+    set(spec.x, image, x);
+  }
+
+  ActivationShape image;
+  NormedConv conv;
+  ActivationShape y_shape;
+  StemSpec spec;
+  std::unique_ptr<NetworkUnit> unit;
+};
+
+struct HeadRig : UnitRig {
+  HeadRig(UnitCase c, int classes, const ActivationShape& x, double smoothing = 0)
+      : UnitRig(c, layers_with({"layer1.0", {}, std::nullopt}), classes), shape(x) {
+    const auto samples = static_cast<std::size_t>(x.n);
+    spec.when = {0, 1};
+    spec.x_shape = shape;
+    spec.classes = classes;
+    spec.label_smoothing = static_cast<float>(smoothing);
+    spec.weight = table.parameter("fc.weight");
+    spec.bias = table.parameter("fc.bias");
+    spec.x = activation("x", shape);
+    spec.logits =
+        plan.reserve("logits", samples * static_cast<std::size_t>(classes) * sizeof(float), 0, 1);
+    spec.labels = plan.reserve("labels", samples * sizeof(std::int32_t), 0, 1);
+    spec.dx = activation("dx", shape);
+    spec.metrics = static_cast<HeadMetrics*>(metrics.data());
+    spec.loss_scale = static_cast<const float*>(loss_scale.data());
+    unit = units->head(spec);
+    bind(*unit);
+    set_weights();
+  }
+  HeadMetrics read_metrics() {
+    return download<HeadMetrics>(*device, *stream, metrics.data(), 1).front();
+  }
+
+  ActivationShape shape;
+  HeadSpec spec;
+  std::unique_ptr<NetworkUnit> unit;
+};
 
 }  // namespace shakedown::test

@@ -1,10 +1,6 @@
 #include "tests/support/image_files.hpp"
 
 #include <png.h>
-#include <stdlib.h>  // NOLINT: mkdtemp is POSIX, not in cstdlib
-
-#include <filesystem>
-#include <fstream>
 
 #include "tests/catch.hpp"
 #include "tests/support.hpp"
@@ -12,19 +8,6 @@
 namespace shakedown::test {
 
 using namespace training;
-namespace fs = std::filesystem;
-
-TempFolder::TempFolder() { REQUIRE(mkdtemp(path.data()) != nullptr); }
-TempFolder::~TempFolder() { fs::remove_all(path); }
-
-std::string TempFolder::write(const std::string& name, const Bytes& content) const {
-  const fs::path file = fs::path(path) / name;
-  fs::create_directories(file.parent_path());
-  std::ofstream(file, std::ios::binary)
-      .write(reinterpret_cast<const char*>(content.data()),
-             static_cast<std::streamsize>(content.size()));
-  return file.string();
-}
 
 Bytes png_of(int number) {
   Bytes gray(kSide * kSide);

@@ -1,29 +1,12 @@
 // Folders of small images, and what a source makes of them.
 #pragma once
 
-#include <cstdint>
-#include <string>
-#include <vector>
-
-#include "common/error.hpp"
+#include "tests/support/files.hpp"
 #include "tests/support/jpeg.hpp"
 #include "training/data/loader.hpp"
 #include "training/data/source.hpp"
 
 namespace shakedown::test {
-
-struct TempFolder {
-  TempFolder();
-  ~TempFolder();
-  TempFolder(const TempFolder&) = delete;
-  TempFolder& operator=(const TempFolder&) = delete;
-
-  /// Makes an empty file and the folders above it.
-  std::string touch(const std::string& name) const { return write(name, {}); }
-  std::string write(const std::string& name, const Bytes& content) const;
-
-  std::string path = "/tmp/shakedown_data_XXXXXX";
-};
 
 /// The side of the images below.
 constexpr int kSide = 12;
@@ -45,16 +28,5 @@ training::LoaderSettings loader_settings();
 /// Images and labels of an epoch, one batch after another.
 Bytes epoch_of(const training::ImageSource& source, const training::LoaderSettings& settings,
                int threads, int epoch = 1);
-
-/// What `call` throws as UsageError, or "no error".
-template <class Call>
-std::string error_of(const Call& call) {
-  try {
-    call();
-  } catch (const UsageError& error) {
-    return error.what();
-  }
-  return "no error";
-}
 
 }  // namespace shakedown::test

@@ -1,6 +1,5 @@
 #include "tests/support/network.hpp"
 
-#include <algorithm>
 #include <string>
 #include <string_view>
 

@@ -17,6 +17,18 @@ std::vector<Case> cases() {
   return list;
 }
 
+EngineSettings smallest_settings(const std::string& strategy) {
+  EngineSettings settings;
+  settings.network.architecture = {"resnet6", false, {1, 1, 0, 0}};
+  settings.network.batch_size = 4;
+  settings.network.image_size = 32;
+  settings.network.classes = kClasses;
+  settings.network.tuning.autotune = false;
+  settings.optimizer.learning_rate = 0.01;
+  settings.strategy.strategy = strategy;
+  return settings;
+}
+
 EngineSettings settings_of(Precision precision, const std::string& strategy) {
   EngineSettings settings;
   settings.network.architecture = find_architecture("tiny");
@@ -32,15 +44,11 @@ EngineSettings settings_of(Precision precision, const std::string& strategy) {
   return settings;
 }
 
-EngineSettings small_settings(const std::string& strategy) {
-  EngineSettings settings;
-  settings.network.architecture = {"resnet6", false, {1, 1, 0, 0}};
-  settings.network.batch_size = 4;
-  settings.network.image_size = 32;
-  settings.network.classes = kClasses;
-  settings.network.tuning.autotune = false;
-  settings.strategy.strategy = strategy;
-  return settings;
+EngineRig::EngineRig(const EngineSettings& settings, BackendKind kind)
+    : backend(open_backend_of(kind)), engine(settings, backend) {
+  engine.allocate(session().local_size());
+  batches = make_synthetic_batches(engine.device(), engine.stream(), settings.network,
+                                   static_cast<std::uint64_t>(session().rank()) + 1);
 }
 
 void load(Network& network, int shard, int step) {

@@ -1,11 +1,13 @@
 // Small trainings of every strategy.
 #pragma once
 
+#include <memory>
 #include <string>
 #include <vector>
 
 #include "tests/support.hpp"
 #include "tests/support/network.hpp"
+#include "training/data/batches.hpp"
 #include "training/step/engine.hpp"
 
 namespace shakedown::test {
@@ -25,10 +27,20 @@ struct Case {
 /// On every backend, in the precisions that it is fast in.
 std::vector<Case> cases();
 
+/// Of a network smaller than any known, of batches of 4 images of 32 x 32.
+training::EngineSettings smallest_settings(const std::string& strategy);
+
 training::EngineSettings settings_of(Precision precision, const std::string& strategy);
 
-/// Of a network smaller than any known.
-training::EngineSettings small_settings(const std::string& strategy);
+/// An engine of these settings, and batches of this rank's own.
+struct EngineRig {
+  explicit EngineRig(const training::EngineSettings& settings,
+                     BackendKind kind = backends().front());
+
+  Backend backend;
+  training::Engine engine;
+  std::unique_ptr<training::BatchSource> batches;
+};
 
 /// Batch of a shard in a step: the same wherever it is computed.
 void load(Network& network, int shard, int step);

@@ -1,73 +1,125 @@
 // Certificates: strategies compared with all-reduce, right and made wrong.
 #include <fmt/format.h>
-
 #include <nlohmann/json.hpp>
 
 #include "common/mpi_session.hpp"
 #include "tests/catch.hpp"
-#include "tests/support/lossy_strategy.hpp"
 #include "tests/support/strategies.hpp"
 #include "training/measure/records.hpp"
 #include "training/measure/throughput.hpp"
 
 namespace shakedown::training {
 
-using test::Case;
-using test::cases;
-using test::exchanging_strategies;
-using test::load;
-using test::settings_of;
-
-TEST_CASE("ranks that exchange nothing are found to diverge", "[strategies]") {
-  if (test::session().world_size() == 1) return;
-  const BackendKind kind = test::backends().front();
-  Backend backend = test::open_backend_of(kind);
-  Engine engine(settings_of(Precision::fp32, "none"), backend);
-  engine.allocate(test::session().local_size());
-  check_ranks_agree(engine, test::session(), "here");
-  engine.step.run([&](int) { load(engine.model.network(), test::session().rank(), 0); }, 0.01);
-  CHECK_THROWS_WITH(check_ranks_agree(engine, test::session(), "here"),
-                    ContainsSubstring("rank 1 on ") && ContainsSubstring("differs from rank 0 on"));
-}
-
 namespace {
+
+using test::Case;
+using test::exchanging_strategies;
+using test::small_buckets_of;
+
+/// What happens to the last rank's: `swapped`, the first computing rank's are in their place.
+enum class Loss { none, lost, doubled, swapped, unpublished };
+
+/// Does as `whole` does, but for the gradients that it loses; or, `unpublished`, for the weights of
+/// each update, which no other rank gets.
+class LossyStrategy final : public Strategy {
+ public:
+  LossyStrategy(const StrategyContext& context, std::unique_ptr<Strategy> whole, Loss loss)
+      : Strategy(context, whole->plan()), whole_(std::move(whole)), loss_(loss) {}
+
+  void before(Next next, int block) override { whole_->before(next, block); }
+  void gradients_ready(int block) override {
+    if (block == 0) lose(context_.weights.gradients(context_.table.block_range(block)));
+    whole_->gradients_ready(block);
+  }
+  std::vector<Share> finish() override { return whole_->finish(); }
+  void publish(Published how) override {
+    if (loss_ != Loss::unpublished || how != Published::update) whole_->publish(how);
+  }
+
+ private:
+  void lose(View gradients) {
+    const int first = plan().first_computing;
+    const int last = context_.world.size() - 1;
+    const bool mine = context_.world.rank() == last;
+    if (loss_ == Loss::lost && mine)
+      context_.device.zero(gradients.data, gradients.bytes(), context_.compute);
+    if (loss_ == Loss::doubled && mine) {
+      if (wide_.bytes() == 0) wide_ = Buffer(context_.device, gradients.count * sizeof(float));
+      const View wide = wide_.view(DataType::float32);
+      context_.device.kernels().convert(gradients, wide, context_.compute);
+      context_.device.kernels().scale(wide, gradients, 2, context_.compute);
+    }
+    if (loss_ != Loss::swapped || first == last) return;
+    if (context_.world.rank() == first) context_.world.send(gradients, last, context_.compute);
+    if (mine) context_.world.recv(gradients, first, context_.compute);
+  }
+
+  std::unique_ptr<Strategy> whole_;
+  Loss loss_;
+  Buffer wide_;  // float32
+};
+
+/// Has the strategy of `settings` go wrong as `loss` says when it is made, and no other, such as
+/// its reference.
+void make_lossy(EngineSettings& settings, const Loss& loss) {
+  settings.make_strategy = [&loss, lossy = settings.strategy](const StrategyEntry& entry,
+                                                              const StrategyContext& context) {
+    std::unique_ptr<Strategy> made = entry.make(context);
+    const StrategyOptions& options = context.options;
+    if (loss == Loss::none || options.strategy != lossy.strategy ||
+        options.grad_dtype != lossy.grad_dtype)
+      return made;
+    return std::unique_ptr<Strategy>(
+        std::make_unique<LossyStrategy>(context, std::move(made), loss));
+  };
+}
 
 /// The backends' precisions, and bfloat16, whose roundings hide most.
 std::vector<Case> certified_cases() {
-  std::vector<Case> all = cases();
+  std::vector<Case> all = test::cases();
   if (test::has(BackendKind::gpu)) all.push_back({BackendKind::gpu, Precision::bf16});
   return all;
 }
+Case first_case() { return {test::backends().front(), Precision::fp32}; }
 
 /// An engine of a strategy that `loss` makes wrong when it is changed, and its batches.
 struct Rig {
-  Rig(Case c, const StrategyOptions& strategy, int accumulate = 1)
-      : backend(test::open_backend_of(c.backend)), settings(settings_of(c.precision, "")) {
+  Rig(Case c, const StrategyOptions& strategy, int accumulate = 1,
+      const std::string& optimizer = "")
+      : settings(test::settings_of(c.precision, "")) {
     settings.strategy = strategy;
     settings.accumulate = accumulate;
+    if (!optimizer.empty()) settings.optimizer.optimizer = optimizer;
     settings.network.tuning.fusion = Fusion::statistics;  // not while strategies are compared
     make_lossy(settings, loss);
-    engine = std::make_unique<Engine>(settings, backend);
-    engine->allocate(test::session().local_size());
-    batches = make_synthetic_batches(engine->device(), engine->stream(), settings.network,
-                                     static_cast<std::uint64_t>(test::session().rank()) + 1);
+    whole.emplace(settings, c.backend);
   }
+  Engine& engine() { return whole->engine; }
   /// The engine as certify() gets it.
   Certificate certify_with(Loss how, double learning_rate = 0.01) {
     loss = how;
-    engine->step.use_strategy(settings.strategy);
-    engine->model.restart();
-    return certify(*engine, *batches, learning_rate, test::session());
+    engine().step.use_strategy(settings.strategy);
+    engine().model.restart();
+    return certify(engine(), *whole->batches, learning_rate, test::session());
   }
 
-  Backend backend;
   EngineSettings settings;
   Loss loss = Loss::none;
-  std::unique_ptr<Engine> engine;
-  std::unique_ptr<BatchSource> batches;
+  std::optional<test::EngineRig> whole;
 };
 
 }  // namespace
+
+TEST_CASE("ranks that exchange nothing are found to diverge", "[strategies]") {
+  const MpiSession& session = test::session();
+  if (session.world_size() == 1) return;
+  Rig rig(first_case(), small_buckets_of("none"));
+  check_ranks_agree(rig.engine(), session, "here");
+  rig.engine().step.run([&](int) { test::load(rig.engine().model.network(), session.rank(), 0); },
+                        0.01);
+  CHECK_THROWS_WITH(check_ranks_agree(rig.engine(), session, "here"),
+                    ContainsSubstring("rank 1 on ") && ContainsSubstring("differs from rank 0 on"));
+}
 
 TEST_CASE("certificates pass, and fail for a strategy that is wrong", "[strategies]") {
   const Case c = GENERATE_COPY(from_range(certified_cases()));
@@ -82,9 +134,9 @@ TEST_CASE("certificates pass, and fail for a strategy that is wrong", "[strategi
       continue;
     }
     CHECK(certificate.passes());
-    CHECK(certificate.census.ranks == rig.engine->step.ranks_computing());
+    CHECK(certificate.census.ranks == rig.engine().step.ranks_computing());
     CHECK(record_of(certificate)["detects_one_rank_in"] == certificate.census.ranks);
-    CHECK(rig.engine->model.read_scalars().updates == 0);  // the engine is as at the start
+    CHECK(rig.engine().model.read_scalars().updates == 0);  // the engine is as at the start
 
     for (const Loss loss : {Loss::lost, Loss::doubled, Loss::swapped}) {
       if (loss == Loss::swapped && certificate.census.ranks == 1) continue;
@@ -95,7 +147,7 @@ TEST_CASE("certificates pass, and fail for a strategy that is wrong", "[strategi
       const auto names = [&](int rank, const char* what) {
         return ContainsSubstring(fmt::format("rank {} is {}", rank, what));
       };
-      const int first = rig.engine->step.first_computing();
+      const int first = rig.engine().step.first_computing();
       const int last = session.world_size() - 1;
       if (loss == Loss::lost) CHECK_THAT(failed.cause, names(last, "lost"));
       if (loss == Loss::doubled) CHECK_THAT(failed.cause, names(last, "doubled"));
@@ -106,18 +158,14 @@ TEST_CASE("certificates pass, and fail for a strategy that is wrong", "[strategi
   }
 }
 
-TEST_CASE("certificates look for each micro-batch and in each small piece of an exchange",
-          "[strategies]") {
+TEST_CASE("certificates look at each micro-batch and each small piece", "[strategies]") {
   const MpiSession& session = test::session();
   if (session.world_size() == 1) return;
-  const BackendKind kind = test::backends().front();
-  std::vector<StrategyOptions> list;
-  for (const char* name : {"all-reduce", "ddp", "zero1", "zero2", "fsdp"})
-    list.push_back(test::small_buckets_of(name));
-  list[2].bucket_cap_mb = 0;
-  for (const StrategyOptions& strategy : list) {
-    CAPTURE(strategy.strategy);
-    Rig rig({kind, Precision::fp32}, strategy, 3);
+  for (const std::string name : {"all-reduce", "ddp", "zero1", "zero2", "fsdp"}) {
+    CAPTURE(name);
+    StrategyOptions strategy = small_buckets_of(name);
+    if (name == "zero1") strategy.bucket_cap_mb = 0;
+    Rig rig(first_case(), strategy, 3);
     const Certificate certificate = rig.certify_with(Loss::none);
     INFO(record_of(certificate).dump());
     CHECK(certificate.passes());
@@ -142,8 +190,7 @@ TEST_CASE("certificates fail where an update's weights are not published", "[str
   }
 }
 
-TEST_CASE("certificates compare the batch that a rank has with the one made for it",
-          "[strategies]") {
+TEST_CASE("certificates compare a rank's batch with the one made for it", "[strategies]") {
   /// Whatever was made for the others, each rank gets a copy of rank 0's.
   class SameForAll final : public BatchSource {
    public:
@@ -169,26 +216,26 @@ TEST_CASE("certificates compare the batch that a rank has with the one made for 
   };
   const MpiSession& session = test::session();
   if (session.world_size() == 1) return;
-  Rig rig({test::backends().front(), Precision::fp32}, test::small_buckets_of("data-parallel"));
+  Rig rig(first_case(), small_buckets_of("data-parallel"));
   const auto certificate_of = [&](BatchSource& batches) {
-    return certify(*rig.engine, batches, 0.01, session);
+    return certify(rig.engine(), batches, 0.01, session);
   };
-  CHECK_FALSE(certificate_of(*rig.batches).inputs_compared);  // each rank makes its own
+  CHECK_FALSE(certificate_of(*rig.whole->batches).inputs_compared);  // each rank makes its own
 
-  SameForAll wrong(*rig.engine, true);
+  SameForAll wrong(rig.engine(), true);
   const Certificate failed = certificate_of(wrong);
   CHECK(failed.outcome == Outcome::fail);
   CHECK_THAT(failed.cause, ContainsSubstring("rank 1 on") && ContainsSubstring("another batch"));
 
-  SameForAll right(*rig.engine, false);
+  SameForAll right(rig.engine(), false);
   CHECK(certificate_of(right).passes());
   std::vector<std::unique_ptr<BatchSource>> of_every_rank;
   for (int r = 0; session.is_root() && r < session.world_size(); ++r)
-    of_every_rank.push_back(make_synthetic_batches(rig.engine->device(), rig.engine->stream(),
+    of_every_rank.push_back(make_synthetic_batches(rig.engine().device(), rig.engine().stream(),
                                                    rig.settings.network,
                                                    static_cast<std::uint64_t>(r) + 1));
   const auto scattered =
-      make_scattered_batches(rig.engine->world(), rig.engine->device(), rig.engine->stream(),
+      make_scattered_batches(rig.engine().world(), rig.engine().device(), rig.engine().stream(),
                              rig.settings.network, std::move(of_every_rank), 0);
   const Certificate passed = certificate_of(*scattered);
   INFO(record_of(passed).dump());
@@ -196,41 +243,29 @@ TEST_CASE("certificates compare the batch that a rank has with the one made for 
   CHECK(passed.inputs_compared);
 }
 
-TEST_CASE("certificates pass and fail at a learning rate that moves no weight", "[strategies]") {
+TEST_CASE("certificates pass at a learning rate that moves no weight", "[strategies]") {
   const MpiSession& session = test::session();
   if (session.world_size() == 1) return;
-  for (const char* optimizer : {"sgd", "adamw", "lars"}) {
-    CAPTURE(optimizer);
-    Backend backend = test::open_backend_of(test::backends().front());
-    EngineSettings settings = settings_of(Precision::fp32, "ddp");
-    settings.optimizer.optimizer = optimizer;
-    Engine engine(settings, backend);
-    engine.allocate(session.local_size());
-    const auto batches = make_synthetic_batches(engine.device(), engine.stream(), settings.network,
-                                                static_cast<std::uint64_t>(session.rank()) + 1);
+  for (const char* optimizer : {"sgd", "adamw", "lars"})
     for (const double learning_rate : {0.0, 1e-12, 1e-7}) {
-      const Certificate certificate = certify(engine, *batches, learning_rate, session);
+      CAPTURE(optimizer, learning_rate);
+      Rig rig(first_case(), small_buckets_of("ddp"), 1, optimizer);
+      const Certificate certificate = rig.certify_with(Loss::none, learning_rate);
       INFO(record_of(certificate).dump());
       CHECK(certificate.passes());
       CHECK(certificate.learning_rate >= 0.001);
       CHECK(certificate.difference.relative_tolerance < 0.2);
     }
-  }
 }
 
 TEST_CASE("a reference that diverges fails the certificate", "[strategies]") {
-  const MpiSession& session = test::session();
-  if (session.world_size() == 1) return;
-  Backend backend = test::open_backend_of(test::backends().front());
-  Engine engine(settings_of(Precision::fp32, "ddp"), backend);
-  engine.allocate(session.local_size());
-  const auto batches =
-      make_synthetic_batches(engine.device(), engine.stream(), engine.settings().network, 1);
-  const Certificate certificate = certify(engine, *batches, 1e38, session);
+  if (test::session().world_size() == 1) return;
+  Rig rig(first_case(), small_buckets_of("ddp"));
+  const Certificate certificate = rig.certify_with(Loss::none, 1e38);
   CHECK(certificate.outcome == Outcome::fail);
   CHECK(certificate.census.pass);  // whatever the weights
   CHECK_THAT(certificate.cause, ContainsSubstring("diverged"));
-  CHECK_NOTHROW(check_weights(engine, session, "here"));  // the engine is as at the start
+  CHECK_NOTHROW(check_weights(rig.engine(), test::session(), "here"));  // as at the start
 }
 
 TEST_CASE("certificates show the effect of a conversion", "[strategies]") {
@@ -240,7 +275,7 @@ TEST_CASE("certificates show the effect of a conversion", "[strategies]") {
     StrategyOptions options;
     options.strategy = strategy;
     options.grad_dtype = "bf16";
-    Rig rig({test::backends().front(), Precision::fp32}, options);
+    Rig rig(first_case(), options);
     const Certificate certificate = rig.certify_with(Loss::none);
     INFO(record_of(certificate).dump());
     CHECK(certificate.reference == "all-reduce");
@@ -253,17 +288,11 @@ TEST_CASE("certificates show the effect of a conversion", "[strategies]") {
 TEST_CASE("ranks that train independently are far outside the tolerance", "[strategies]") {
   const MpiSession& session = test::session();
   if (session.world_size() == 1) return;
-  Backend backend = test::open_backend_of(test::backends().front());
-  Engine engine(settings_of(Precision::fp32, "none"), backend);
-  engine.allocate(session.local_size());
-  const auto batches =
-      make_synthetic_batches(engine.device(), engine.stream(), engine.settings().network,
-                             static_cast<std::uint64_t>(session.rank()) + 1);
-  CHECK_FALSE(certify(engine, *batches, 0.01, session).waived.empty());
-  StrategyOptions reference;
-  reference.strategy = "all-reduce";
+  Rig rig(first_case(), small_buckets_of("none"));
+  CHECK_FALSE(rig.certify_with(Loss::none).waived.empty());
   const WeightDifference wrong =
-      compare_strategies(engine, *batches, 0.01, session, reference, engine.settings().strategy);
+      compare_strategies(rig.engine(), *rig.whole->batches, 0.01, session,
+                         small_buckets_of("all-reduce"), rig.settings.strategy);
   CHECK_FALSE(wrong.pass);
   CHECK(wrong.relative_diff > 0.3);
 }

@@ -1,19 +1,22 @@
-// Checkpoints as files: what is read is what was written, or is refused.
+// Checkpoints as files: what is read is what was written, or is refused; the lock of their folder.
 #include <fcntl.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <chrono>
 #include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
+#include <thread>
 
 #include "common/error.hpp"
 #include "tests/catch.hpp"
 #include "tests/support.hpp"
-#include "tests/support/file_limit.hpp"
+#include "tests/support/files.hpp"
 #include "training/checkpoint/checkpoint_file.hpp"
 #include "training/checkpoint/checkpoints.hpp"
+#include "training/checkpoint/folder_lock.hpp"
 #include "training/programs/run.hpp"
 
 namespace {
@@ -42,25 +45,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// A new folder, removed with all that it holds.
-class Folder {
- public:
-  Folder() : path_(fs::temp_directory_path() / ("checkpoint_test." + std::to_string(getpid()))) {
-    fs::create_directories(path_);
-  }
-  ~Folder() { fs::remove_all(path_); }
-  std::string path() const { return path_.string(); }
-  std::vector<std::string> files() const {
-    std::vector<std::string> names;
-    for (const auto& entry : fs::directory_iterator(path_))
-      names.push_back(entry.path().filename().string());
-    std::sort(names.begin(), names.end());
-    return names;
-  }
-
- private:
-  fs::path path_;
-};
+using test::TempFolder;
 
 Checkpoint checkpoint_at(long update) {
   Checkpoint checkpoint;
@@ -90,15 +75,41 @@ void flip_last_byte(const std::string& path) {
   file.put(byte);
 }
 
+/// A folder, and its lock as other runs leave it.
+struct LockedFolder : TempFolder {
+  std::string lock() const { return lock_path(path); }
+  void write(const LockOwner& owner, long beat = 0) const {
+    std::ofstream(lock()) << text_of(owner, beat);
+  }
+  bool is_of(const std::string& run_id) const {
+    return test::content_of(lock()).find("\"run_id\":\"" + run_id + "\"") != std::string::npos;
+  }
+  bool can_be_taken() const {
+    { const FolderLock lock(path, "b", test::session()); }
+    return !fs::exists(lock());
+  }
+  std::string refusal() const {
+    return test::error_of([&] { const FolderLock lock(path, "b", test::session()); });
+  }
+};
+
+/// A run of another machine, which beats every 0.02 s.
+LockOwner elsewhere(const std::string& run_id) {
+  LockOwner owner = lock_owner(run_id, 0.02);
+  owner.host = "n2";
+  owner.machine = "another boot";
+  return owner;
+}
+
 }  // namespace
 
 TEST_CASE("a checkpoint is read as it was written", "[checkpoint]") {
-  const Folder folder;
+  const TempFolder folder;
   const Checkpoint written = checkpoint_at(5);
-  write_checkpoint(folder.path(), kLatest, written);
-  const auto found = find_checkpoint(folder.path());
+  write_checkpoint(folder.path, kLatest, written);
+  const auto found = find_checkpoint(folder.path);
   REQUIRE(found);
-  CHECK(found->path == folder.path() + "/checkpoint_latest.safetensors");
+  CHECK(found->path == folder.path + "/checkpoint_latest.safetensors");
   CHECK(found->refused.empty());
   const CheckpointState& state = found->checkpoint.state;
   CHECK(text_of(state) == text_of(written.state));
@@ -119,35 +130,33 @@ TEST_CASE("a checkpoint is read as it was written", "[checkpoint]") {
   CHECK(found->checkpoint.metadata.at("shakedown") == "{}");
 }
 
-TEST_CASE("two generations of a checkpoint are kept, and the older one is used where needed",
-          "[checkpoint]") {
-  const Folder folder;
-  const std::string latest = checkpoint_path(folder.path(), kLatest);
-  const std::string previous = previous_path(folder.path(), kLatest);
-  CHECK_FALSE(find_checkpoint(folder.path()));
-  CHECK_FALSE(has_checkpoint(folder.path()));
-  for (const long update : {1, 2, 3})
-    write_checkpoint(folder.path(), kLatest, checkpoint_at(update));
-  CHECK(folder.files() == std::vector<std::string>{"checkpoint_latest.previous.safetensors",
-                                                   "checkpoint_latest.safetensors"});
+TEST_CASE("two generations of a checkpoint are kept, the older in reserve", "[checkpoint]") {
+  const TempFolder folder;
+  const std::string latest = checkpoint_path(folder.path, kLatest);
+  const std::string previous = previous_path(folder.path, kLatest);
+  CHECK_FALSE(find_checkpoint(folder.path));
+  CHECK_FALSE(has_checkpoint(folder.path));
+  for (const long update : {1, 2, 3}) write_checkpoint(folder.path, kLatest, checkpoint_at(update));
+  CHECK(folder.files() ==
+        Texts{"checkpoint_latest.previous.safetensors", "checkpoint_latest.safetensors"});
   CHECK(update_in(latest) == 3);
   CHECK(update_in(previous) == 2);
 
   flip_last_byte(latest);
   CHECK_THROWS_WITH(read_checkpoint(latest),
                     ContainsSubstring(latest + ": is not what was written"));
-  const auto found = find_checkpoint(folder.path());
+  const auto found = find_checkpoint(folder.path);
   CHECK(found->path == previous);
   REQUIRE(found->refused.size() == 1);
   CHECK(found->refused[0].find(latest) == 0);
 
   fs::resize_file(latest, fs::file_size(latest) / 2);
-  CHECK(find_checkpoint(folder.path())->path == previous);
+  CHECK(find_checkpoint(folder.path)->path == previous);
   fs::remove(latest);  // a crash between two renames
-  CHECK(has_checkpoint(folder.path()));
-  CHECK(find_checkpoint(folder.path())->path == previous);
+  CHECK(has_checkpoint(folder.path));
+  CHECK(find_checkpoint(folder.path)->path == previous);
   flip_last_byte(previous);
-  CHECK_THROWS_WITH(find_checkpoint(folder.path()),
+  CHECK_THROWS_WITH(find_checkpoint(folder.path),
                     ContainsSubstring("no checkpoint in it can be read"));
 }
 
@@ -155,16 +164,15 @@ TEST_CASE("a write that is killed at any moment leaves a sound checkpoint", "[ch
   const bool latest_is_sound = GENERATE(true, false);
   std::vector<int> ends;
   for (int names = 0; names < 6; ++names) {
-    const Folder folder;
-    for (const long update : {1, 2})
-      write_checkpoint(folder.path(), kLatest, checkpoint_at(update));
-    if (!latest_is_sound) flip_last_byte(checkpoint_path(folder.path(), kLatest));
+    const TempFolder folder;
+    for (const long update : {1, 2}) write_checkpoint(folder.path, kLatest, checkpoint_at(update));
+    if (!latest_is_sound) flip_last_byte(checkpoint_path(folder.path, kLatest));
     Checkpoint next = checkpoint_at(3);
     next.state.run_id = "b";
     const pid_t child = fork();
     if (child == 0) {
       names_left = names;
-      write_checkpoint(folder.path(), kLatest, next);
+      write_checkpoint(folder.path, kLatest, next);
       _exit(0);
     }
     int status = 0;
@@ -172,14 +180,14 @@ TEST_CASE("a write that is killed at any moment leaves a sound checkpoint", "[ch
     REQUIRE(WIFEXITED(status));
     ends.push_back(WEXITSTATUS(status));
     CAPTURE(latest_is_sound, names, ends.back());
-    const auto found = find_checkpoint(folder.path());
+    const auto found = find_checkpoint(folder.path);
     REQUIRE(found);
     const long update = found->checkpoint.state.position.update;
     if (ends.back() == 0)
       CHECK(update == 3);
     else
       CHECK((update == 3 || update == (latest_is_sound ? 2 : 1)));
-    remove_partials(folder.path());
+    remove_partials(folder.path);
     for (const std::string& name : folder.files()) CHECK_FALSE(name.ends_with(".partial"));
   }
   CHECK(ends.front() == 9);
@@ -187,62 +195,61 @@ TEST_CASE("a write that is killed at any moment leaves a sound checkpoint", "[ch
 }
 
 TEST_CASE("a checkpoint that was refused becomes nobody's previous one", "[checkpoint]") {
-  const Folder folder;
-  for (const long update : {1, 2}) write_checkpoint(folder.path(), kLatest, checkpoint_at(update));
-  flip_last_byte(checkpoint_path(folder.path(), kLatest));
-  REQUIRE(find_checkpoint(folder.path())->refused.size() == 1);
-  CHECK(set_aside(folder.path()) == folder.path() + "/checkpoint_latest.refused.safetensors");
-  write_checkpoint(folder.path(), kLatest, checkpoint_at(3));
-  CHECK(update_in(checkpoint_path(folder.path(), kLatest)) == 3);
-  CHECK(update_in(previous_path(folder.path(), kLatest)) == 1);
+  const TempFolder folder;
+  for (const long update : {1, 2}) write_checkpoint(folder.path, kLatest, checkpoint_at(update));
+  flip_last_byte(checkpoint_path(folder.path, kLatest));
+  REQUIRE(find_checkpoint(folder.path)->refused.size() == 1);
+  CHECK(set_aside(folder.path) == folder.path + "/checkpoint_latest.refused.safetensors");
+  write_checkpoint(folder.path, kLatest, checkpoint_at(3));
+  CHECK(update_in(checkpoint_path(folder.path, kLatest)) == 3);
+  CHECK(update_in(previous_path(folder.path, kLatest)) == 1);
 }
 
 TEST_CASE("weights alone are no checkpoint", "[checkpoint]") {
-  const Folder folder;
-  const std::string path = folder.path() + "/w.safetensors";
+  const TempFolder folder;
+  const std::string path = folder.path + "/w.safetensors";
   write_safetensors({"--save", path}, checkpoint_at(1).tensors);
   CHECK_THROWS_WITH(read_checkpoint(path), ContainsSubstring("no state of a training"));
 }
 
 TEST_CASE("a checkpoint that cannot be written leaves the one before", "[checkpoint]") {
-  const Folder folder;
-  const std::string latest = checkpoint_path(folder.path(), kLatest);
-  write_checkpoint(folder.path(), kLatest, checkpoint_at(1));
+  const TempFolder folder;
+  const std::string latest = checkpoint_path(folder.path, kLatest);
+  write_checkpoint(folder.path, kLatest, checkpoint_at(1));
   {
     const test::FileLimit full(100);
-    CHECK_THROWS_WITH(write_checkpoint(folder.path(), kLatest, checkpoint_at(2)),
+    CHECK_THROWS_WITH(write_checkpoint(folder.path, kLatest, checkpoint_at(2)),
                       ContainsSubstring(latest) && ContainsSubstring("cannot be written"));
   }
-  CHECK(folder.files() == std::vector<std::string>{"checkpoint_latest.safetensors"});
+  CHECK(folder.files() == Texts{"checkpoint_latest.safetensors"});
   CHECK(update_in(latest) == 1);
   fs::create_directories(latest + ".partial/kept");  // stops root too
-  CHECK_THROWS_WITH(write_checkpoint(folder.path(), kLatest, checkpoint_at(2)),
+  CHECK_THROWS_WITH(write_checkpoint(folder.path, kLatest, checkpoint_at(2)),
                     ContainsSubstring(latest + ".partial cannot be written: Is a directory"));
   CHECK(update_in(latest) == 1);
 
-  CHECK_THROWS_WITH(check_space(folder.path(), std::uint64_t{1} << 62),
+  CHECK_THROWS_WITH(check_space(folder.path, std::uint64_t{1} << 62),
                     ContainsSubstring("needs 4.0 EiB") || ContainsSubstring("are free"));
-  CHECK_NOTHROW(check_space(folder.path(), 1));
+  CHECK_NOTHROW(check_space(folder.path, 1));
   CHECK_THROWS_WITH(check_writable_folder("/proc/no"),
                     ContainsSubstring("--checkpoint-dir /proc/no: cannot be written"));
   CHECK_THROWS_WITH(check_writable_folder("/sys/no"),  // the folder's, not of a file in none
                     ContainsSubstring("--checkpoint-dir /sys/no: cannot be written: ") &&
                         !ContainsSubstring("No such file"));
-  CHECK_THROWS_WITH(check_space(folder.path(), std::uint64_t{1} << 62, kBest),
+  CHECK_THROWS_WITH(check_space(folder.path, std::uint64_t{1} << 62, kBest),
                     ContainsSubstring(": checkpoint_best needs "));
   CHECK_THROWS_AS(write_checkpoint("/proc/no", kLatest, checkpoint_at(1)), InconclusiveError);
 }
 
-TEST_CASE("of a checkpoint's files those that were written, and the one that was not, are named",
-          "[checkpoint]") {
-  const Folder folder;
-  const std::string best = checkpoint_path(folder.path(), kBest);
+TEST_CASE("of a checkpoint's files what was and was not written is named", "[checkpoint]") {
+  const TempFolder folder;
+  const std::string best = checkpoint_path(folder.path, kBest);
   fs::create_directories(best + ".partial/kept");
   CheckpointOptions options;
-  options.dir = folder.path();
+  options.dir = folder.path;
   CheckpointReport report;
   write_files(report, options, {kLatest, kBest}, checkpoint_at(1));
-  CHECK(report.files == std::vector<std::string>{kLatest});
+  CHECK(report.files == Texts{kLatest});
   CHECK(report.error == "checkpoint " + best +
                             ".partial cannot be written: Is a directory; there is none before it; "
                             "checkpoint_latest is written");
@@ -269,7 +276,7 @@ TEST_CASE("another training does not continue", "[checkpoint]") {
   CHECK(check_continues(saved, saved, "f").empty());
   RunFacts now = saved;
   now.options["--epochs"] = "8";
-  CHECK(check_continues(saved, now, "f") == std::vector<std::string>{"--epochs 8 (was 4)"});
+  CHECK(check_continues(saved, now, "f") == Texts{"--epochs 8 (was 4)"});
   now.fixed["--seed"] = "1";
   now.fixed["global batch"] = "32";
   CHECK_THROWS_WITH(check_continues(saved, now, "f"),
@@ -292,7 +299,7 @@ TEST_CASE("options of a checkpoint of version 0.2 are compared by the names that
 }
 
 TEST_CASE("--decoder auto is the checkpoint's where a training continues", "[checkpoint]") {
-  const Folder folder;
+  const TempFolder folder;
   TrainOptions options;
   options.epochs = 2;
   const auto decoder_with = [&](const std::string& dir, const std::string& resume,
@@ -303,18 +310,137 @@ TEST_CASE("--decoder auto is the checkpoint's where a training continues", "[che
     take_saved_decoder(options, test::session());
     return options.data.decoder;
   };
-  CHECK(decoder_with(folder.path(), "auto") == "auto");
+  CHECK(decoder_with(folder.path, "auto") == "auto");
   Checkpoint checkpoint = checkpoint_at(1);
   checkpoint.state.facts.fixed["--decoder"] = "nvjpeg";
-  for (int i = 0; i < 2; ++i) write_checkpoint(folder.path(), kLatest, checkpoint);
-  CHECK(decoder_with(folder.path(), "auto") == "nvjpeg");
-  const std::string latest = checkpoint_path(folder.path(), kLatest);
+  for (int i = 0; i < 2; ++i) write_checkpoint(folder.path, kLatest, checkpoint);
+  CHECK(decoder_with(folder.path, "auto") == "nvjpeg");
+  const std::string latest = checkpoint_path(folder.path, kLatest);
   fs::resize_file(latest, 20);
-  CHECK(decoder_with(folder.path(), "auto") == "nvjpeg");
-  CHECK(decoder_with("", previous_path(folder.path(), kLatest)) == "nvjpeg");
+  CHECK(decoder_with(folder.path, "auto") == "nvjpeg");
+  CHECK(decoder_with("", previous_path(folder.path, kLatest)) == "nvjpeg");
   CHECK(decoder_with("", latest) == "auto");  // refused later
-  CHECK(decoder_with(folder.path(), "none") == "auto");
-  CHECK(decoder_with(folder.path(), "auto", "cpu") == "cpu");
+  CHECK(decoder_with(folder.path, "none") == "auto");
+  CHECK(decoder_with(folder.path, "auto", "cpu") == "cpu");
+}
+
+TEST_CASE("one training at a time holds a folder", "[checkpoint]") {
+  const LockedFolder folder;
+  {
+    FolderLock lock(folder.path, "a", test::session());
+    CHECK(folder.is_of("a"));
+    CHECK_THAT(folder.refusal(),
+               ContainsSubstring(folder.lock() + " is held by run a (") &&
+                   ContainsSubstring("pid " + std::to_string(getpid()) + "): its process runs"));
+    CHECK(folder.is_of("a"));
+    CHECK_NOTHROW(lock.check());
+    CHECK_FALSE(lock.is_lost());
+  }
+  CHECK_FALSE(fs::exists(folder.lock()));
+  CHECK(folder.can_be_taken());
+}
+
+TEST_CASE("the lock of a process of this machine that has ended is taken over", "[checkpoint]") {
+  const LockedFolder folder;
+  const auto owner_that_ends = [&] {
+    const pid_t child = fork();
+    if (child == 0) {
+      folder.write(lock_owner("a", 10));
+      _exit(0);
+    }
+    siginfo_t ended{};
+    REQUIRE(waitid(P_PID, static_cast<id_t>(child), &ended, WEXITED | WNOWAIT) == 0);
+    CHECK(folder.is_of("a"));
+    return child;
+  };
+  SECTION("its parent has not waited for it yet") {
+    const pid_t child = owner_that_ends();
+    CHECK(folder.can_be_taken());
+    waitpid(child, nullptr, 0);
+  }
+  SECTION("its pid is nobody's") {
+    waitpid(owner_that_ends(), nullptr, 0);
+    CHECK(folder.can_be_taken());
+  }
+  SECTION("its pid is another process's now") {
+    LockOwner owner = lock_owner("a", 10);
+    owner.started = "1";
+    folder.write(owner);
+    CHECK(folder.can_be_taken());
+  }
+}
+
+TEST_CASE("another machine's lock holds while it shows a heartbeat", "[checkpoint]") {
+  const LockedFolder folder;
+  LockOwner owner = elsewhere("a");
+  folder.write(owner);
+  CHECK(folder.can_be_taken());  // it had none
+
+  folder.write(owner);
+  {
+    const std::jthread beats([&](const std::stop_token& stop) {
+      for (long beat = 1; !stop.stop_requested(); ++beat) {
+        const std::string next = folder.lock() + ".next";
+        std::ofstream(next) << text_of(owner, beat);
+        fs::rename(next, folder.lock());
+        std::this_thread::sleep_for(std::chrono::milliseconds(2));
+      }
+    });
+    CHECK_THAT(folder.refusal(), ContainsSubstring("run a (host n2") &&
+                                     EndsWith("its heartbeat goes on; each training "
+                                              "needs a folder of its own"));
+  }
+  owner.heartbeat_s = 0;  // it could not start a thread
+  folder.write(owner);
+  CHECK_THAT(folder.refusal(), ContainsSubstring("if it has ended, remove " + folder.lock()));
+}
+
+TEST_CASE("a job that Slurm has started again has its lock back", "[checkpoint]") {
+  const LockedFolder folder;
+  const test::Variable job("SLURM_JOB_ID", "7");
+  LockOwner owner = elsewhere("a");
+  owner.heartbeat_s = 0;
+  folder.write(owner);
+  CHECK_THAT(folder.refusal(), ContainsSubstring("(job 7, host n2"));  // another step of the job
+  {
+    const test::Variable restarted("SLURM_RESTART_COUNT", "1");
+    CHECK(folder.can_be_taken());
+    folder.write(owner);
+    const test::Variable other("SLURM_JOB_ID", "8");
+    CHECK_THAT(folder.refusal(), ContainsSubstring("(job 7, host n2"));
+  }
+}
+
+TEST_CASE("a training whose folder was taken over writes nothing more there", "[checkpoint]") {
+  const LockedFolder folder;
+  Checkpoint checkpoint;
+  checkpoint.tensors = {{"conv1.weight", {1}, {1}}};
+  checkpoint.state.run_id = "a";
+  {
+    FolderLock lock(folder.path, "a", test::session());
+    write_checkpoint(folder.path, kLatest, checkpoint, &lock);
+    fs::remove(folder.lock());
+    CHECK_NOTHROW(lock.check());
+    CHECK(folder.is_of("a"));  // made again
+    folder.write(elsewhere("c"));
+    checkpoint.state.position.update = 1;
+    CHECK_THROWS_WITH(write_checkpoint(folder.path, kLatest, checkpoint, &lock),
+                      ContainsSubstring("was taken over by run c (host n2"));
+    CHECK(lock.is_lost());
+  }
+  CHECK(folder.is_of("c"));
+  CHECK(read_state(checkpoint_path(folder.path, kLatest)).position.update == 0);
+  CHECK_FALSE(fs::exists(previous_path(folder.path, kLatest)));
+}
+
+TEST_CASE("a checkpoint in use is not continued elsewhere", "[checkpoint]") {
+  const LockedFolder folder;
+  const std::string file = checkpoint_path(folder.path, kLatest);
+  const FolderLock lock(folder.path, "a", test::session());
+  CHECK_THROWS_WITH(check_not_in_use(file, "a", test::session()),
+                    ContainsSubstring("--resume " + file + ": is of run a"));
+  CHECK_NOTHROW(check_not_in_use(file, "an earlier run", test::session()));
+  CHECK_NOTHROW(check_not_in_use("/a/copy.safetensors", "a", test::session()));
 }
 
 }  // namespace shakedown::training

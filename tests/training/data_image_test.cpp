@@ -1,22 +1,35 @@
-// Decoding, against files written here with the same libraries.
+// Decoding, against files written here with the same libraries and against Pillow; images that a
+// camera stored turned.
+#include "training/data/image.hpp"
+
+#include <fmt/format.h>
 #include <png.h>
 
 #include <algorithm>
+#include <array>
+#include <fstream>
 #include <functional>
+#include <nlohmann/json.hpp>
 #include <optional>
+#include <span>
 #include <string>
 
 #include "common/error.hpp"
 #include "common/hash.hpp"
 #include "tests/catch.hpp"
+#include "tests/support/image_files.hpp"
 #include "tests/support/jpeg.hpp"
-#include "training/data/image.hpp"
+#include "training/data/transform.hpp"
 
-using namespace shakedown;
-using namespace shakedown::training;
-using namespace shakedown::test;
-
+namespace shakedown::training {
 namespace {
+
+using namespace shakedown::test;
+using nlohmann::json;
+using test::Bytes;
+using test::half_white_jpeg;
+using test::png_of;
+using test::TempFolder;
 
 Bytes decode(const Bytes& file, std::optional<Region> region = {}) {
   ImageDecoder decoder;
@@ -24,13 +37,8 @@ Bytes decode(const Bytes& file, std::optional<Region> region = {}) {
   return picture_of(decoder.decode(region.value_or(whole(size)))).values;
 }
 
-std::string error_of(const Bytes& file, std::optional<Region> region = {}) {
-  try {
-    decode(file, region);
-  } catch (const UsageError& error) {
-    return error.what();
-  }
-  return "no error";
+std::string refusal_of(const Bytes& file, std::optional<Region> region = {}) {
+  return error_of([&] { decode(file, region); });
 }
 
 Bytes concat(Bytes a, const Bytes& b) {
@@ -43,7 +51,6 @@ struct PngLayout {
   int height;
   int bits;
   int color_type;
-  int interlace = PNG_INTERLACE_NONE;
 };
 
 Bytes encode_png(const PngLayout& layout, Bytes pixels,
@@ -58,7 +65,7 @@ Bytes encode_png(const PngLayout& layout, Bytes pixels,
   png_set_write_fn(png, &file, append, nullptr);
   png_set_IHDR(png, info, static_cast<png_uint_32>(layout.width),
                static_cast<png_uint_32>(layout.height), layout.bits, layout.color_type,
-               layout.interlace, PNG_COMPRESSION_TYPE_DEFAULT, PNG_FILTER_TYPE_DEFAULT);
+               PNG_INTERLACE_NONE, PNG_COMPRESSION_TYPE_DEFAULT, PNG_FILTER_TYPE_DEFAULT);
   if (more) more(png, info);
   png_write_info(png, info);
   std::vector<png_bytep> rows(static_cast<std::size_t>(layout.height));
@@ -100,23 +107,93 @@ Bytes claiming(unsigned width, unsigned height) {
   return file;
 }
 
-const Bytes kPixels{1, 2, 3, 40, 50, 60, 255, 0, 128, 7, 8, 9, 10, 11, 12, 250, 251, 252};  // 3 x 2
+/// An EXIF segment with an orientation of one of TIFF's types, in one of its byte orders.
+Bytes exif_segment(int orientation, bool big_endian, std::uint32_t type = 3) {
+  const auto number = [&](Bytes& to, std::uint32_t value, int bytes) {
+    for (int i = 0; i < bytes; ++i)
+      to.push_back(static_cast<std::uint8_t>(value >> 8 * (big_endian ? bytes - 1 - i : i)));
+  };
+  Bytes segment{0xFF, 0xE1, 0, 0, 'E', 'x', 'i', 'f', 0, 0};
+  segment.insert(segment.end(), 2, big_endian ? 'M' : 'I');
+  number(segment, 42, 2);
+  number(segment, 8, 4);  // the directory follows
+  number(segment, 2, 2);  // entries
+  for (const std::uint32_t tag : {0x010FU, 0x0112U}) {
+    number(segment, tag, 2);
+    number(segment, type, 2);
+    number(segment, 1, 4);
+    const int bytes = type == 4 ? 4 : type == 3 ? 2 : 1;
+    number(segment, static_cast<std::uint32_t>(orientation), bytes);
+    number(segment, 0, 4 - bytes);
+  }
+  number(segment, 0, 4);  // no further directory
+  segment[3] = static_cast<std::uint8_t>(segment.size() - 2);
+  return segment;
+}
+
+Bytes bytes_of(const std::string& text) { return {text.begin(), text.end()}; }
+
+Bytes xmp_segment(const std::string& xmp) {
+  Bytes segment = bytes_of("\xFF\xE1..http://ns.adobe.com/xap/1.0/" + std::string(1, '\0') + xmp);
+  segment[2] = 0;
+  segment[3] = static_cast<std::uint8_t>(segment.size() - 2);
+  return segment;
+}
+
+/// A PNG file with a chunk after its header, whose checksum nobody reads here.
+Bytes with_chunk(const std::string& type, const Bytes& content) {
+  constexpr std::ptrdiff_t kHeader = 8 + 25;
+  Bytes chunk{0, 0, 0, static_cast<std::uint8_t>(content.size())};
+  chunk.insert(chunk.end(), type.begin(), type.end());
+  chunk.insert(chunk.end(), content.begin(), content.end());
+  chunk.insert(chunk.end(), 4, 0);
+  Bytes png = png_of(0);
+  png.insert(png.begin() + kHeader, chunk.begin(), chunk.end());
+  return png;
+}
+
+Bytes with_exif(Bytes jpeg, const Bytes& segment) {
+  jpeg.insert(jpeg.begin() + 2, segment.begin(), segment.end());
+  return jpeg;
+}
+
+json golden() {
+  std::ifstream in("tests/golden/images.json");
+  return json::parse(in);
+}
+
+/// FNV-1a.
+std::string hash_of(const Bytes& bytes) {
+  std::uint64_t value = 0xCBF29CE484222325;
+  for (const std::uint8_t byte : bytes) value = (value ^ byte) * 0x100000001B3;
+  return fmt::format("{:016x}", value);
+}
+
+Bytes bytes_of_hex(const std::string& hex) {
+  Bytes bytes;
+  for (std::size_t i = 0; i < hex.size(); i += 2)
+    bytes.push_back(static_cast<std::uint8_t>(std::stoi(hex.substr(i, 2), nullptr, 16)));
+  return bytes;
+}
+
+/// The formula of make_images.py.
+Image make_image(Size size) {
+  Image image;
+  image.reshape(size, size.width, 0);
+  for (int y = 0; y < size.height; ++y)
+    for (int x = 0; x < size.width; ++x)
+      for (int c = 0; c < 3; ++c)
+        image.row(y)[4 * x + c] =
+            static_cast<std::uint8_t>(3 * x * (c + 1) + 5 * y * (3 - c) + (x * y >> 3));
+  return image;
+}
+
+Size size_of(const json& pair) { return {pair.at(0), pair.at(1)}; }
 
 }  // namespace
 
-TEST_CASE("an RGB PNG is decoded exactly, interlaced too") {
-  const int interlace = GENERATE(PNG_INTERLACE_NONE, PNG_INTERLACE_ADAM7);
-  const Bytes file = encode_png({3, 2, 8, PNG_COLOR_TYPE_RGB, interlace}, kPixels);
-  CHECK(ImageDecoder().open(file) == Size{3, 2});
-  CHECK(decode(file) == kPixels);
-}
-
-TEST_CASE("PNG alpha and transparent colours are dropped") {
-  const Bytes rgba{1, 2, 3, 0, 40, 50, 60, 128, 70, 80, 90, 255};
+TEST_CASE("a PNG's transparent colour is dropped") {  // and alpha, in the golden files
   const Bytes rgb{1, 2, 3, 40, 50, 60, 70, 80, 90};
-  CHECK(decode(encode_png({3, 1, 8, PNG_COLOR_TYPE_RGBA}, rgba)) == rgb);
-  CHECK(decode(encode_png({2, 1, 8, PNG_COLOR_TYPE_GRAY_ALPHA}, {9, 0, 77, 128})) ==
-        Bytes{9, 9, 9, 77, 77, 77});
   const auto transparent = [](png_structp png, png_infop info) {
     const png_color_16 color{0, 1, 2, 3, 0};
     png_set_tRNS(png, info, nullptr, 0, &color);
@@ -124,53 +201,14 @@ TEST_CASE("PNG alpha and transparent colours are dropped") {
   CHECK(decode(encode_png({3, 1, 8, PNG_COLOR_TYPE_RGB}, rgb, transparent)) == rgb);
 }
 
-TEST_CASE("gray PNGs of 1, 8 and 16 bits become RGB; 16 bits are clipped as PIL does") {
-  CHECK(decode(encode_png({3, 1, 1, PNG_COLOR_TYPE_GRAY}, {0b10100000})) ==
-        Bytes{255, 255, 255, 0, 0, 0, 255, 255, 255});
-  CHECK(decode(encode_png({2, 1, 8, PNG_COLOR_TYPE_GRAY}, {5, 200})) ==
-        Bytes{5, 5, 5, 200, 200, 200});
-  CHECK(decode(encode_png({2, 1, 16, PNG_COLOR_TYPE_GRAY}, {5, 255, 0, 200})) ==
-        Bytes{255, 255, 255, 200, 200, 200});
-}
-
-TEST_CASE("a palette PNG becomes the palette's colours, with transparency or without") {
-  const bool transparent = GENERATE(false, true);
-  const auto palette = [&](png_structp png, png_infop info) {
-    const png_color colors[3] = {{1, 2, 3}, {100, 110, 120}, {255, 0, 9}};
-    png_set_PLTE(png, info, colors, 3);
-    const png_byte alphas[2] = {0, 128};
-    if (transparent) png_set_tRNS(png, info, alphas, 2, nullptr);
-  };
-  // 2 bits an index: 2 0 1
-  const Bytes file = encode_png({3, 1, 2, PNG_COLOR_TYPE_PALETTE}, {0b10000100}, palette);
-  CHECK(decode(file) == Bytes{255, 0, 9, 1, 2, 3, 100, 110, 120});
-}
-
-TEST_CASE("an RGB JPEG is decoded closely, baseline and progressive") {
-  const bool progressive = GENERATE(false, true);
-  const Bytes pixels = gradient(37, 21, 3);
-  const Bytes file = write_jpeg({37, 21, pixels}, {.quality = 95, .progressive = progressive});
-  CHECK(ImageDecoder().open(file) == Size{37, 21});
-  CHECK(largest_difference(decode(file), pixels) <= 6);
-}
-
-TEST_CASE("a gray JPEG becomes RGB") {
-  const Bytes pixels = gradient(16, 16, 1);
-  const Bytes image = decode(write_jpeg({16, 16, pixels, 1}, {.quality = 95}));
-  Bytes expected;
-  for (std::uint8_t gray : pixels) expected.insert(expected.end(), 3, gray);
-  CHECK(largest_difference(image, expected) <= 3);
-}
-
-TEST_CASE("CMYK and YCCK JPEGs hold Adobe's inverted inks") {
-  const bool ycck = GENERATE(false, true);
+TEST_CASE("YCCK JPEGs hold Adobe's inverted inks, as CMYK ones") {
   const Bytes inks = gradient(16, 16, 4);
   Bytes expected;
   for (std::size_t i = 0; i < inks.size(); i += 4)
     for (std::size_t c = 0; c < 3; ++c)
       expected.push_back(static_cast<std::uint8_t>(inks[i + c] * inks[i + 3] / 255));
   const Bytes image = decode(write_jpeg(
-      {16, 16, inks, 4}, {.quality = 95, .luma_across = 1, .luma_down = 1, .ycck = ycck}));
+      {16, 16, inks, 4}, {.quality = 95, .luma_across = 1, .luma_down = 1, .ycck = true}));
   CHECK(largest_difference(image, expected) <= 6);
 }
 
@@ -181,14 +219,14 @@ TEST_CASE("a truncated or corrupt file is an error, whatever part of it is reque
   for (const Bytes& whole : {jpeg, png}) {
     REQUIRE_NOTHROW(decode(whole));
     for (std::size_t kept : {std::size_t{12}, whole.size() / 2, whole.size() - 1}) {
-      const Bytes cut(whole.begin(), whole.begin() + std::ptrdiff_t(kept));
-      CHECK_THAT(error_of(cut), ContainsSubstring("truncated or corrupt"));
-      CHECK_THAT(error_of(cut, Region{3, 0, 5, 4}), ContainsSubstring("truncated or corrupt"));
+      const Bytes cut(whole.begin(), whole.begin() + (kept));
+      CHECK_THAT(refusal_of(cut), ContainsSubstring("truncated or corrupt"));
+      CHECK_THAT(refusal_of(cut, Region{3, 0, 5, 4}), ContainsSubstring("truncated or corrupt"));
     }
   }
   Bytes damaged = png;
   damaged[damaged.size() / 2] ^= 0x10;
-  CHECK_THAT(error_of(damaged), ContainsSubstring("truncated or corrupt"));
+  CHECK_THAT(refusal_of(damaged), ContainsSubstring("truncated or corrupt"));
 }
 
 TEST_CASE("any region of a JPEG has the pixels of the whole image") {
@@ -233,8 +271,9 @@ TEST_CASE("a JPEG that is corrupt below the region is accepted, above it refused
   const Bytes marker{0xFF, 0xD7};  // a restart that the file does not have
   std::copy(marker.begin(), marker.end(), damaged.begin() + at);
   CHECK(decode(damaged, Region{0, 0, 64, 16}) == decode(whole, Region{0, 0, 64, 16}));
-  CHECK_THAT(error_of(damaged), ContainsSubstring("truncated or corrupt"));
-  CHECK_THAT(error_of(damaged, Region{0, 240, 64, 16}), ContainsSubstring("truncated or corrupt"));
+  CHECK_THAT(refusal_of(damaged), ContainsSubstring("truncated or corrupt"));
+  CHECK_THAT(refusal_of(damaged, Region{0, 240, 64, 16}),
+             ContainsSubstring("truncated or corrupt"));
 }
 
 TEST_CASE("one file's tables do not serve the next") {
@@ -257,9 +296,153 @@ TEST_CASE("bytes between a JPEG's segments do no harm") {
 }
 
 TEST_CASE("what is not an image is an error that says so") {
-  CHECK_THAT(error_of({'t', 'e', 'x', 't'}), ContainsSubstring("neither JPEG nor PNG"));
-  CHECK_THAT(error_of({}), ContainsSubstring("neither JPEG nor PNG"));
-  CHECK_THAT(error_of(claiming(60000, 60000)), ContainsSubstring("60000 x 60000 pixels"));
-  CHECK_THAT(error_of(encode_png({70000, 1, 8, PNG_COLOR_TYPE_GRAY}, Bytes(70000))),
+  CHECK_THAT(refusal_of({'t', 'e', 'x', 't'}), ContainsSubstring("neither JPEG nor PNG"));
+  CHECK_THAT(refusal_of({}), ContainsSubstring("neither JPEG nor PNG"));
+  CHECK_THAT(refusal_of(claiming(60000, 60000)), ContainsSubstring("60000 x 60000 pixels"));
+  CHECK_THAT(refusal_of(encode_png({70000, 1, 8, PNG_COLOR_TYPE_GRAY}, Bytes(70000))),
              ContainsSubstring("70000 x 1 pixels"));
 }
+
+// Images that a camera stored turned.
+
+TEST_CASE("images are turned as PIL's exif_transpose does", "[exif]") {
+  // 3 x 2: 1 2 3 / 4 5 6; expected: Pillow 12
+  const std::vector<std::vector<int>> expected{
+      {1, 2, 3, 4, 5, 6}, {3, 2, 1, 6, 5, 4}, {6, 5, 4, 3, 2, 1}, {4, 5, 6, 1, 2, 3},
+      {1, 4, 2, 5, 3, 6}, {4, 1, 5, 2, 6, 3}, {6, 3, 5, 2, 4, 1}, {3, 6, 2, 5, 1, 4}};
+  Image image;
+  image.reshape({3, 2}, 3, 0);
+  for (int v = 0; v < 6; ++v) {
+    const std::array<std::uint8_t, 3> pixel{static_cast<std::uint8_t>(v + 1), 100,
+                                            static_cast<std::uint8_t>(v + 1)};
+    std::copy(pixel.begin(), pixel.end(), image.row(v / 3) + 4 * (v % 3));
+  }
+  for (int orientation = 1; orientation <= 8; ++orientation) {
+    Image turned;
+    turn_upright(image, orientation, turned);
+    const auto [width, height] = turned.size();
+    CHECK(turned.size() == upright(image.size(), orientation));
+    CHECK(width == (orientation < 5 ? 3 : 2));
+    CHECK(height == (orientation < 5 ? 2 : 3));
+    CHECK(as_stored(whole(turned.size()), image.size(), orientation) == whole(image.size()));
+    std::vector<int> values;
+    for (int i = 0; i < 6; ++i) {
+      const std::uint8_t* pixel = turned.row(i / width) + 4 * (i % width);
+      CHECK(pixel[1] == 100);
+      values.push_back(pixel[0]);
+    }
+    CHECK(values == expected[orientation - 1]);
+    for (const bool big_endian : {false, true})
+      CHECK(exif_orientation(with_exif(half_white_jpeg(), exif_segment(orientation, big_endian))) ==
+            orientation);
+  }
+}
+
+TEST_CASE("the orientation is where Pillow finds it", "[exif]") {  // Pillow 13 agrees with each
+  const Bytes jpeg = half_white_jpeg();
+  const std::string attribute = "tiff:Orientation=\"8\"";
+  const std::string element = "<tiff:Orientation>8</tiff:Orientation>";
+  for (const bool big_endian : {false, true}) {
+    CHECK(exif_orientation(with_exif(jpeg, exif_segment(6, big_endian, 4))) == 6);  // LONG
+    CHECK(exif_orientation(with_exif(jpeg, exif_segment(6, big_endian, 1))) == 1);  // BYTE
+    const Bytes segment = exif_segment(6, big_endian);
+    const Bytes tiff(segment.begin() + 10, segment.end());
+    CHECK(exif_orientation(with_chunk("eXIf", tiff)) == 6);
+    CHECK(exif_orientation(with_chunk("oXIf", tiff)) == 1);
+  }
+  for (const std::string& xmp : {attribute, element, "tiff:Orientation=x " + attribute}) {
+    CHECK(exif_orientation(with_exif(jpeg, xmp_segment(xmp))) == 8);
+    const auto text = "XML:com.adobe.xmp" + std::string(5, '\0') + xmp;
+    CHECK(exif_orientation(with_chunk("iTXt", bytes_of(text))) == 8);
+    // EXIF's orientation comes first, sensible or not; without one XMP's counts
+    for (const auto& [exif, seen] : {std::pair(6, 6), {9, 1}})
+      CHECK(exif_orientation(
+                with_exif(with_exif(jpeg, exif_segment(exif, true)), xmp_segment(xmp))) == seen);
+    Bytes other = exif_segment(6, true);
+    for (Bytes::size_type at = 18; at + 1 < other.size(); ++at)
+      if (other[at] == 0x01 && other[at + 1] == 0x12) other[at + 1] = 0x13;
+    CHECK(exif_orientation(with_exif(with_exif(jpeg, other), xmp_segment(xmp))) == 8);
+  }
+  CHECK(exif_orientation(with_exif(jpeg, xmp_segment("tiff:Orientation='8' exif:Orientation>6"))) ==
+        1);
+  CHECK(exif_orientation(with_exif(jpeg, xmp_segment("tiff:Orientation=\""))) == 1);
+}
+
+TEST_CASE("EXIF that makes no sense turns nothing", "[exif]") {
+  CHECK(exif_orientation({}) == 1);
+  CHECK(exif_orientation(half_white_jpeg()) == 1);
+  CHECK(exif_orientation(png_of(0)) == 1);
+  for (const int strange : {0, 9, 65535})
+    CHECK(exif_orientation(with_exif(half_white_jpeg(), exif_segment(strange, true))) == 1);
+  const Bytes file = with_exif(half_white_jpeg(), exif_segment(6, false));
+  for (std::size_t size = 0; size < 2 + exif_segment(6, false).size(); ++size)
+    CHECK(exif_orientation(std::span(file).first(size)) == 1);  // the segment is cut
+  for (const std::size_t at : {12U, 14U, 16U, 17U}) {  // not II, not 42, the directory elsewhere
+    Bytes bad = file;
+    bad[at] ^= 0xFF;
+    CHECK(exif_orientation(bad) == 1);
+  }
+}
+
+TEST_CASE("--exif turns what is read", "[exif]") {
+  const TempFolder folder;
+  folder.write("a/1.jpg", with_exif(half_white_jpeg(), exif_segment(6, false)));
+  const FolderSource images(scan_image_folder(folder.path));
+  BadImages bad(0, {});
+  TransformSettings settings{16, Augmentation::none, true, false};
+  Bytes plain(16 * 16 * 3), turned(plain.size());
+  CHECK(SampleReader(images, settings, bad).read(0, 0, plain).label == 0);
+  settings.exif = true;
+  CHECK(SampleReader(images, settings, bad).read(0, 0, turned).label == 0);
+  const std::size_t left_below = std::size_t{15} * 16 * 3;
+  CHECK(plain[left_below] > 200);
+  CHECK(turned[left_below] < 50);
+  CHECK(turned[15 * 3] > 200);  // the left half came to the top
+}
+
+// Decoding and scaling against Pillow: tests/golden/make_images.py says what is in the file.
+
+TEST_CASE("every kind of file is decoded to Pillow's pixels", "[golden]") {
+  ImageDecoder decoder;
+  const json cases = golden().at("decoded");  // a temporary would be gone in the loop
+  for (const json& c : cases) {
+    INFO(c.at("name").get<std::string>());
+    const Bytes file = bytes_of_hex(c.at("file"));
+    const Size size = decoder.open(file);
+    CHECK(size == Size{c.at("width"), c.at("height")});
+    CHECK(hash_of(picture_of(decoder.decode(whole(size))).values) ==
+          c.at("rgb").get<std::string>());
+  }
+}
+
+TEST_CASE("images are scaled to Pillow's pixels", "[golden]") {
+  Resizer portable(portable_passes()), fastest;
+  const json cases = golden().at("resized");  // a temporary would be gone in the loop
+  for (const json& c : cases) {
+    INFO(c.dump());
+    const Image image = make_image(size_of(c.at("from")));
+    const Size to = size_of(c.at("to"));
+    Bytes out(static_cast<std::size_t>(3 * to.width * to.height));
+    for (Resizer* resize : {&portable, &fastest}) {
+      (*resize)(image, to, whole(to), false, out);
+      CHECK(hash_of(out) == c.at("rgb").get<std::string>());
+    }
+  }
+}
+
+TEST_CASE("validation gives the pixels of torchvision's Resize and CenterCrop", "[golden]") {
+  const json cases = golden().at("validated");  // a temporary would be gone in the loop
+  for (const json& c : cases) {
+    INFO(c.dump());
+    TransformSettings settings;
+    settings.image_size = c.at("image_size");
+    settings.resize = c.at("resize");
+    Bytes out(static_cast<std::size_t>(3 * settings.image_size * settings.image_size));
+    Random random(0);
+    Transform transform(settings);
+    transform(make_image(size_of(c.at("from"))), false, random, out);
+    CHECK(hash_of(out) == c.at("rgb").get<std::string>());
+  }
+}
+
+}  // namespace shakedown::training

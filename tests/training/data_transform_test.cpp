@@ -1,18 +1,24 @@
-// Resizing and augmentation, against values worked out by hand and by Pillow.
+// Resizing and augmentation, against values worked out by hand and by Pillow; crops for the device.
+#include "training/data/transform.hpp"
+
 #include <algorithm>
 #include <cmath>
 #include <set>
+#include <string>
 #include <utility>
 
 #include "tests/catch.hpp"
+#include "tests/support.hpp"
+#include "tests/support/image_files.hpp"
 #include "tests/support/jpeg.hpp"
-#include "training/data/transform.hpp"
+#include "training/data/batches.hpp"
+#include "training/data/crops.hpp"
 
-using namespace shakedown;
-using namespace shakedown::training;
-using namespace shakedown::test;
-
+namespace shakedown::training {
 namespace {
+
+using namespace shakedown::test;
+using test::Bytes;
 
 /// pixel(x, y, c) for every value.
 template <class Pixel>
@@ -62,30 +68,11 @@ TEST_CASE("a constant image stays constant under every resizing") {
         picture_of(expected).values);
 }
 
-TEST_CASE("halving a checkerboard: the triangle filter by hand") {
-  const Image board = make_image(4, 4, [](int x, int y, int) { return (x + y) % 2 ? 255 : 0; });
-  // The triangle of half width 2 around 1.0 weighs pixels 0, 1, 2 by 3/7, 3/7, 1/7. Rows 0 and 2
-  // give 255 * 3/7 = 109, row 1 gives 255 * 4/7 = 146; down the column (4 * 109 + 3 * 146) / 7 =
-  // 125. The second column is the other way round: (4 * 146 + 3 * 109) / 7 = 130.
-  CHECK(resize(board, {0, 0, 4, 4}, {2, 2}) ==
-        Bytes{125, 125, 125, 130, 130, 130, 130, 130, 130, 125, 125, 125});
-}
-
-TEST_CASE("resizing gives Pillow's values") {
-  // Pillow 10.4: Image.fromarray(a).resize(size, BILINEAR) and .crop((1, 1, 4, 4)).resize((2, 2))
+TEST_CASE("resizing a region gives Pillow's values") {
+  // Pillow 10.4: Image.fromarray(a).crop((1, 1, 4, 4)).resize((2, 2), BILINEAR)
   const Image image = make_image(5, 4, [](int x, int y, int c) {
     return (7 * x * x + 31 * y + 90 * c * ((x + y) % 2)) % 256;
   });
-  CHECK(resize(image, {0, 0, 5, 4}, {3, 3}) == Bytes{12, 55,  97,  40,  83,  126, 100, 143, 141,
-                                                     50, 95,  140, 78,  123, 139, 138, 183, 100,
-                                                     87, 134, 80,  115, 162, 92,  175, 120, 135});
-  CHECK(resize(image, {0, 0, 5, 4}, {6, 5}) ==
-        Bytes{0,   0,   0,   5,   73,  140, 19,  57,  94,  43,  80,  118, 75,  143, 210,
-              112, 112, 112, 22,  85,  148, 27,  63,  99,  41,  89,  137, 65,  112, 161,
-              97,  133, 124, 134, 197, 80,  47,  92,  137, 52,  97,  142, 66,  111, 156,
-              90,  134, 126, 122, 167, 84,  159, 204, 121, 71,  98,  49,  76,  131, 165,
-              90,  133, 130, 114, 156, 78,  146, 182, 101, 183, 134, 161, 93,  183, 17,
-              98,  121, 79,  112, 165, 68,  136, 188, 91,  168, 127, 149, 205, 39,  129});
   CHECK(resize(image, {1, 1, 3, 3}, {2, 2}) ==
         Bytes{58, 100, 142, 93, 135, 117, 96, 139, 120, 131, 174, 95});
 }
@@ -182,13 +169,6 @@ TEST_CASE("an image too narrow for any crop gives its centre") {
   CHECK(random_resized_crop({1, 1}, random) == Region{0, 0, 1, 1});
 }
 
-TEST_CASE("an augmentation depends on its seed alone") {
-  const Image image = make_image(40, 30, [](int x, int y, int c) { return x * y * (c + 3) % 251; });
-  const TransformSettings settings{16, GENERATE(Augmentation::shift, Augmentation::resized_crop)};
-  CHECK(apply(image, settings, 3) == apply(image, settings, 3));
-  CHECK(apply(image, settings, 3) != apply(image, settings, 4));
-}
-
 TEST_CASE("the options' transforms") {
   const auto crop = training_transform({}, 224);
   CHECK(crop.augmentation == Augmentation::resized_crop);
@@ -230,3 +210,100 @@ TEST_CASE("both implementations of the passes scale and mirror alike") {
               expected[std::size_t(3 * (window.width - 1 - pixel))]);
   }
 }
+
+// Crops on their way to the device that scales them: the memory of a batch; on a GPU, the pixels.
+
+TEST_CASE("a crop that leaves other rows no place for a square gets a square's", "[loader]") {
+  const DeviceDecoderSettings settings{4, 10};  // squares of 300 bytes
+  CHECK(crop_memory_bytes(settings) == 4 * (288U << 10));
+  CHECK(crop_memory_bytes({2, 1000}) == 2 * rgb_bytes({1000, 1000}));
+  Bytes memory(1500);
+  CropMemory crops(memory, settings);
+  for (int round = 0; round < 2; ++round) {
+    CHECK(crops.claimed().empty());
+    std::size_t begin = 0;
+    const auto check_claim = [&](Size size, Size expected) {
+      const auto place = crops.claim(size);
+      CHECK(place.size == expected);
+      CHECK(place.rgb.data() == memory.data() + begin);
+      CHECK(place.rgb.size() == rgb_bytes(expected));
+      begin += place.rgb.size();
+      CHECK(crops.claimed().data() == memory.data());
+      CHECK(crops.claimed().size() == begin);
+    };
+    check_claim({7, 20}, {7, 20});    // 420 of 1,500, and 900 are for the others
+    check_claim({7, 23}, {10, 10});   // 483 of 1,080, and 600 are for the others
+    check_claim({12, 13}, {12, 13});  // 468 of 780, and 300 are for the last
+    CHECK(crops.claim_square().rgb.size() == 300);
+    crops.clear();
+  }
+}
+
+TEST_CASE("pixels are copied without their fourth bytes", "[loader]") {
+  const test::Picture picture = test::textured_image(21, 9, 3);
+  Image image = test::image_of(picture);
+  Bytes all(picture.values.size() + 1, 0xEE);
+  copy_rgb(image, std::span(all).first(all.size() - 1));
+  CHECK(std::equal(picture.values.begin(), picture.values.end(), all.begin()));
+  CHECK(all.back() == 0xEE);
+
+  image.narrow({4, 2, 1, 3});
+  Bytes column(9);
+  copy_rgb(image, column);
+  for (std::size_t i = 0; i < column.size(); ++i)
+    CHECK(column[i] == picture.values[3 * ((2 + i / 3) * 21 + 4) + i % 3]);
+}
+
+CPU_TEST_CASE("on the cpu backend the workers scale", "[loader]") {
+  CHECK(make_device_crops(*test::open_device(BackendKind::cpu), {4, 8}) == nullptr);
+  CHECK(device_crops_bytes(BackendKind::cpu, {4, 8}) == 0);
+}
+
+GPU_TEST_CASE("a loader's batches are the same where the GPU scales the crops", "[data]") {
+  const test::TempFolder folder;
+  constexpr Size kSizes[] = {
+      {500, 375}, {333, 517}, {1200, 900}, {41, 30}};  // the third: too large
+  for (int i = 0; i < 60; ++i) {                       // for two in a batch
+    const auto [width, height] = kSizes[i % 4];
+    folder.write((i % 2 ? "a/" : "b/") + std::to_string(100 + i) + ".jpg",
+                 test::write_jpeg(test::textured_image(width, height, i),
+                                  {.gray = i % 9 == 0, .progressive = i % 5 == 0}));
+  }
+  const FolderSource source(scan_image_folder(folder.path));
+  const Backend backend = test::open_backend_of(BackendKind::gpu);
+  Device& device = *backend.device;
+  LoaderSettings settings;
+  settings.batch_size = 8;
+  settings.drop_last = false;
+  settings.transform.augmentation = Augmentation::resized_crop;
+  NetworkSettings shape;
+  shape.batch_size = settings.batch_size;
+  shape.image_size = settings.transform.image_size;
+
+  const auto epoch_with = [&](DeviceCrops* crops) {
+    const auto stream = device.make_stream();
+    Workers workers(4);
+    Loader loader(source, settings, device, workers, {nullptr, crops});
+    const auto batches = make_loaded_batches(*backend.world, loader, device, *stream, shape);
+    std::vector<Bytes> all;
+    batches->start_epoch(1);
+    while (const auto batch = batches->next())
+      all.push_back(download<std::uint8_t>(device, *stream, batch->images,
+                                           8 * rgb_bytes({shape.image_size, shape.image_size})));
+    return all;
+  };
+  const auto expected = epoch_with(nullptr);
+  REQUIRE(expected.size() == 8);
+  const DeviceDecoderSettings crop_settings{shape.batch_size, shape.image_size};
+  const std::size_t before = device.allocated_bytes();
+  const auto crops = make_device_crops(device, crop_settings);
+  REQUIRE(crops != nullptr);
+  CHECK(device.allocated_bytes() - before == device_crops_bytes(BackendKind::gpu, crop_settings));
+  for (int round = 0; round < 2; ++round) {  // the second in memory that has been used
+    const auto scaled = epoch_with(crops.get());
+    REQUIRE(scaled.size() == expected.size());
+    for (std::size_t i = 0; i < scaled.size(); ++i) CHECK((scaled[i] == expected[i]));
+  }
+}
+
+}  // namespace shakedown::training

@@ -1,8 +1,5 @@
 // Headers of JPEG files anywhere; on a GPU its Resizer and its JPEG engines, against the host's.
 #include <algorithm>
-#include <chrono>
-#include <cstdio>
-#include <numeric>
 
 #include "tests/catch.hpp"
 #include "tests/support.hpp"
@@ -36,10 +33,10 @@ double mean_difference(std::span<const std::uint8_t> a, std::span<const std::uin
 }
 
 /// A GPU with its decoder: a test that needs it ends where there is none.
-struct Rig {
+struct DecoderRig {
   static constexpr int kSize = 64;
 
-  explicit Rig(int most_images, int size = kSize)
+  explicit DecoderRig(int most_images, int size = kSize)
       : device(test::open_device(BackendKind::gpu)),
         stream(device->make_stream()),
         size(size),
@@ -84,8 +81,7 @@ TEST_CASE("the header of a baseline JPEG gives its size", "[jpeg_header]") {
   CHECK(is_ours(write_jpeg(image, {.restart_interval = 4})));
 }
 
-TEST_CASE("files that engines do not decode as libjpeg does have no baseline size",
-          "[jpeg_header]") {
+TEST_CASE("what engines do not decode as libjpeg has no baseline size", "[jpeg_header]") {
   const Picture image = textured_image(80, 70, 2);
   const Bytes good = write_jpeg(image);
   CHECK_FALSE(baseline_jpeg_size(write_jpeg(image, {.progressive = true})));
@@ -120,8 +116,7 @@ TEST_CASE("no bytes make the header's reader read outside the file", "[jpeg_head
   CHECK(accepted > 0);
 }
 
-TEST_CASE("without a gpu there is no device decoder, and a reason", "[device_decoder]") {
-  if (!test::has(BackendKind::cpu)) SKIP("no cpu backend");
+CPU_TEST_CASE("without a gpu there is no device decoder, and a reason", "[device_decoder]") {
   const auto device = test::open_device(BackendKind::cpu);
   std::string why_not;
   CHECK(make_device_decoder(*device, {1, 8}, why_not) == nullptr);
@@ -129,10 +124,9 @@ TEST_CASE("without a gpu there is no device decoder, and a reason", "[device_dec
   CHECK(device_decoder_bytes(BackendKind::cpu, {1, 8}) == 0);
 }
 
-TEST_CASE("a device decoder states its memory before it allocates", "[device_decoder]") {
-  if (!test::has(BackendKind::gpu)) SKIP("no GPU");
+GPU_TEST_CASE("a device decoder states its memory before it allocates", "[device_decoder]") {
   for (const int images : {1, 256}) {
-    Rig rig(images, 224);
+    DecoderRig rig(images, 224);
     if (rig.decoder == nullptr) return;
     const std::size_t stated = device_decoder_bytes(BackendKind::gpu, {images, 224});
     CHECK(rig.bytes <= stated);
@@ -140,8 +134,7 @@ TEST_CASE("a device decoder states its memory before it allocates", "[device_dec
   }
 }
 
-TEST_CASE("the GPU scales regions bit for bit as the host", "[device_decoder][sanitize]") {
-  if (!test::has(BackendKind::gpu)) SKIP("no GPU");
+GPU_TEST_CASE("the GPU scales regions bit for bit as the host", "[device_decoder][sanitize]") {
   const auto device = test::open_device(BackendKind::gpu);
   const auto stream = device->make_stream();
   const int size = GENERATE(1, 31, 224);
@@ -174,15 +167,13 @@ TEST_CASE("the GPU scales regions bit for bit as the host", "[device_decoder][sa
   const Bytes out = download<std::uint8_t>(*device, *stream, batch.data(), batch.bytes());
   for (std::size_t i = 0; i < kImages; ++i) {
     const Bytes expected = scaled(image_of(images[i]), table[i].region, size, table[i].mirror);
-    const auto row = out.begin() + static_cast<std::ptrdiff_t>(
-                                       static_cast<std::size_t>(table[i].row) * row_bytes);
+    const auto row = out.begin() + (static_cast<std::size_t>(table[i].row) * row_bytes);
     CHECK(std::equal(expected.begin(), expected.end(), row));
   }
 }
 
-TEST_CASE("JPEG engines give the host's pixels but for rounding", "[device_decoder]") {
-  if (!test::has(BackendKind::gpu)) SKIP("no GPU");
-  Rig rig(80);
+GPU_TEST_CASE("JPEG engines give the host's pixels but for rounding", "[device_decoder]") {
+  DecoderRig rig(80);
   if (rig.decoder == nullptr) return;
   struct Case {
     int width, height;
@@ -205,7 +196,7 @@ TEST_CASE("JPEG engines give the host's pixels but for rounding", "[device_decod
   for (int round = 0; round < 2; ++round) {  // the second in memory that has been used
     std::vector<EncodedImage> images;
     for (int i = 0; i < 79; ++i) {
-      const Bytes& file = files[static_cast<std::size_t>(i)];
+      const Bytes& file = files[i];
       REQUIRE(rig.decoder->supports(file));
       const Size size = *baseline_jpeg_size(file);
       images.push_back({file, {5, 7, size.width - 9 - round, size.height - 8}, i % 3 == 0, 79 - i});
@@ -220,9 +211,8 @@ TEST_CASE("JPEG engines give the host's pixels but for rounding", "[device_decod
   }
 }
 
-TEST_CASE("a corrupt JPEG loses no other of its batch", "[device_decoder]") {
-  if (!test::has(BackendKind::gpu)) SKIP("no GPU");
-  Rig rig(40);
+GPU_TEST_CASE("a corrupt JPEG loses no other of its batch", "[device_decoder]") {
+  DecoderRig rig(40);
   if (rig.decoder == nullptr) return;
   std::vector<Bytes> files;
   for (int i = 0; i < 40; ++i) files.push_back(write_jpeg(textured_image(160, 120, 100 + i)));
@@ -238,93 +228,15 @@ TEST_CASE("a corrupt JPEG loses no other of its batch", "[device_decoder]") {
   }
   std::vector<EncodedImage> images;
   for (int i = 0; i < 40; ++i) {
-    REQUIRE(rig.decoder->supports(files[static_cast<std::size_t>(i)]));
-    images.push_back({files[static_cast<std::size_t>(i)], {0, 0, 160, 120}, false, i});
+    REQUIRE(rig.decoder->supports(files[i]));
+    images.push_back({files[i], {0, 0, 160, 120}, false, i});
   }
   const auto undecoded = rig.decode(images);
   REQUIRE(undecoded.size() == 2);
   CHECK(undecoded[0].row == 3);
   CHECK(undecoded[1].row == 35);
   for (int i : {0, 2, 4, 34, 36, 39}) {
-    const Image decoded = decode_image(files[static_cast<std::size_t>(i)]);
+    const Image decoded = decode_image(files[i]);
     CHECK(mean_difference(rig.row(i), scaled(decoded, whole(decoded.size()), rig.size, false)) < 2);
   }
-}
-
-// Prints what nvJPEG makes of entropy-coded data that is cut off or changed: libjpeg refuses both.
-TEST_CASE("what engines make of corrupt entropy-coded data", "[.nvjpeg-corrupt]") {
-  Rig rig(3);
-  REQUIRE(rig.decoder != nullptr);
-  const Bytes good = write_jpeg(textured_image(320, 240, 7));
-  Bytes cut(good.begin(), good.begin() + static_cast<std::ptrdiff_t>(good.size() / 2));
-  cut.insert(cut.end(), {0xFF, 0xD9});
-  Bytes changed = good;
-  std::fill_n(changed.begin() + static_cast<std::ptrdiff_t>(good.size() / 2), 200, 0xA5);
-  const EncodedImage images[] = {{good, {0, 0, 320, 240}, false, 0},
-                                 {cut, {0, 0, 320, 240}, false, 1},
-                                 {changed, {0, 0, 320, 240}, false, 2}};
-  const auto undecoded = rig.decode(images);
-  std::printf("rows that were not decoded:");
-  for (const auto& [row, refused] : undecoded)
-    std::printf(" %d (%s)", row, refused ? "refused" : "failed");
-  std::printf("\nmean difference from the good one: cut off %.1f, changed %.1f\n",
-              mean_difference(rig.row(0), rig.row(1)), mean_difference(rig.row(0), rig.row(2)));
-}
-
-// build/unit_tests '[.nvjpeg-rate]': decode() alone, files in memory.
-TEST_CASE("images/s of the JPEG engines", "[.nvjpeg-rate]") {
-  constexpr int kBatch = 256;
-  constexpr int kBatches = 100;
-  Rig rig(kBatch, 224);
-  REQUIRE(rig.decoder != nullptr);
-  std::vector<Bytes> files;
-  double bytes = 0;
-  for (int i = 0; i < 2 * kBatch; ++i) {
-    files.push_back(write_jpeg(textured_image(500, 375, 1000 + i)));
-    bytes += static_cast<double>(files.back().size());
-  }
-  std::printf("%zu files of 500x375, mean %.1f KB\n", files.size(),
-              bytes / static_cast<double>(files.size()) / 1e3);
-  using Clock = std::chrono::steady_clock;
-  const auto run = [&](const char* name, Region region) {
-    std::vector<EncodedImage> images;
-    std::vector<double> ms;
-    for (int i = -10; i < kBatches; ++i) {
-      images.clear();
-      for (int k = 0; k < kBatch; ++k)
-        images.push_back(
-            {files[static_cast<std::size_t>((i & 1) * kBatch + k)], region, k % 2 == 0, k});
-      const auto start = Clock::now();
-      REQUIRE(rig.decode(images).empty());
-      if (i >= 0)
-        ms.push_back(std::chrono::duration<double, std::milli>(Clock::now() - start).count());
-    }
-    rig.stream->synchronize();
-    std::sort(ms.begin(), ms.end());
-    const double mean = std::accumulate(ms.begin(), ms.end(), 0.0) / kBatches;
-    std::printf("%s: %.0f images/s; ms per %d images: median %.2f, 95 %% %.2f, most %.2f\n", name,
-                1e3 * kBatch / mean, kBatch, ms[kBatches / 2], ms[kBatches * 95 / 100], ms.back());
-  };
-  run("whole images", {0, 0, 500, 375});
-  run("half of each", {60, 50, 350, 265});
-
-  const auto resizer = gpu::make_device_resizer(*rig.device, {kBatch, 224});
-  const Buffer pixels(*rig.device, std::size_t{kBatch} * 500 * 375 * 3);
-  std::vector<DeviceImage> table;
-  for (int k = 0; k < kBatch; ++k)
-    table.push_back({static_cast<const std::uint8_t*>(pixels.data()) +
-                         std::size_t{562500} * static_cast<std::size_t>(k),
-                     1500,
-                     {0, 0, 500, 375},
-                     false,
-                     k});
-  const auto start = rig.device->make_event();
-  const auto end = rig.device->make_event();
-  for (int i = 0; i < 3; ++i) {
-    start->record(*rig.stream);
-    resizer->enqueue(table, rig.rows(), *rig.stream);
-    end->record(*rig.stream);
-    end->synchronize();
-  }
-  std::printf("scaling of 256 whole images: %.3f ms\n", end->milliseconds_since(*start));
 }

@@ -2,13 +2,11 @@
 // numbers.
 #include "training/programs/epochs.hpp"
 
-#include <unistd.h>
-
-#include <filesystem>
+#include <optional>
 
 #include "resnet/tensor_file.hpp"
 #include "tests/catch.hpp"
-#include "tests/support.hpp"
+#include "tests/support/files.hpp"
 #include "tests/support/strategies.hpp"
 #include "training/measure/throughput.hpp"
 
@@ -47,7 +45,7 @@ void train(Engine& engine, BatchSource& batches, BatchSource* validation, int ep
 TEST_CASE("validation uses no device memory in addition to the plan's", "[epochs]") {
   const MpiSession& session = test::session();
   Backend backend = test::open_backend_of(test::backends().front());
-  Engine engine(test::small_settings("none"),
+  Engine engine(test::smallest_settings("none"),
                 backend);  // each rank has weights of its own to put aside
   engine.allocate(session.local_size());
   OneBatch training(engine);
@@ -63,10 +61,10 @@ TEST_CASE("validation uses no device memory in addition to the plan's", "[epochs
 TEST_CASE("rank 0 alone reads the weights to start from, once", "[epochs]") {
   const MpiSession& session = test::session();
   Backend backend = test::open_backend_of(test::backends().front());
-  EngineSettings settings = test::small_settings("ddp");
+  EngineSettings settings = test::smallest_settings("ddp");
   settings.seed = 1;
-  const std::string name = "epochs_test." + std::to_string(getpid()) + ".safetensors";
-  const std::string file = (std::filesystem::temp_directory_path() / name).string();
+  std::optional<test::TempFolder> folder(std::in_place);
+  const std::string file = *folder / "w.safetensors";
   std::vector<Tensor> saved;
   {
     Engine engine(settings, backend);
@@ -80,7 +78,7 @@ TEST_CASE("rank 0 alone reads the weights to start from, once", "[epochs]") {
   settings.model.weights = session.is_root() ? file : "/nowhere";
   Engine engine(settings, backend);
   engine.allocate(session.local_size());
-  std::filesystem::remove(file);
+  folder.reset();
   engine.model.set_weights(std::vector<float>(engine.model.master_weights().size()));
   for (int start = 0; start < 2; ++start) {
     const std::vector<Tensor> loaded = engine.model.state();
@@ -95,7 +93,7 @@ TEST_CASE("rank 0 alone reads the weights to start from, once", "[epochs]") {
 
 TEST_CASE("statistics of other weights have no average", "[epochs]") {
   Backend backend = test::open_backend_of(test::backends().front());
-  EngineSettings settings = test::small_settings("none");
+  EngineSettings settings = test::smallest_settings("none");
   settings.strategy.norm_stats = "average";
   if (test::session().world_size() == 1) {
     CHECK_NOTHROW(Engine(settings, backend));
@@ -112,7 +110,7 @@ TEST_CASE("a weight that is not a number is named, with its rank", "[epochs]") {
   Backend backend = test::open_backend_of(test::backends().front());
   for (const char* strategy : {"none", "zero1"}) {
     CAPTURE(strategy);
-    Engine engine(test::small_settings(strategy), backend);
+    Engine engine(test::smallest_settings(strategy), backend);
     engine.allocate(session.local_size());
     CHECK_NOTHROW(check_weights(engine, session, "here"));
     std::vector<float> weights = engine.model.master_weights();

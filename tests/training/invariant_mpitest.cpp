@@ -3,8 +3,7 @@
 
 #include "common/mpi_session.hpp"
 #include "tests/catch.hpp"
-#include "tests/support.hpp"
-#include "tests/support/network.hpp"
+#include "tests/support/strategies.hpp"
 #include "training/exchange/invariant.hpp"
 #include "training/measure/throughput.hpp"
 #include "training/step/engine.hpp"
@@ -13,36 +12,17 @@ namespace shakedown::training {
 namespace {
 
 constexpr int kShards = 4;
-constexpr int kSize = 64;
-constexpr int kBatch = 4;
-constexpr int kClasses = 10;
 
 bool divides_shards() { return kShards % test::session().world_size() == 0; }
 
 EngineSettings settings_of(Precision precision, int ranks) {
-  EngineSettings settings;
-  settings.network.architecture = find_architecture("tiny");
-  settings.network.batch_size = kBatch;
-  settings.network.image_size = kSize;
-  settings.network.classes = kClasses;
-  settings.network.precision = precision;
+  EngineSettings settings = test::settings_of(precision, "all-reduce");
   settings.network.tuning.deterministic = true;
   settings.optimizer.clip_grad_norm = 0.5;
   settings.ema.ema = 0.9;
-  settings.strategy.strategy = "all-reduce";
   settings.strategy.invariant = kShards;
   settings.accumulate = kShards / ranks;
-  settings.seed = 7;
   return settings;
-}
-
-void load(Network& network, int shard, int step) {
-  const auto seed = static_cast<std::uint64_t>(1000 * (step + 1) + shard);
-  Random random(seed);
-  std::vector<std::int32_t> labels;
-  for (int i = 0; i < kBatch; ++i)
-    labels.push_back(static_cast<std::int32_t>(random.below(kClasses)));
-  test::set_batch(network, test::random_values(kBatch * 3 * kSize * kSize, seed, -2, 2), labels);
 }
 
 struct Trained {
@@ -58,7 +38,8 @@ Trained train(const EngineSettings& settings, Backend& backend, const MpiSession
   engine.model.network().zero_total_metrics();
   const int first = ranks.rank() * settings.accumulate;
   for (int step = 0; step < 3; ++step)
-    engine.step.run([&](int micro) { load(engine.model.network(), first + micro, step); }, 0.01);
+    engine.step.run([&](int micro) { test::load(engine.model.network(), first + micro, step); },
+                    0.01);
   engine.finish();
   Trained trained{engine.model.state(), engine.model.average_state(),
                   engine.model.read_scalars().grad_norm, 0};
@@ -130,8 +111,7 @@ TEST_CASE("the mean of shards is that of one tree, and all ranks have it", "[inv
   const Buffer array(device, count * sizeof(float));
   for (const int round : {0, 1}) {  // the memory serves again
     for (int shard = 0; shard < shards; ++shard) {
-      upload<float>(device, *stream, array.data(),
-                    arrays[static_cast<std::size_t>(session.rank() * shards + shard)]);
+      upload<float>(device, *stream, array.data(), arrays[session.rank() * shards + shard]);
       tree.add(array.view(DataType::float32), shard);
     }
     const View mean = tree.mean();

@@ -1,14 +1,22 @@
+// Records of a training, and what a weights file says of its network.
 #include "training/measure/records.hpp"
 
 #include <unistd.h>
 
 #include <nlohmann/json.hpp>
 
+#include "common/error.hpp"
 #include "common/nvml.hpp"
+#include "common/options.hpp"
 #include "common/text_table.hpp"
 #include "tests/catch.hpp"
+#include "tests/support/files.hpp"
+#include "tests/support/options.hpp"
+#include "training/data/source.hpp"
 #include "training/measure/throughput.hpp"
 #include "training/programs/epochs.hpp"
+#include "training/programs/train_options.hpp"
+#include "training/programs/training_data.hpp"
 
 namespace shakedown::training {
 namespace {
@@ -29,6 +37,27 @@ Throughput on_gpus() {
   measured.health = GpuHealth{
       {1980, 1980}, {650, 640}, {50, 51}, {1e9, 1e9}, {kUnknownText, "sw_power_cap"}, 0.25};
   return measured;
+}
+
+/// A file without tensors.
+struct SavedFile {
+  explicit SavedFile(const Metadata& metadata) {
+    write_safetensors({"--save", path}, {}, metadata);
+  }
+  const test::TempFolder folder;
+  const std::string path = folder / "w.safetensors";
+};
+
+/// No images, of these classes.
+FolderSource images_of(std::vector<std::string> classes) {
+  return FolderSource({"val", std::move(classes), {}, {}});
+}
+
+TrainOptions taken(const SavedFile& file, const test::Words& words) {
+  test::ParsedAs<TrainOptions> p(words + test::Words{"--weights", file.path});
+  REQUIRE_FALSE(p.ending);
+  take_saved_model(p.set, p.values.model);
+  return p.values;
 }
 
 }  // namespace
@@ -102,8 +131,7 @@ TEST_CASE("what is unknown of a GPU is null in the record, and not zero", "[reco
   CHECK_FALSE(record_of(host).contains("power_w"));
 }
 
-TEST_CASE("a breakdown's record has the terms that were measured, and their residual",
-          "[records]") {
+TEST_CASE("a breakdown's record has what was measured, and the residual", "[records]") {
   Breakdown b;
   b.step_ms = 10;
   b.compute_ms = 7;
@@ -133,9 +161,10 @@ TEST_CASE("an epoch's record has what it did", "[records]") {
 
 TEST_CASE("a line is folded for a terminal alone: scripts match whole lines", "[text]") {
   const std::string line = std::string(79, 'a') + " b c";
-  setenv("SHAKEDOWN_TERMINAL", "1", 1);  // launch/mpi's standard output
-  CHECK(labelled("step", line).find('\n') < line.size());
-  unsetenv("SHAKEDOWN_TERMINAL");
+  {
+    const test::Variable terminal("SHAKEDOWN_TERMINAL", "1");  // launch/mpi's standard output
+    CHECK(labelled("step", line).find('\n') < line.size());
+  }
   if (isatty(STDOUT_FILENO) == 0) CHECK(labelled("step", line) == "step      " + line + "\n");
 }
 
@@ -147,6 +176,49 @@ TEST_CASE("a paragraph is wrapped at blanks, and a long word is left whole", "[t
   CHECK(words == std::string(79, 'a') + "\n    b c");
   CHECK(wrapped(std::string(76, 'a') + " 94 % b", 2, 80) == std::string(76, 'a') + "\n  94 % b");
   CHECK(labelled("step", "1 ms") == "step      1 ms\n");
+}
+
+// What a weights file says of its network.
+
+TEST_CASE("a weights file names its model, image size and classes", "[saved_model]") {
+  const SavedModel model{"resnet34", 96, {"cat", "dog, \"small\"", "\xff"}};
+  const SavedFile file(metadata_of(model));
+  const SavedModel read = saved_model_of(read_safetensors_metadata(file.path), file.path);
+  CHECK(read.model == "resnet34");
+  CHECK(read.image_size == 96);
+  CHECK(read.classes[1] == model.classes[1]);
+  check_classes(read, file.path, images_of(model.classes), true);  // even what is not UTF-8
+  CHECK(saved_model_of({{"format", "pt"}}, "f").model.empty());
+  CHECK_THROWS_WITH(saved_model_of({{"shakedown", "[1"}}, "f.safetensors"),
+                    ContainsSubstring("f.safetensors"));
+}
+
+TEST_CASE("options that are not given are the weights file's", "[saved_model]") {
+  const SavedFile file(metadata_of({"resnet34", 96, {}}));
+  CHECK(taken(file, "").model.model == "resnet34");
+  CHECK(taken(file, "").model.image_size == 96);
+  CHECK(taken(file, "--image-size 128 --model resnet34").model.image_size == 128);
+  CHECK_THROWS_WITH(taken(file, "--model resnet18"),
+                    ContainsSubstring("--model resnet18") && ContainsSubstring("holds a resnet34"));
+  const SavedFile foreign(Metadata{});
+  CHECK(taken(foreign, "").model.model == TrainOptions().model.model);
+  CHECK(taken(foreign, "--model resnet18").model.model == "resnet18");
+}
+
+TEST_CASE("weights of other classes are refused", "[saved_model]") {
+  const SavedModel saved{"resnet18", 32, {"cat", "dog", "owl"}};
+  const auto check = [&](std::vector<std::string> classes, bool evaluates) {
+    check_classes(saved, "w.safetensors", images_of(std::move(classes)), evaluates);
+  };
+  CHECK_NOTHROW(check({"cat", "dog", "owl"}, true));
+  CHECK_THROWS_WITH(check({"dog", "owl", "zebra"}, true),
+                    ContainsSubstring("w.safetensors") && ContainsSubstring("not in val: cat") &&
+                        ContainsSubstring("not in w.safetensors: zebra"));
+  CHECK_THROWS_AS(check({"dog", "owl", "zebra"}, false), UsageError);
+  CHECK_THROWS_AS(check({"cat", "dog"}, true), UsageError);
+  CHECK_NOTHROW(check({"cat", "dog"}, false));  // a classifier of its own
+  CHECK_THROWS_WITH(check({"owl", "dog", "cat"}, true), ContainsSubstring("another order"));
+  CHECK_NOTHROW(check_classes({}, "w.safetensors", images_of({"a"}), true));
 }
 
 }  // namespace shakedown::training

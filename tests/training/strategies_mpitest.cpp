@@ -1,5 +1,4 @@
 // Steps of several ranks compared with those of one process.
-#include <fmt/format.h>
 
 #include <algorithm>
 #include <chrono>
@@ -10,7 +9,9 @@
 #include "common/mpi_session.hpp"
 #include "tests/catch.hpp"
 #include "tests/support/strategies.hpp"
+#include "training/exchange/strategy.hpp"
 #include "training/measure/throughput.hpp"
+#include "training/step/engine.hpp"
 
 namespace shakedown::training {
 namespace {
@@ -187,18 +188,6 @@ TEST_CASE("a type that a strategy cannot exchange is named", "[strategies]") {
   }
 }
 
-TEST_CASE("ranks with the same shard equal one rank", "[strategies]") {
-  const Case c = GENERATE(from_range(cases()));
-  const auto shard = [](int) { return 5; };
-  Backend backend = test::open_backend_of(c.backend);
-  const Trained alone = train(settings_of(c.precision, "none"), backend, shard);
-  for (const char* strategy : {"all-reduce", "ddp"}) {
-    CAPTURE(name_of(c.backend), name_of(c.precision), strategy);
-    const auto settings = settings_of(c.precision, strategy);
-    check_same(train(settings, backend, shard), alone, settings);
-  }
-}
-
 TEST_CASE("workers that do not wait push as often, and no staler than they may", "[strategies]") {
   const Case c = GENERATE(from_range(cases()));
   const int bound = GENERATE(0, 2);
@@ -321,15 +310,99 @@ TEST_CASE("a float16 overflow on one rank is skipped by all", "[strategies]") {
   }
 }
 
-TEST_CASE("deterministic steps repeat to the last bit", "[strategies]") {
-  const Case c = GENERATE(from_range(cases()));
-  CAPTURE(name_of(c.backend), name_of(c.precision));
-  Backend backend = test::open_backend_of(c.backend);
-  auto settings = settings_of(c.precision, "ddp");
-  settings.network.tuning.deterministic = true;
-  const auto shard = [](int) { return test::session().rank(); };
-  const Trained once = train(settings, backend, shard);
-  CHECK(train(settings, backend, shard).three_steps == once.three_steps);
+// Running statistics of several ranks: whose they are, and when they are exchanged.
+
+TEST_CASE("running statistics are rank 0's before each forward, where requested", "[strategies]") {
+  const MpiSession& session = test::session();
+  const bool enabled = GENERATE(true, false);
+  Backend backend = test::open_backend_of(test::backends().front());
+  EngineSettings settings = settings_of(Precision::fp32, "ddp");
+  if (enabled) settings.strategy.norm_stats = "broadcast";
+  Engine engine(settings, backend);
+  engine.allocate(session.local_size());
+  const auto statistics = [&] {
+    const View view = engine.model.network().weights().statistics();
+    engine.finish();
+    return download<float>(engine.device(), engine.stream(), view.data, view.count);
+  };
+  engine.step.run([&](int) { load(engine.model.network(), session.rank(), 0); }, 1e-3);
+  const std::vector<float> own = statistics();
+  std::vector<float> first = own;
+  const View view{std::span<float>(first)};
+  backend.host->broadcast(view, view, 0, engine.stream());
+  if (session.rank() > 0) CHECK(own != first);  // each saw a shard of its own
+  engine.step.exchange_alone();
+  CHECK(statistics() == (enabled ? first : own));
+}
+
+// As timm's distribute_bn(reduce=True).
+TEST_CASE("the saved statistics are the first rank's, or their average", "[strategies]") {
+  const MpiSession& session = test::session();
+  const bool average = GENERATE(true, false);
+  const std::string strategy = GENERATE("ddp", "parameter-server");
+  const StrategyEntry& entry = find_strategy(strategy);
+  if (session.world_size() < entry.ranks.least) return;
+  CAPTURE(average, strategy);
+  Backend backend = test::open_backend_of(test::backends().front());
+  EngineSettings settings = settings_of(Precision::fp32, strategy);
+  if (average) settings.strategy.norm_stats = "average";
+  Engine engine(settings, backend);
+  engine.allocate(session.local_size());
+  engine.step.run([&](int) { load(engine.model.network(), session.rank(), 0); }, 1e-3);
+  const std::vector<float> own = engine.model.statistics();
+  std::vector<float> wanted = own;
+  const int root = entry.first_computing();
+  if (average ? root > session.rank() : root != session.rank())
+    std::fill(wanted.begin(), wanted.end(), 0.0F);
+  const View sum{std::span<float>(wanted)};
+  backend.host->all_reduce(sum, sum, Reduction::sum, engine.stream());
+  if (average)
+    for (float& value : wanted) value /= static_cast<float>(entry.computing(session.world_size()));
+
+  std::vector<float> common;
+  engine.model.with_common_weights([&] { common = engine.model.statistics(); });
+  CHECK(test::relative_error(common, wanted) < 1e-6);
+  CHECK(engine.model.statistics() == own);
+  const std::vector<Tensor> state = engine.model.state();
+  CHECK(engine.model.statistics() == own);
+  const auto mean = std::find_if(state.begin(), state.end(), [](const Tensor& tensor) {
+    return tensor.name == "bn1.running_mean";
+  });
+  REQUIRE(mean != state.end());
+  const ParameterTable& table = engine.model.network().table();
+  const std::size_t at = table.statistics()[table.statistic("bn1")].offset;
+  CHECK(mean->values.front() == common[at]);
+}
+
+TEST_CASE("running statistics are exchanged once per update", "[strategies]") {
+  Backend backend = test::open_backend_of(test::backends().front());
+  std::map<bool, std::uint64_t> operations;
+  for (const bool enabled : {false, true}) {
+    EngineSettings settings = settings_of(Precision::fp32, "ddp");
+    settings.accumulate = 3;
+    if (enabled) settings.strategy.norm_stats = "broadcast";
+    Engine engine(settings, backend);
+    engine.allocate(test::session().local_size());
+    const auto before = engine.world().traffic().operations;
+    engine.step.run([&](int) { load(engine.model.network(), test::session().rank(), 0); }, 1e-3);
+    engine.model.evaluate();  // exchanges none either
+    engine.finish();
+    operations[enabled] = engine.world().traffic().operations - before;
+  }
+  CHECK(operations[true] == operations[false] + 1);
+}
+
+// The table of strategies compared with the strategies themselves.
+
+TEST_CASE("strategies have buckets where the table says so", "[volumes]") {
+  if (test::session().world_size() == 1) return;  // some want two ranks
+  Backend backend = test::open_backend_of(test::backends().front());
+  for (const StrategyEntry& entry : strategies()) {
+    if (!test::can_run(entry, backend.kind)) continue;
+    CAPTURE(entry.name);
+    const Engine engine(settings_of(Precision::fp32, entry.name), backend);
+    CHECK(entry.bucketed() == !engine.step.plan().buckets.empty());
+  }
 }
 
 }  // namespace shakedown::training

@@ -1,37 +1,33 @@
-// The kernels of an update, on every backend, against plain arithmetic.
+// The kernels of an update, on every backend, against plain arithmetic; schedules against PyTorch.
 #include "training/step/update_kernels.hpp"
 
+#include <cmath>
+#include <numbers>
 #include <numeric>
 
 #include "tests/catch.hpp"
 #include "tests/support.hpp"
 #include "training/exchange/buckets.hpp"
 #include "training/step/optimizer.hpp"
+#include "training/step/schedule.hpp"
 
 namespace shakedown::training {
 namespace {
 
-struct Rig {
+struct Rig : test::DeviceRig {
   explicit Rig(BackendKind kind)
-      : device(test::open_device(kind)),
-        stream(device->make_stream()),
+      : DeviceRig(kind),
         elementwise(device->kernels()),
         owned(make_update_kernels(*device)),
         kernels(*owned),
         scalars(*device, sizeof(StepScalars)) {}
 
-  std::vector<float> floats(const Buffer& buffer, std::size_t count) {
-    return download<float>(*device, *stream, buffer.data(), count);
-  }
-  Buffer of(const std::vector<float>& values) { return test::to_device(*device, *stream, values); }
   void set(const StepScalars& values) {
     upload<StepScalars>(*device, *stream, scalars.data(), std::span(&values, 1));
   }
   StepScalars get() { return download<StepScalars>(*device, *stream, scalars.data(), 1).front(); }
   StepScalars* on_device() { return static_cast<StepScalars*>(scalars.data()); }
 
-  std::unique_ptr<Device> device;
-  std::unique_ptr<Stream> stream;
   const Kernels& elementwise;
   std::unique_ptr<UpdateKernels> owned;
   const UpdateKernels& kernels;
@@ -48,6 +44,13 @@ struct Values {
         b(test::random_values(count, 4, 0, 1)) {}
 };
 
+constexpr long kUpdates = 50;  // per epoch
+constexpr double kEpochs = 10;
+
+double rate_at(const ScheduleOptions& options, double epoch) {
+  return Schedule(options, 0.4, kEpochs, kUpdates).at(std::lround(epoch * kUpdates));
+}
+
 }  // namespace
 
 TEST_CASE("optimisers follow PyTorch's formulas", "[update]") {
@@ -61,15 +64,15 @@ TEST_CASE("optimisers follow PyTorch's formulas", "[update]") {
   const Buffer g = rig.of(h.g);
   const Buffer a = rig.of(h.a);
   const Buffer b = rig.of(h.b);
-  const Buffer mask = test::to_device<std::uint8_t>(*rig.device, *rig.stream, {1, 0, 1, 0, 1});
+  const Buffer mask = rig.of<std::uint8_t>({1, 0, 1, 0, 1});
   UpdateRange range;
   range.master = static_cast<float*>(w.data());
   range.gradient = g.data();
   range.state_a = static_cast<float*>(a.data());
   range.state_b = static_cast<float*>(b.data());
   if (masked) range.decayed = static_cast<const std::uint8_t*>(mask.data());
-  const Buffer tensors = test::to_device<std::uint16_t>(*rig.device, *rig.stream, {0, 0, 1, 1, 2});
-  const Buffer trust = rig.of({0.5F, 1, 0.25F});
+  const Buffer tensors = rig.of<std::uint16_t>({0, 0, 1, 1, 2});
+  const Buffer trust = rig.of<float>({0.5F, 1, 0.25F});
   range.tensors = static_cast<const std::uint16_t*>(tensors.data());
   range.trust = static_cast<const float*>(trust.data());
   range.count = count;
@@ -85,13 +88,13 @@ TEST_CASE("optimisers follow PyTorch's formulas", "[update]") {
   const bool is_lars = optimizer.starts_with("lars");
   const bool is_sgd = optimizer == "sgd" || optimizer == "nesterov";
   const SgdSettings settings{0.9F, static_cast<float>(decay), nesterov};
-  if (is_sgd)
-    rig.kernels.sgd(range, settings, rig.on_device(), *rig.stream);
-  else if (is_lars)
-    rig.kernels.lars(range, settings, rig.on_device(), *rig.stream);
-  else
-    rig.kernels.adam(range, {0.9, 0.999, 1e-8F, static_cast<float>(decay), optimizer == "adamw"},
-                     rig.on_device(), *rig.stream);
+  const AdamSettings of_adam{0.9, 0.999, 1e-8F, static_cast<float>(decay), optimizer == "adamw"};
+  const auto update = [&] {
+    if (is_sgd) return rig.kernels.sgd(range, settings, rig.on_device(), *rig.stream);
+    if (is_lars) return rig.kernels.lars(range, settings, rig.on_device(), *rig.stream);
+    rig.kernels.adam(range, of_adam, rig.on_device(), *rig.stream);
+  };
+  update();
 
   std::vector<double> wanted;
   for (std::size_t i = 0; i < count; ++i) {
@@ -125,12 +128,7 @@ TEST_CASE("optimisers follow PyTorch's formulas", "[update]") {
   rig.set(scalars);
   const auto before = rig.floats(w, count);
   const auto momentum = rig.floats(a, count);
-  if (is_sgd)
-    rig.kernels.sgd(range, {}, rig.on_device(), *rig.stream);
-  else if (is_lars)
-    rig.kernels.lars(range, {}, rig.on_device(), *rig.stream);
-  else
-    rig.kernels.adam(range, {}, rig.on_device(), *rig.stream);
+  update();
   CHECK(rig.floats(w, count) == before);
   CHECK(rig.floats(a, count) == momentum);
 }
@@ -303,6 +301,101 @@ TEST_CASE("the average of the weights warms up, and skips what is skipped", "[up
   }
   CHECK(averages >= 8);
   for (float value : rig.floats(average, count)) CHECK(value == Approx(wanted));
+}
+
+// Schedules against the closed forms of torch.optim.lr_scheduler.
+
+TEST_CASE("the rate warms up by epochs or by updates", "[schedule]") {
+  ScheduleOptions options;
+  CHECK(rate_at(options, 7.3) == 0.4);
+  options.lr_warmup_epochs = 2;
+  CHECK(rate_at(options, 0) == Approx(0.4e-3));
+  CHECK(rate_at(options, 1) == Approx(0.2));
+  CHECK(rate_at(options, 1.98) == Approx(0.4 * 0.99));
+  CHECK(rate_at(options, 2) == 0.4);
+  options = {};
+  options.lr_warmup_steps = 20;
+  CHECK(Schedule(options, 0.4, kEpochs, kUpdates).at(5) == Approx(0.1));
+  CHECK(Schedule(options, 0.4, kEpochs, kUpdates).at(20) == 0.4);
+}
+
+TEST_CASE("cosine and polynomial fall to the floor from the warm-up's end", "[schedule]") {
+  ScheduleOptions options;
+  options.schedule = GENERATE("cosine", "polynomial");
+  options.lr_warmup_epochs = GENERATE(0.0, 2.0);
+  options.lr_min = GENERATE(0.0, 0.05);
+  options.lr_power = GENERATE(1.0, 2.0);
+  for (double epoch = options.lr_warmup_epochs; epoch <= kEpochs; epoch += 0.5) {
+    const double progress =
+        (epoch - options.lr_warmup_epochs) / (kEpochs - options.lr_warmup_epochs);
+    const double share = options.schedule == "cosine"
+                             ? (1 + std::cos(std::numbers::pi * progress)) / 2
+                             : std::pow(1 - progress, options.lr_power);
+    CHECK(rate_at(options, epoch) ==
+          Approx(options.lr_min + (0.4 - options.lr_min) * share).margin(1e-12));
+  }
+  CHECK(rate_at(options, kEpochs + 1) == Approx(options.lr_min).margin(1e-12));
+}
+
+TEST_CASE("the warm-up and the milestones after it are within the training", "[schedule]") {
+  ScheduleOptions options;
+  options.schedule = GENERATE("cosine", "polynomial", "constant");
+  options.lr_min = 0.05;
+  options.lr_warmup_epochs = kEpochs;  // all of it
+  CHECK(rate_at(options, kEpochs - 1) == Approx(0.36));
+  CHECK(rate_at(options, kEpochs) == Approx(options.schedule == "constant" ? 0.4 : 0.05));
+  options.lr_warmup_epochs = 0;
+  options.lr_warmup_steps = 500;
+  CHECK(rate_at(options, kEpochs) == Approx(options.schedule == "constant" ? 0.4 : 0.05));
+  options.lr_warmup_steps = 501;
+  CHECK_THROWS_WITH(rate_at(options, 0),
+                    ContainsSubstring("--lr-warmup 501steps: must be at most 500"));
+
+  options = {};
+  options.schedule = "multi-step";
+  options.lr_milestones = {3, 8};
+  options.lr_warmup_steps = 99;
+  CHECK_NOTHROW(rate_at(options, 0));
+  options.lr_warmup_steps = 100;
+  CHECK_THROWS_WITH(rate_at(options, 0),
+                    ContainsSubstring("--lr-milestones 3,8: must be below --epochs 10 less the "
+                                      "warm-up's 2"));
+}
+
+TEST_CASE("steps begin after the warm-up, as SequentialLR's of torch 1.13", "[schedule]") {
+  ScheduleOptions options;
+  options.lr_warmup_epochs = 2;
+  options.schedule = "step";
+  options.lr_step_epochs = 2;
+  const auto rates = [&] {  // of the last update of each of six epochs of one update
+    const Schedule schedule(options, 0.01, 6, 1);
+    return std::vector<double>{schedule.at(1), schedule.at(2), schedule.at(3), schedule.at(4),
+                               schedule.at(5)};
+  };
+  const std::vector<double> torch{0.005, 0.01, 0.01, 0.001, 0.001};
+  for (std::size_t i = 0; i < torch.size(); ++i) CHECK(rates()[i] == Approx(torch[i]));
+  options.schedule = "multi-step";
+  options.lr_milestones = {2};
+  for (std::size_t i = 0; i < torch.size(); ++i) CHECK(rates()[i] == Approx(torch[i]));
+}
+
+TEST_CASE("steps are at whole epochs, or at milestones", "[schedule]") {
+  ScheduleOptions options;
+  options.schedule = "step";
+  options.lr_step_epochs = 3;
+  CHECK(rate_at(options, 2.98) == 0.4);
+  CHECK(rate_at(options, 3) == Approx(0.04));
+  CHECK(rate_at(options, 9.5) == Approx(0.4e-3));
+
+  options.schedule = "multi-step";
+  CHECK(rate_at(options, 9) == 0.4);
+  options.lr_milestones = {3, 4.5, 8};
+  options.lr_step_factor = 0.5;
+  CHECK(rate_at(options, 2.98) == 0.4);
+  CHECK(rate_at(options, 3) == Approx(0.2));
+  CHECK(rate_at(options, 4.48) == Approx(0.2));
+  CHECK(rate_at(options, 4.5) == Approx(0.1));
+  CHECK(rate_at(options, 9.98) == Approx(0.05));
 }
 
 }  // namespace shakedown::training

@@ -28,29 +28,6 @@ std::string layer_row(const std::string& name, const std::string& output, double
 
 std::string text_of(const ActivationShape& s) { return fmt::format("{} x {} x {}", s.c, s.h, s.w); }
 
-/// One row per layer; the shape of its output.
-class LayerTable {
- public:
-  LayerTable(double bytes_per_element) : bytes_(bytes_per_element) {
-    text_ = fmt::format("{:<24} {:>16} {:>12} {:>10} {:>11}\n", "layer (of one image)", "output",
-                        "parameters", "MFLOP", "output");
-  }
-  ActivationShape conv(const ConvLayer& layer, const ActivationShape& x) {
-    const ConvShape conv{x, layer.k, layer.kernel, layer.stride, layer.pad()};
-    text_ += layer_row(fmt::format("{} {}x{}{}", layer.conv, layer.kernel, layer.kernel,
-                                   layer.stride > 1 ? fmt::format("/{}", layer.stride) : ""),
-                       text_of(conv.y()), static_cast<double>(conv.weight_count()) + 2.0 * layer.k,
-                       conv.flop() / 1e6, bytes_ * static_cast<double>(conv.y().count()));
-    return conv.y();
-  }
-  void line(const std::string& text) { text_ += text; }
-  const std::string& text() const { return text_; }
-
- private:
-  double bytes_;
-  std::string text_;
-};
-
 std::string text_of_network(const Engine& engine) {
   const Network& network = engine.model.network();
   const NetworkSettings& s = network.settings();
@@ -58,22 +35,32 @@ std::string text_of_network(const Engine& engine) {
   const Layers& layers = network.layers();
   const double element = static_cast<double>(size_of(compute_type(s.precision)));
 
-  LayerTable list(element);
-  ActivationShape x = list.conv(layers.stem, {1, 3, s.image_size, s.image_size});
-  x = pooled(x);
-  list.line(layer_row("maxpool 3x3/2", text_of(x), 0, 0, element * static_cast<double>(x.count())));
+  std::string text = fmt::format("{:<24} {:>16} {:>12} {:>10} {:>11}\n", "layer (of one image)",
+                                 "output", "parameters", "MFLOP", "output");
+  const auto output_bytes = [&](const ActivationShape& y) {
+    return element * static_cast<double>(y.count());
+  };
+  const auto add = [&](const ConvLayer& layer, const ActivationShape& x) {
+    const ConvShape conv{x, layer.k, layer.kernel, layer.stride, layer.pad()};
+    text += layer_row(fmt::format("{} {}x{}{}", layer.conv, layer.kernel, layer.kernel,
+                                  layer.stride > 1 ? fmt::format("/{}", layer.stride) : ""),
+                      text_of(conv.y()), static_cast<double>(conv.weight_count()) + 2.0 * layer.k,
+                      conv.flop() / 1e6, output_bytes(conv.y()));
+    return conv.y();
+  };
+  ActivationShape x = pooled(add(layers.stem, {1, 3, s.image_size, s.image_size}));
+  text += layer_row("maxpool 3x3/2", text_of(x), 0, 0, output_bytes(x));
   for (const ResidualBlock& block : layers.blocks) {
     const ActivationShape input = x;
-    for (const ConvLayer& layer : block.path) x = list.conv(layer, x);
-    if (block.shortcut) list.conv(*block.shortcut, input);
+    for (const ConvLayer& layer : block.path) x = add(layer, x);
+    if (block.shortcut) add(*block.shortcut, input);
   }
-  list.line(layer_row("fc", fmt::format("{}", s.classes),
-                      static_cast<double>(layers.features + 1) * s.classes,
-                      2e-6 * layers.features * s.classes, 4.0 * s.classes));
+  text += layer_row("fc", fmt::format("{}", s.classes),
+                    static_cast<double>(layers.features + 1) * s.classes,
+                    2e-6 * layers.features * s.classes, 4.0 * s.classes);
 
   const FlopCount flop = flop_per_image(layers, s.image_size, s.classes);
   const auto bytes = [](std::size_t count) { return readable_bytes(static_cast<double>(count)); };
-  std::string text = list.text();
   text += fmt::format(
       "\n{}: {} tensors, {} parameters ({} in float32), {} running statistics\n"
       "one image: {:.3f} GFLOP forward, {:.3f} GFLOP forward and backward\n",

@@ -28,9 +28,12 @@ using Tests = std::vector<std::unique_ptr<RateTest>>;
 Tests make_tests(const ComputeOptions& options, const Bench& bench) {
   Tests tests;
   const BackendKind kind = bench.device().kind();
-  if (options.has("products"))
-    for (const ProductType type : choose_types(options.types, bench.device(), bench.session).types)
+  if (options.has("products")) {
+    const TypeChoice choice = choose_types(options.types, bench.device(), bench.session);
+    if (!options.types.empty()) say(bench.session, choice.remark);
+    for (const ProductType type : choice.types)
       tests.push_back(make_product_test(bench, product_spec(options, type, bench.unit)));
+  }
   const std::size_t bytes = buffer_bytes(options, kind);
   try {
     if (options.has("memory")) tests.push_back(make_memory_test(bench, bytes));

@@ -150,17 +150,23 @@ std::string longer_soak(const JobFacts& facts) {
                      needed, needed);
 }
 
-/// What makes a soak without findings inconclusive; "; rank 1 checked no memory".
+/// What makes a soak without findings inconclusive; "; ranks 0, 1 checked no memory".
 std::string unchecked(const std::vector<Window>& windows, const JobFacts& facts) {
+  const std::size_t ranks = windows.empty() ? 0 : windows.front().ranks.size();
   std::string text;
   for (const LoadKind kind : facts.requested) {
-    for (std::size_t r = 0; !windows.empty() && r < windows.front().ranks.size(); ++r) {
-      const auto at = static_cast<std::size_t>(kind);
+    const auto at = static_cast<std::size_t>(kind);
+    std::vector<std::size_t> idle;
+    for (std::size_t r = 0; r < ranks; ++r)
       if (std::ranges::all_of(windows, [&](const Window& window) {
             return window.ranks[r].counts[at].checked == 0;
           }))
-        text += fmt::format("; rank {} checked no {}", r, name_of(kind));
-    }
+        idle.push_back(r);
+    if (ranks > 1 && idle.size() == ranks)
+      text += fmt::format("; no rank checked {}", name_of(kind));
+    else if (!idle.empty())
+      text += fmt::format("; rank{} {} checked no {}", idle.size() == 1 ? "" : "s",
+                          fmt::join(idle, ", "), name_of(kind));
   }
   return text + uncovered(facts.memory);
 }

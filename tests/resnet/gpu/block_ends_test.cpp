@@ -1,4 +1,6 @@
-// The gradient at the end of a block: fused kernels against one another and against float64.
+// The end of a block, forward and backward: statistics from sums over the convolution's input, the
+// end without z, fused gradients; kernels against one another and against float64.
+#include <algorithm>
 #include <cmath>
 
 #include "common/hash.hpp"
@@ -15,14 +17,294 @@ using test::relative_error;
 using test::rounding;
 using test::Tensor;
 using test::Values;
+using test::vectors_with;
 using test::widen;
+
+using Rig = test::KernelRig;
+
+/// Of y: rows x channels.
+struct Sums {
+  Values gram, sum;
+
+  Sums(const Values& y, std::size_t channels) : gram(channels * channels, 0.0), sum(channels, 0.0) {
+    for (std::size_t row = 0; row < y.size() / channels; ++row)
+      for (std::size_t i = 0; i < channels; ++i) {
+        const double of_row = y[row * channels + i];
+        sum[i] += of_row;
+        for (std::size_t j = 0; j < channels; ++j)
+          gram[i * channels + j] += of_row * y[row * channels + j];
+      }
+  }
+};
+
+/// What batch_statistics leaves, of each filter.
+struct Statistics {
+  Values mean, invstd, scale, shift, running_mean, running_variance;
+};
+
+constexpr double kRunningMean = 0.25;
+constexpr double kRunningVariance = 2;
+
+Statistics expected_statistics(const Values& y, const Values& w, std::size_t channels,
+                               const Values& gamma, const Values& beta) {
+  const std::size_t rows = y.size() / channels;
+  const auto n = static_cast<double>(rows);
+  Statistics out;
+  for (std::size_t k = 0; k < gamma.size(); ++k) {
+    double sum = 0, squares = 0;
+    for (std::size_t row = 0; row < rows; ++row) {
+      double z = 0;
+      for (std::size_t j = 0; j < channels; ++j) z += y[row * channels + j] * w[k * channels + j];
+      sum += z;
+      squares += z * z;
+    }
+    const double mean = sum / n;
+    const double variance = std::max(0.0, squares / n - mean * mean);
+    out.mean.push_back(mean);
+    out.invstd.push_back(1 / std::sqrt(variance + kNormEpsilon));
+    out.scale.push_back(gamma[k] * out.invstd[k]);
+    out.shift.push_back(beta[k] - mean * out.scale[k]);
+    out.running_mean.push_back(0.9 * kRunningMean + 0.1 * mean);
+    out.running_variance.push_back(0.9 * kRunningVariance + 0.1 * variance * n / (n - 1));
+  }
+  return out;
+}
+
+bool has_statistics(std::size_t channels) {
+  const auto c = static_cast<int>(channels);
+  return gpu::has_gram_conv_relu_backward(DataType::float16, c, 4 * c);
+}
+
+Statistics gram_statistics(Rig& rig, DataType type, const Tensor& w, const Sums& sums,
+                           std::size_t rows, const std::vector<float>& gamma,
+                           const std::vector<float>& beta) {
+  const std::size_t channels = sums.sum.size();
+  const std::size_t filters = gamma.size();
+  const auto on_device = [&](const std::vector<float>& values) {
+    return test::to_device(*rig.device, *rig.stream, values);
+  };
+  const Buffer gram = on_device(test::narrow(sums.gram)), sum = on_device(test::narrow(sums.sum));
+  const Buffer of_gamma = on_device(gamma), of_beta = on_device(beta);
+  const Buffer mean = on_device(std::vector<float>(filters, kRunningMean));
+  const Buffer variance = on_device(std::vector<float>(filters, kRunningVariance));
+  const Buffer vectors = rig.floats(gpu::NormVectors::kCount * filters);
+  const auto norm = gpu::NormVectors::in(floats_of(vectors), static_cast<int>(filters));
+  gpu::gram_statistics(w.memory.data(), static_cast<int>(channels), floats_of(gram), floats_of(sum),
+                       {floats_of(of_gamma), floats_of(of_beta), floats_of(mean),
+                        floats_of(variance), nullptr, nullptr},
+                       norm,
+                       rig.on({1, static_cast<int>(filters), static_cast<int>(rows), 1}, type));
+  const auto get = [&](const float* from) {
+    return widen(download<float>(*rig.device, *rig.stream, from, filters));
+  };
+  return {get(norm.mean),  get(norm.invstd),     get(norm.scale),
+          get(norm.shift), get(floats_of(mean)), get(floats_of(variance))};
+}
+
 using Rig = test::KernelRig;
 
 }  // namespace
 
-TEST_CASE("the end of a block is the same whichever centred tensors its sums are taken with",
-          "[gram][kernels]") {
-  if (!test::has(BackendKind::gpu)) SKIP("no GPU");
+GPU_TEST_CASE("statistics from the Gram matrix match float64", "[gram][kernels]") {
+  const DataType type = GENERATE(DataType::float16, DataType::bfloat16);
+  const std::size_t channels = GENERATE(64, 128, 256);
+  const std::size_t rows = GENERATE(27, 780);
+  const double offset = GENERATE(0.0, 3.0);  // a mean far larger than the deviation
+  CAPTURE(name_of(type), channels, rows, offset);
+  const std::size_t filters = 4 * channels;
+  if (!has_statistics(channels)) return;
+  Rig rig;
+  const Tensor y = rig.rounded(type, random_values(rows * channels, 1, offset, offset + 1));
+  const Tensor w = rig.rounded(type, random_values(filters * channels, 2, -0.3, 0.3));
+  const auto gamma = random_values(filters, 3, 0.5, 1.5);
+  const auto beta = random_values(filters, 4);
+  const Statistics out = gram_statistics(rig, type, w, Sums(y.values, channels), rows, gamma, beta);
+  const Statistics expected =
+      expected_statistics(y.values, w.values, channels, widen(gamma), widen(beta));
+  // what rounding G to float32 costs grows with the square of the mean
+  const double limit = offset == 0 ? 1e-6 : 1e-4;
+  CHECK(relative_error(out.mean, expected.mean) < 1e-6);
+  CHECK(relative_error(out.invstd, expected.invstd) < limit);
+  CHECK(relative_error(out.scale, expected.scale) < limit);
+  CHECK(relative_error(out.shift, expected.shift) < limit);
+  CHECK(relative_error(out.running_mean, expected.running_mean) < 1e-6);
+  CHECK(relative_error(out.running_variance, expected.running_variance) < 1e-5);
+}
+
+GPU_TEST_CASE("statistics from the Gram matrix of constants and of a NaN", "[gram][nan]") {
+  constexpr std::size_t kRows = 75;
+  const std::size_t channels = GENERATE(64, 128, 256);
+  if (!has_statistics(channels)) return;
+  const std::size_t filters = 4 * channels;
+  Rig rig;
+  const Values ones(kRows * channels, 1.0);
+  const std::vector<float> gamma(filters, 1.0F), beta(filters, 0.0F);
+  auto values = random_values(filters * channels, 1, -0.3, 0.3);
+  values[7 * channels + 5] = std::nanf("");
+  const Tensor w = rig.rounded(DataType::float16, values);
+  const Statistics out =
+      gram_statistics(rig, DataType::float16, w, Sums(ones, channels), kRows, gamma, beta);
+  for (std::size_t k = 0; k < filters; ++k) {
+    CAPTURE(channels, k);
+    if (k == 7) {
+      CHECK(std::isnan(out.mean[k]));
+      CHECK(std::isnan(out.invstd[k]));
+    } else {
+      CHECK(out.invstd[k] == Approx(1 / std::sqrt(1e-5)).epsilon(1e-3));  // a variance of 0
+    }
+  }
+}
+
+namespace {
+
+struct End {
+  DataType type;
+  ActivationShape shape;  // of y
+  int depth;
+  bool projected;
+  bool wide = false;  // on wgmma
+};
+
+/// The end of a block on the GPU, and what it is in float64.
+struct EndOfBlock {
+  End c;
+  std::size_t channels, depth, rows;
+  Tensor x, w, shortcut;
+  Values scale, shift, shortcut_scale, shortcut_shift;
+  Values y;
+  std::vector<std::uint8_t> mask;
+
+  EndOfBlock(Rig& rig, const End& of, const std::vector<float>& input)
+      : c(of),
+        channels(static_cast<std::size_t>(of.shape.c)),
+        depth(static_cast<std::size_t>(of.depth)),
+        rows(of.shape.count() / channels),
+        x(rig.rounded(of.type, input)),
+        w(rig.rounded(of.type, random_values(channels * depth, 2, -0.3, 0.3))),
+        shortcut(rig.rounded(of.type, random_values(of.shape.count(), 3))),
+        scale(widen(random_values(channels, 4, -1, 1.5))),
+        shift(widen(random_values(channels, 5, -0.3, 0.3))),
+        shortcut_scale(widen(random_values(channels, 6, -1, 1.5))),
+        shortcut_shift(widen(random_values(channels, 7, -0.3, 0.3))) {
+    const Buffer vectors = vectors_with(rig, channels, {{2, scale}, {3, shift}});
+    const Buffer of_shortcut =
+        vectors_with(rig, channels, {{2, shortcut_scale}, {3, shortcut_shift}});
+    const Buffer out(*rig.device, c.shape.count() * size_of(c.type));
+    const Buffer bits(*rig.device, gpu::mask_bytes(c.shape, c.type));
+    const auto run = c.wide ? gpu::wide_conv_normalise_add_relu : gpu::conv_normalise_add_relu;
+    gpu::BlockEnd end{gpu::NormVectors::in(floats_of(vectors), c.shape.c), shortcut.memory.data(),
+                      std::nullopt, out.data(), static_cast<std::uint8_t*>(bits.data())};
+    if (c.projected) end.shortcut_norm = gpu::NormVectors::in(floats_of(of_shortcut), c.shape.c);
+    run({x.memory.data(), w.memory.data(), c.depth}, end, rig.on(c.shape, c.type));
+    y = rig.get(out.view(c.type));
+    mask = download<std::uint8_t>(*rig.device, *rig.stream,
+                                  static_cast<const std::uint8_t*>(bits.data()), bits.bytes());
+  }
+
+  double sum_at(std::size_t row, std::size_t k) const {
+    double z = 0;
+    for (std::size_t j = 0; j < depth; ++j)
+      z += x.values[row * depth + j] * w.values[k * depth + j];
+    const double s = shortcut.values[row * channels + k];
+    return z * scale[k] + shift[k] + (c.projected ? s * shortcut_scale[k] + shortcut_shift[k] : s);
+  }
+  bool bit(std::size_t i) const { return (mask[i / 8] >> i % 8 & 1) != 0; }
+
+  void check(std::size_t row_step) const {
+    Values got, expected;
+    for (std::size_t row = 0; row < rows; row += row_step)
+      for (std::size_t k = 0; k < channels; ++k) {
+        got.push_back(y[row * channels + k]);
+        expected.push_back(std::max(0.0, sum_at(row, k)));
+      }
+    CHECK(relative_error(got, expected) < (c.type == DataType::float16 ? 3e-4 : 2.4e-3));
+    std::size_t wrong = 0;
+    for (std::size_t i = 0; i < y.size(); ++i) {
+      const bool rounded_to_zero = bit(i) && y[i] == 0 && sum_at(i / channels, i % channels) < 1e-6;
+      wrong += bit(i) != (y[i] > 0) && !rounded_to_zero ? 1 : 0;
+    }
+    CHECK(wrong == 0);
+  }
+};
+
+std::vector<float> input_of(const End& c) {
+  auto values = random_values(
+      c.shape.count() / static_cast<std::size_t>(c.shape.c) * static_cast<std::size_t>(c.depth), 1,
+      -1, 1.5);
+  for (float& v : values) v = std::max(v, 0.0F);
+  return values;
+}
+
+void check_end(const End& c, std::size_t row_step) {
+  CAPTURE(name_of(c.type), c.shape.n, c.shape.c, c.shape.h, c.depth, c.projected);
+  Rig rig;
+  EndOfBlock(rig, c, input_of(c)).check(row_step);
+}
+
+}  // namespace
+
+GPU_TEST_CASE("the end of a block without z matches float64", "[gram][kernels]") {
+  const DataType type = GENERATE(DataType::float16, DataType::bfloat16);
+  const bool projected = GENERATE(false, true);
+  const int depth = GENERATE(64, 128, 256);
+  // fewer rows than a tile; a part of the last tile; only whole ones; several columns of blocks
+  const ActivationShape shape =
+      GENERATE(ActivationShape{1, 128, 3, 3}, ActivationShape{3, 256, 9, 11},
+               ActivationShape{4, 128, 16, 16}, ActivationShape{2, 512, 7, 5});
+  check_end({type, shape, depth, projected}, 1);
+}
+
+GPU_TEST_CASE("the end of a block without z on wgmma matches float64", "[gram][kernels]") {
+  const DataType type = GENERATE(DataType::float16, DataType::bfloat16);
+  const int depth = GENERATE(128, 256);
+  if (!gpu::has_wide_conv_normalise_add_relu(type, depth, 4 * depth)) return;
+  const bool projected = GENERATE(false, true);
+  const int size = GENERATE(3, 10);  // fewer rows than a tile; a part of the last tile
+  check_end({type, {3, 4 * depth, size, size}, depth, projected, true}, 7);
+}
+
+GPU_TEST_CASE("the end of a block on wgmma of more rows than all blocks take at once", "[gram]") {
+  const int depth = GENERATE(128, 256);
+  if (!gpu::has_wide_conv_normalise_add_relu(DataType::float16, depth, 4 * depth)) return;
+  check_end({DataType::float16, {16, 4 * depth, 21, 21}, depth, false, true}, 997);
+}
+
+GPU_TEST_CASE("the end of a block without z of more rows than all blocks take at once", "[gram]") {
+  const bool projected = GENERATE(false, true);
+  check_end({DataType::float16, {8, 256, 41, 43}, 64, projected}, 41);
+  check_end({DataType::bfloat16, {8, 512, 33, 35}, 128, projected}, 41);
+}
+
+GPU_TEST_CASE("the end of a block without z, larger than the L2 cache: backwards", "[gram]") {
+  check_end({DataType::float16, {17, 256, 73, 73}, 64, false}, 997);
+}
+
+GPU_TEST_CASE("a NaN goes through the end of a block without z", "[gram][nan]") {
+  const End c{DataType::float16, {3, 256, 9, 11}, 64, false};
+  Rig rig;
+  auto input = input_of(c);
+  input[5 * 64 + 17] = std::nanf("");
+  const EndOfBlock end(rig, c, input);
+  for (std::size_t row = 4; row <= 6; ++row) {
+    CAPTURE(row);
+    std::size_t nans = 0, passed = 0;
+    for (std::size_t k = 0; k < 256; ++k) {
+      nans += std::isnan(end.y[row * 256 + k]) ? 1 : 0;
+      passed += end.bit(row * 256 + k) ? 1 : 0;
+    }
+    CHECK(nans == (row == 5 ? 256 : 0));
+    if (row == 5) CHECK(passed == 256);  // its gradient, too
+  }
+}
+
+GPU_TEST_CASE("the Gram matrix does not pay within the L2 cache", "[gram]") {
+  CHECK(!gpu::gram_pays(std::size_t{1} << 20));
+  CHECK(gpu::gram_pays(std::size_t{1} << 32));
+}
+
+// The gradient at the end of a block: fused kernels against one another and against float64.
+
+GPU_TEST_CASE("the end of a block is the same with any centred tensors", "[gram][kernels]") {
   const DataType type = GENERATE(DataType::float16, DataType::bfloat16);
   const ActivationShape shape =
       GENERATE(ActivationShape{3, 256, 5, 7}, ActivationShape{8, 512, 16, 16});
@@ -77,9 +359,7 @@ TEST_CASE("the end of a block is the same whichever centred tensors its sums are
   }
 }
 
-TEST_CASE("the gradient at the end of a block on wgmma is what it is on mma.sync",
-          "[gram][kernels]") {
-  if (!test::has(BackendKind::gpu)) SKIP("no GPU");
+GPU_TEST_CASE("a block end's gradient on wgmma is that on mma.sync", "[gram][kernels]") {
   const int of_z = GENERATE(128, 256);
   const DataType type = GENERATE(DataType::float16, DataType::bfloat16);
   if (!gpu::has_wide_conv_add_relu_backward(type, of_z, 4 * of_z)) return;

@@ -1,11 +1,14 @@
 // A norm through the Gram matrix (resnet/gpu/unit_kernels.hpp) against float64.
+#include <algorithm>
 #include <cmath>
+#include <map>
+#include <vector>
 
 #include "resnet/gpu/convolution.hpp"
 #include "resnet/gpu/fragment_places.hpp"
 #include "resnet/gpu/unit_kernels.hpp"
 #include "tests/catch.hpp"
-#include "tests/resnet/gpu/gram_problem.hpp"
+#include "tests/resnet/gpu/kernel_rig.hpp"
 
 namespace shakedown {
 namespace {
@@ -19,9 +22,112 @@ using test::Tensor;
 using test::Values;
 using test::vectors_with;
 using test::widen;
-using Case = test::GramCase;
-using Problem = test::GramProblem;
+
 using Rig = test::KernelRig;
+
+struct Case {
+  DataType type;
+  ActivationShape y;  // c is 64, 128 or 256
+  int filters() const { return 4 * y.c; }
+  std::size_t rows() const { return y.count() / static_cast<std::size_t>(y.c); }
+};
+
+/// y after a ReLU, g half of which is masked, weights, and the norms after and before the
+/// convolution, in float64: what dz, dy, dw and the norms' gradients are.
+struct Problem {
+  Case c;
+  std::size_t rows, channels, filters;
+  Tensor y, g, w, inner_z;
+  std::vector<float> gamma;
+  Values mean, invstd;  // of z = y w'
+  Values sum_of_g, dgamma, a, b, coefficient_c;
+  Values inner_scale, inner_shift, inner_mean;
+
+  Problem(Rig& rig, const Case& of)
+      : c(of),
+        rows(of.rows()),
+        channels(static_cast<std::size_t>(of.y.c)),
+        filters(static_cast<std::size_t>(of.filters())) {
+    auto positive = random_values(rows * channels, 1, -1, 1.5);
+    for (float& v : positive) v = std::max(v, 0.0F);
+    y = rig.rounded(c.type, positive);
+    auto masked = random_values(rows * filters, 2, -1, 1.2);
+    const auto chance = random_values(rows * filters, 3, 0, 1);
+    for (std::size_t i = 0; i < masked.size(); ++i)
+      if (chance[i] < 0.5F) masked[i] = 0;
+    g = rig.rounded(c.type, masked);
+    w = rig.rounded(c.type, random_values(filters * channels, 4, -0.3, 0.3));
+    inner_z = rig.rounded(c.type, random_values(rows * channels, 5));
+    gamma = random_values(filters, 6, 0.5, 1.5);
+    inner_scale = widen(random_values(channels, 7, -1, 1.5));
+    inner_shift = widen(random_values(channels, 8, -0.3, 0.3));
+    inner_mean = widen(random_values(channels, 9, -0.3, 0.3));
+    differentiate();
+  }
+
+  double z_at(std::size_t row, std::size_t k) const {
+    double z = 0;
+    for (std::size_t j = 0; j < channels; ++j)
+      z += y.values[row * channels + j] * w.values[k * channels + j];
+    return z;
+  }
+  double dz_at(std::size_t row, std::size_t k) const {
+    return a[k] * g.values[row * filters + k] + b[k] * z_at(row, k) + coefficient_c[k];
+  }
+  bool passes(std::size_t row, std::size_t j) const {
+    const auto value = static_cast<float>(inner_z.values[row * channels + j]);
+    return value * static_cast<float>(inner_scale[j]) + static_cast<float>(inner_shift[j]) > 0;
+  }
+  Values dy_of(std::size_t row) const {
+    Values dy(channels, 0.0);
+    for (std::size_t k = 0; k < filters; ++k) {
+      const double dz = dz_at(row, k);
+      for (std::size_t j = 0; j < channels; ++j) dy[j] += dz * w.values[k * channels + j];
+    }
+    for (std::size_t j = 0; j < channels; ++j)
+      if (!passes(row, j)) dy[j] = 0;
+    return dy;
+  }
+  Values dw_of(std::size_t k) const {
+    Values dw(channels, 0.0);
+    for (std::size_t row = 0; row < rows; ++row) {
+      const double dz = dz_at(row, k);
+      for (std::size_t j = 0; j < channels; ++j) dw[j] += dz * y.values[row * channels + j];
+    }
+    return dw;
+  }
+
+ private:
+  void differentiate() {
+    const auto n = static_cast<double>(rows);
+    Values sum(filters, 0.0), squares(filters, 0.0), product(filters, 0.0);
+    sum_of_g.assign(filters, 0.0);
+    for (std::size_t row = 0; row < rows; ++row)
+      for (std::size_t k = 0; k < filters; ++k) {
+        const double z = z_at(row, k);
+        const double gradient = g.values[row * filters + k];
+        sum[k] += z;
+        squares[k] += z * z;
+        product[k] += gradient * z;
+        sum_of_g[k] += gradient;
+      }
+    for (std::size_t k = 0; k < filters; ++k) {
+      mean.push_back(sum[k] / n);
+      invstd.push_back(1 / std::sqrt(squares[k] / n - mean[k] * mean[k] + kNormEpsilon));
+      dgamma.push_back((product[k] - mean[k] * sum_of_g[k]) * invstd[k]);
+      a.push_back(static_cast<double>(gamma[k]) * invstd[k]);
+      b.push_back(-a[k] * invstd[k] * dgamma[k] / n);
+      coefficient_c.push_back(-a[k] * sum_of_g[k] / n - b[k] * mean[k]);
+    }
+  }
+};
+
+/// Where the hardware has accumulator i of a warpgroup's thread in a product of 64 rows (PTX ISA,
+/// wgmma's D fragment): its row, and its column as the product has them.
+unsigned hardware_row(unsigned thread, unsigned i) {
+  return thread / 32 * 16 + thread % 32 / 4 + i / 2 % 2 * 8;
+}
+unsigned hardware_column(unsigned thread, unsigned i) { return i / 4 * 8 + thread % 4 * 2 + i % 2; }
 
 }  // namespace
 
@@ -241,7 +347,7 @@ void check(const Problem& p, const Outcome& out, std::size_t row_step, std::size
   for (std::size_t k = 0; k < p.filters; k += filter_step) {
     const Values row = p.dw_of(k);
     expected_dw.insert(expected_dw.end(), row.begin(), row.end());
-    const auto from = out.dw.begin() + static_cast<std::ptrdiff_t>(k * p.channels);
+    const auto from = out.dw.begin() + (k * p.channels);
     dw.insert(dw.end(), from, from + static_cast<std::ptrdiff_t>(p.channels));
   }
   CHECK(relative_error(dw, expected_dw) < limit);
@@ -264,8 +370,7 @@ void check(const Problem& p, const Outcome& out, std::size_t row_step, std::size
 
 }  // namespace
 
-TEST_CASE("a norm's gradients through the Gram matrix match float64", "[gram][kernels]") {
-  if (!test::has(BackendKind::gpu)) SKIP("no GPU");
+GPU_TEST_CASE("a norm's gradients through the Gram matrix match float64", "[gram][kernels]") {
   Case c;
   c.type = GENERATE(DataType::float16, DataType::bfloat16);
   // fewer rows than a tile; a part of the last tile; only whole ones
@@ -284,8 +389,7 @@ TEST_CASE("a norm's gradients through the Gram matrix match float64", "[gram][ke
   CHECK(again.dy_sums == out.dy_sums);
 }
 
-TEST_CASE("sums of parts match float64, and a NaN stays in its column", "[gram][kernels]") {
-  if (!test::has(BackendKind::gpu)) SKIP("no GPU");
+GPU_TEST_CASE("sums of parts match float64, and a NaN stays in its column", "[gram][kernels]") {
   const int count = GENERATE(1, 31, 33, 129, 396);
   const std::size_t size = GENERATE(64U, 4128U);
   CAPTURE(count, size);
@@ -302,8 +406,7 @@ TEST_CASE("sums of parts match float64, and a NaN stays in its column", "[gram][
                          expected) < 1e-6);
 }
 
-TEST_CASE("D of parts as long as they may be matches float64", "[gram][kernels]") {
-  if (!test::has(BackendKind::gpu)) SKIP("no GPU");
+GPU_TEST_CASE("D of parts as long as they may be matches float64", "[gram][kernels]") {
   const DataType type = GENERATE(DataType::float16, DataType::bfloat16);
   CAPTURE(name_of(type));
   constexpr std::size_t kRows = 2 * 12544;
@@ -335,8 +438,7 @@ TEST_CASE("D of parts as long as they may be matches float64", "[gram][kernels]"
   CHECK(relative_error(some, expected) < 2e-4);  // what dw is rounded by
 }
 
-TEST_CASE("the product of a norm through the Gram matrix is there on Hopper alone", "[gram]") {
-  if (!test::has(BackendKind::gpu)) SKIP("no GPU");
+GPU_TEST_CASE("the product of a norm through the Gram matrix is there on Hopper alone", "[gram]") {
   int major = 0;
   int minor = 0;
   cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, 0);
@@ -349,8 +451,7 @@ TEST_CASE("the product of a norm through the Gram matrix is there on Hopper alon
   CHECK(!gpu::has_gram_conv_relu_backward(DataType::float16, 512, 2048));
 }
 
-TEST_CASE("a norm through the Gram matrix over more rows than all blocks take at once", "[gram]") {
-  if (!test::has(BackendKind::gpu)) SKIP("no GPU");
+GPU_TEST_CASE("a norm through the Gram matrix over more rows than blocks take", "[gram]") {
   Case c{DataType::float16, {}};
   c.y = GENERATE(ActivationShape{16, 64, 45, 45}, ActivationShape{16, 128, 37, 37},
                  ActivationShape{16, 256, 21, 21});
@@ -360,9 +461,7 @@ TEST_CASE("a norm through the Gram matrix over more rows than all blocks take at
   check(p, run(rig, p), 97, 51);
 }
 
-TEST_CASE("a NaN in the gradient reaches what is made of it through the Gram matrix",
-          "[gram][nan]") {
-  if (!test::has(BackendKind::gpu)) SKIP("no GPU");
+GPU_TEST_CASE("a NaN in the gradient goes through the Gram matrix", "[gram][nan]") {
   Rig rig;
   Problem p(rig, {DataType::float16, {4, 64, 15, 13}});
   auto values = narrow(p.g.values);
@@ -376,8 +475,7 @@ TEST_CASE("a NaN in the gradient reaches what is made of it through the Gram mat
     CHECK(std::any_of(out.dy.begin(), out.dy.end(), [](double v) { return std::isnan(v); }));
 }
 
-TEST_CASE("a norm with ReLU and the sums of what it writes", "[gram][kernels]") {
-  if (!test::has(BackendKind::gpu)) SKIP("no GPU");
+GPU_TEST_CASE("a norm with ReLU and the sums of what it writes", "[gram][kernels]") {
   const DataType type = GENERATE(DataType::float32, DataType::float16, DataType::bfloat16);
   const ActivationShape shape =
       GENERATE(ActivationShape{3, 64, 5, 5}, ActivationShape{8, 128, 31, 33});
@@ -404,6 +502,36 @@ TEST_CASE("a norm with ReLU and the sums of what it writes", "[gram][kernels]") 
   for (std::size_t i = 0; i < written.size(); ++i) expected[i % channels] += written[i];
   const auto sums = download<float>(*rig.device, *rig.stream, total.data(), channels);
   CHECK(relative_error(widen(sums), expected) < 1e-6);
+}
+
+// Where the threads of a product on wgmma find their rows and columns
+// (resnet/gpu/fragment_places.hpp).
+
+TEST_CASE("a thread's adjacent columns are those it has accumulators of", "[gram]") {
+  const unsigned columns = GENERATE(64U, 128U);
+  std::map<std::pair<unsigned, unsigned>, int> seen;  // row and column
+  for (unsigned thread = 0; thread < 128; ++thread)
+    for (unsigned q = 0; q < columns / 32; ++q)
+      for (unsigned half = 0; half < 2; ++half)
+        for (unsigned v = 0; v < 8; ++v) {
+          const unsigned row = gpu::fragment_row(thread, half);
+          const unsigned column = q * 32 + gpu::fragment_column(thread) + v;
+          const unsigned i = gpu::accumulator_of(q, half, v);
+          REQUIRE(i < columns / 2);
+          REQUIRE(hardware_row(thread, i) == row);
+          REQUIRE(hardware_column(thread, i) == gpu::placed_column(column));
+          ++seen[{row, column}];
+        }
+  CHECK(seen.size() == std::size_t{64} * columns);  // each once: there are as many accumulators
+}
+
+TEST_CASE("placed columns are a permutation within each 32", "[gram]") {
+  std::map<unsigned, int> places;
+  for (unsigned column = 0; column < 128; ++column) {
+    CHECK(gpu::placed_column(column) / 32 == column / 32);
+    ++places[gpu::placed_column(column)];
+  }
+  CHECK(places.size() == 128);
 }
 
 }  // namespace shakedown

@@ -16,9 +16,8 @@ struct Tensor {
   Buffer memory;
 };
 
-class KernelRig {
- public:
-  KernelRig() : device(open_device(BackendKind::gpu)), stream(device->make_stream()) {}
+struct KernelRig : DeviceRig {
+  KernelRig() : DeviceRig(BackendKind::gpu) {}
 
   Tensor rounded(DataType type, const std::vector<float>& values) {
     const Buffer wide = to_device(*device, *stream, values);
@@ -43,9 +42,6 @@ class KernelRig {
   gpu::Launch on(const ActivationShape& shape, DataType type) const {
     return {shape, type, native()};
   }
-
-  std::unique_ptr<Device> device;
-  std::unique_ptr<Stream> stream;
 };
 
 inline float* floats_of(const Buffer& buffer) { return static_cast<float*>(buffer.data()); }

@@ -1,7 +1,6 @@
 // The exchange over peer memory, with the ranks of one process: each has its buffers and its stream
 // on the one device. Averages are compared with sums in double, the update with the kernel that
 // updates one rank's weights alone.
-#include <array>
 #include <cmath>
 #include <cstring>
 #include <limits>
@@ -36,12 +35,12 @@ struct Ranks {
     }
     for (int r = 0; r < count; ++r) {
       table.rank = r;
-      table.status = static_cast<gpu::PeerStatus*>(states[static_cast<std::size_t>(r)].data());
+      table.status = static_cast<gpu::PeerStatus*>(states[r].data());
       tables.push_back(table);
     }
   }
-  Stream& stream(int rank) { return *streams[static_cast<std::size_t>(rank)]; }
-  const gpu::PeerTable& table(int rank) { return tables[static_cast<std::size_t>(rank)]; }
+  Stream& stream(int rank) { return *streams[rank]; }
+  const gpu::PeerTable& table(int rank) { return tables[rank]; }
   void meet(int rank, std::int32_t* flag = nullptr) {
     gpu::launch_meet(table(rank), flag, stream(rank));
   }
@@ -120,12 +119,12 @@ struct Job {
 
   /// What `--strategy peer` enqueues on a rank.
   void enqueue(int rank) {
-    Model& own = *models[static_cast<std::size_t>(rank)];
+    Model& own = *models[rank];
     const Range part = shard(rank);
     gpu::PeerPlaces from{};
     UpdateRange range = own.range(part);
     for (int i = 0; i < ranks.count; ++i) {
-      Model& other = *models[static_cast<std::size_t>((rank + i) % ranks.count)];
+      Model& other = *models[(rank + i) % ranks.count];
       from.at[i] = other.gradients.view(other.type).slice(part.begin, part.count()).data;
       if (i > 0)
         range.copies[range.copy_count++] =
@@ -168,10 +167,10 @@ double eps_of(DataType type) {
 
 }  // namespace
 
-TEST_CASE("peers average their gradients, update their shards and have all weights", "[peers]") {
+GPU_TEST_CASE("peers average their gradients, update their shards and have all weights",
+              "[peers]") {
   const auto type = GENERATE(DataType::float32, DataType::float16, DataType::bfloat16);
   const int count = GENERATE(1, 2, 4);
-  if (!test::has(BackendKind::gpu)) SKIP("no GPU");
   CAPTURE(name_of(type), count);
   const auto device = test::open_device(BackendKind::gpu);
   load_kernels(*device, type);
@@ -181,7 +180,7 @@ TEST_CASE("peers average their gradients, update their shards and have all weigh
   for (int step = 0; step < 3; ++step) {  // each parity of the meetings' words, and again
     std::vector<double> mean(job.elements, 0);
     for (int r = 0; r < count; ++r) {
-      Model& model = *job.models[static_cast<std::size_t>(r)];
+      Model& model = *job.models[r];
       model.set_gradients(
           *device, test::random_values(job.elements, static_cast<std::uint64_t>(100 * step + r)));
       const auto values = model.floats(*device, model.gradients);
@@ -192,12 +191,11 @@ TEST_CASE("peers average their gradients, update their shards and have all weigh
 
     std::vector<float> averaged(job.elements);
     for (int r = 0; r < count; ++r) {
-      Model& model = *job.models[static_cast<std::size_t>(r)];
+      Model& model = *job.models[r];
       const auto values = model.floats(*device, model.gradients);
       const Range shard = job.shard(r);
-      std::copy(values.begin() + static_cast<std::ptrdiff_t>(shard.begin),
-                values.begin() + static_cast<std::ptrdiff_t>(shard.end),
-                averaged.begin() + static_cast<std::ptrdiff_t>(shard.begin));
+      std::copy(values.begin() + shard.begin, values.begin() + shard.end,
+                averaged.begin() + shard.begin);
     }
     std::size_t wrong = 0;  // sums of values below 1, then one rounding
     for (std::size_t i = 0; i < mean.size(); ++i)
@@ -209,19 +207,17 @@ TEST_CASE("peers average their gradients, update their shards and have all weigh
     const auto weights = alone.floats(*device, alone.compute);
     const auto master = download<float>(*device, alone.stream, alone.master.data(), job.elements);
     for (int r = 0; r < count; ++r) {
-      Model& model = *job.models[static_cast<std::size_t>(r)];
+      Model& model = *job.models[r];
       CHECK(model.floats(*device, model.compute) == weights);
       const auto own = download<float>(*device, model.stream, model.master.data(), job.elements);
       const Range shard = job.shard(r);
-      CHECK(std::equal(own.begin() + static_cast<std::ptrdiff_t>(shard.begin),
-                       own.begin() + static_cast<std::ptrdiff_t>(shard.end),
-                       master.begin() + static_cast<std::ptrdiff_t>(shard.begin)));
+      CHECK(std::equal(own.begin() + shard.begin, own.begin() + shard.end,
+                       master.begin() + shard.begin));
     }
   }
 }
 
-TEST_CASE("peers skip an update when one rank's gradients are not finite", "[peers]") {
-  if (!test::has(BackendKind::gpu)) SKIP("no GPU");
+GPU_TEST_CASE("peers skip an update when one rank's gradients are not finite", "[peers]") {
   const auto device = test::open_device(BackendKind::gpu);
   load_kernels(*device, DataType::float16);
   Job job(*device, 2, DataType::float16);
@@ -236,8 +232,7 @@ TEST_CASE("peers skip an update when one rank's gradients are not finite", "[pee
   }
 }
 
-TEST_CASE("vectors are pushed by their owners", "[peers][sanitize]") {
-  if (!test::has(BackendKind::gpu)) SKIP("no GPU");
+GPU_TEST_CASE("vectors are pushed by their owners", "[peers][sanitize]") {
   const auto device = test::open_device(BackendKind::gpu);
   Ranks ranks(*device, 2, kMinute_ns);
   std::vector<Buffer> vectors;
@@ -267,12 +262,10 @@ TEST_CASE("vectors are pushed by their owners", "[peers][sanitize]") {
                   from.begin() + (chunk + 1) * static_cast<int>(kFlatAlignment));
   }
   for (int r = 0; r < 2; ++r)
-    CHECK(download<float>(*device, ranks.stream(r), vectors[static_cast<std::size_t>(r)].data(),
-                          wanted.size()) == wanted);
+    CHECK(download<float>(*device, ranks.stream(r), vectors[r].data(), wanted.size()) == wanted);
 }
 
-TEST_CASE("a rank that does not come stops its peers, and the device is free", "[peers]") {
-  if (!test::has(BackendKind::gpu)) SKIP("no GPU");
+GPU_TEST_CASE("a rank that does not come stops its peers, and the device is free", "[peers]") {
   const bool by_host = GENERATE(false, true);  // else by the time-out
   const auto device = test::open_device(BackendKind::gpu);
   Ranks ranks(*device, 3, by_host ? kNever : 1'000'000'000U);
@@ -302,8 +295,7 @@ TEST_CASE("a rank that does not come stops its peers, and the device is free", "
   CHECK(download<float>(*device, ranks.stream(0), own.data(), 64) == std::vector<float>(64, 3.0F));
 }
 
-TEST_CASE("one rank alone is its own peer, in graphs too", "[peers][sanitize]") {
-  if (!test::has(BackendKind::gpu)) SKIP("no GPU");
+GPU_TEST_CASE("one rank alone is its own peer, in graphs too", "[peers][sanitize]") {
   const auto device = test::open_device(BackendKind::gpu);
   const auto host = make_mpi_communicator(test::session(), *device);
   const auto stream = device->make_stream();

@@ -55,7 +55,7 @@ def part(finding, gpus):
 def is_named(finding):
     """Whether its subject is the node, or is in its cause already."""
     return finding.subject in [f"node {name}" for name in finding.nodes] or \
-        finding.cause.startswith(finding.subject)
+        finding.cause.startswith((finding.subject, f"{finding.subject.removeprefix('link ')} "))
 
 
 def shown(finding, gpus, with_nodes=False):
