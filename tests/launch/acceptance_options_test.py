@@ -225,7 +225,7 @@ class Main(unittest.TestCase):
         folder = tempfile.TemporaryDirectory()
         self.addCleanup(folder.cleanup)
         self.output = f"{folder.name}/out"
-        self.patch(main.mpi, "check_open_mpi")
+        self.patch(main.launchers, "find")
 
     def patch(self, *what, **how):
         patch = unittest.mock.patch.object(*what, **how)
