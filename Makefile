@@ -87,7 +87,7 @@ object = $(patsubst %,$(BUILD)/%.o,$(1))
 archives = $(patsubst %,$(BUILD)/lib%.a,$(1))
 # Units of eight files of a folder: what they all include is read once, which halves the time of a clean build. With UNITY=0
 # each file is its own, for who works on them: it stays so while these objects exist.
-UNITY ?= $(if $(wildcard $(BUILD)/common/error.cpp.o),0,1)
+UNITY ?= $(if $(wildcard $(BUILD)/common/mpi_session.cpp.o),0,1)
 UNITY := $(UNITY)
 # In some builds alone; with a main; with flags of its own; what bin/judge, which has no MPI, has of common/.
 ALONE := %_absent.cpp tests/main.cpp training/data/resize.cpp \
