@@ -364,16 +364,21 @@ std::string version_text(const std::string& program) {
 
 std::string differing_versions(const std::vector<std::string>& hosts,
                                const std::vector<Versions>& by_rank) {
+  const auto in = [](const Versions& versions, const std::string& name) {
+    const auto found = std::ranges::find(versions, name, &Versions::value_type::first);
+    return found == versions.end() ? "none" : found->second;
+  };
   std::set<std::string> seen;
   std::vector<std::string> others;
   for (std::size_t r = 0; r < hosts.size(); ++r) {
     std::vector<std::string> differences;
-    for (const auto& [name, version] : by_rank[r]) {
-      const auto first = std::ranges::find(by_rank[0], name, &Versions::value_type::first);
-      const std::string usual = first == by_rank[0].end() ? "none" : first->second;
-      if (version != usual)
-        differences.push_back(fmt::format("{} {} instead of {}", name, version, usual));
-    }
+    Versions names = by_rank[0];
+    for (const auto& version : by_rank[r])
+      if (in(by_rank[0], version.first) == "none") names.push_back(version);
+    for (const auto& [name, _] : names)
+      if (in(by_rank[r], name) != in(by_rank[0], name))
+        differences.push_back(
+            fmt::format("{} {} instead of {}", name, in(by_rank[r], name), in(by_rank[0], name)));
     if (!differences.empty() && seen.insert(hosts[r]).second)
       others.push_back(
           fmt::format("rank {} on {} ({})", r, hosts[r], fmt::join(differences, ", ")));

@@ -22,8 +22,8 @@ COULD_NOT_BE_RUN = "its program, or a library that it needs, could not be run"
 # Of a rank for which MPI did not start in time (common/mpi_session.cpp): some other is missing.
 WAITS = r"^error: rank (\d+) on \S+: MPI_Init did not finish within"
 LOST = r"lost communication with a remote daemon[\s\S]*Remote daemon\s*:.* on node (\S+)"
-UNREACHED = (r"unable to reliably start one or more|daemon failed to report back after being spawned|route a message to the specified daemon|"
-             r"communication connection to the\s+specified daemon")
+UNREACHED = (r"unable to reliably start one or more|daemon failed to report back after being spawned|"
+             r"route a message to the specified daemon|communication connection to the\s+specified daemon")
 UNREACHED_NODE = r"(?:target node|Remote host):\s*(\S+)"
 DAEMON_DIED = r"Daemon exit status:\s*(?:12[89]|1[3-9]\d)\b"  # of a signal
 NO_FOLDER = r"unable to create the desired directory:\s+Directory:\s*(.+)\s+Error:\s*(.+)"

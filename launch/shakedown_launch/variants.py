@@ -31,7 +31,8 @@ VARIANTS = [
     Variant("mpi-tcp", "OMPI_MCA_pml=ob1 OMPI_MCA_btl=tcp,self", "shared memory",
             "Open MPI: ranks of a host by TCP too"),
     # MPIR_CVAR_NOLOCAL would make a node of each rank, and two nodes of one name are refused.
-    Variant("mpich-no-cma", "MPIR_CVAR_CH4_CMA_ENABLE=0", "copying between processes", "MPICH: large messages are copied twice"),
+    Variant("mpich-no-cma", "MPIR_CVAR_CH4_CMA_ENABLE=0", "copying between processes",
+            "MPICH: large messages are copied twice"),
     Variant("mpi-no-cma", "OMPI_MCA_pml=ob1 OMPI_MCA_btl_vader_single_copy_mechanism=none "
             "OMPI_MCA_smsc=^cma", "copying between processes", "Open MPI: large messages are copied twice"),
 ]

@@ -24,7 +24,7 @@ class Shakedown(MakefilePackage, CudaPackage):
     depends_on("cxx", type="build")
     depends_on("gmake", type="build")
     depends_on("pkgconfig", type="build")
-    depends_on("openmpi@4.1")  # what was run: docs/install.md
+    depends_on("openmpi@4.1:5.0")  # what was run: docs/install.md
     depends_on("python@3.9:", type=("build", "run"))
     depends_on("py-matplotlib", type="run", when="+report")
     depends_on("fmt")

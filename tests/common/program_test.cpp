@@ -105,6 +105,12 @@ TEST_CASE("hosts with other versions are named once, with what differs", "[versi
   Versions older = old;
   older[2].second = "2.21.5";
   CHECK(differing_versions({"n1", "n2"}, {usual, usual}).empty());
+  const Versions fewer(usual.begin(), usual.end() - 1);  // one has loaded a library, the other not
+  for (const auto& [first, second, difference] :
+       {std::tuple{usual, fewer, "none instead of 2.27.3"},
+        {fewer, usual, "2.27.3 instead of none"}})
+    CHECK_THAT(differing_versions({"n1", "n2"}, {first, second}),
+               ContainsSubstring(std::string("rank 1 on n2 (versions.nccl ") + difference + ")"));
   CHECK(
       differing_versions({"n1", "n1", "n2", "n2", "n3"}, {usual, usual, old, old, older}) ==
       "versions differ from those of rank 0 on n1: rank 2 on n2 (driver 570.86 instead of 580.65), "

@@ -230,6 +230,8 @@ Judgement judge_shm(const Json& shm, const Json& facts) {
                                "has open",
                                files),
                    "if no job runs: rm /dev/shm/{nccl-,vader_segment,sm_segment}*");
+  for (const char* key : {"writable", "file_system", "left_over"})
+    if (!shm.contains(key)) return not_known(fmt::format("/dev/shm: {} could not be read", key));
   return passed("/dev/shm: a tmpfs of at least 8 GB, at least 10 % of it free");
 }
 
