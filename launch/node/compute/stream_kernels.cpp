@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <vector>
 
+#include "common/ensure.hpp"
+
 namespace shakedown::node {
 
 void write_on_host(View x, const Ramp& ramp) {
@@ -27,6 +29,7 @@ WordErrors check_on_host(ConstView x, const Ramp& ramp) {
 WordErrors WordChecker::check(ConstView x, std::size_t pieces,
                               const std::function<Ramp(std::uint64_t piece)>& expected,
                               Stream& stream) const {
+  ENSURE(pieces > 0 && x.count % pieces == 0, "words outside of pieces are not checked");
   const std::vector<WordErrors> none(pieces);
   upload<WordErrors>(device_, stream, wrong_.data(), none);
   const std::size_t words = x.count / pieces;
