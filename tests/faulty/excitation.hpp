@@ -19,7 +19,8 @@ struct ProductFault {
   std::uint32_t types = ~0U;  // bit i: kTypes[i] of model.hpp
   int sm = kAny, warp = kAny, lane = kAny;
   int block_rows = 128, block_columns = 256;
-  bool moves = false;                             // blocks lie on other SMs in each product
+  std::uint64_t q = 0;  // share of products whose blocks lie on other SMs than in the others
+  bool moves = false;   // blocks lie on other SMs in each product
   std::uint64_t share = kAlways, rate = kAlways;  // of elements, of products: shares of 2^64
   bool full_entropy = false;                      // integers do not excite it
   bool has_when = false;
@@ -74,6 +75,15 @@ SHAKEDOWN_HOST_DEVICE inline int sm_of(const ProductFault& fault, std::int64_t b
   if (fault.sm != kDrawn) return fault.sm;
   const auto used = static_cast<std::uint64_t>(blocks < sms ? blocks : sms);
   return static_cast<int>(number_format::hash(fault.seed, 1) % used);
+}
+
+/// Block b of the product is on the SM that usually has block b + this.
+SHAKEDOWN_HOST_DEVICE inline std::int64_t shift_of(const ProductFault& fault, std::uint64_t product,
+                                                   int sms) {
+  using number_format::hash;
+  if (fault.q == 0 || (fault.q != kAlways && hash(fault.seed ^ 5U, product) >= fault.q)) return 0;
+  return static_cast<std::int64_t>(hash(fault.seed ^ 6U, product) %
+                                   static_cast<std::uint64_t>(sms));
 }
 
 SHAKEDOWN_HOST_DEVICE inline bool fires(const ProductFault& fault, std::uint64_t product) {

@@ -162,6 +162,7 @@ ProductFault read_product(Object& object, std::uint64_t seed, ProductFault fault
   drawn(fault.warp, 5, warps);
   drawn(fault.lane, 6, 32);
   fault.moves = object.text("placement", {"fixed", "launch"}, "fixed") == "launch";
+  fault.q = share_of(object.number("q", 0, 1, 0));
   fault.share = share_of(object.number("share", 0, 1, 1));
   fault.rate = share_of(object.number("rate", 0, 1, 1));
   fault.full_entropy = !object.text("data", {"full_entropy"}, "").empty();

@@ -55,7 +55,7 @@ class GpuBurn:
         return ["env", *preload, self.folder.resolve() / "gpu_burn", max(1, round(self.options.seconds))]
 
     def found(self, said):
-        wrong = re.search(r"errors: *[1-9]\d*[^\r\n]*|GPU \d+: FAULTY", said)
+        wrong = re.search(r"errors: *(?:\d+[ -]+)*[1-9]\d*[^\r\n]*|GPU \d+: FAULTY", said)
         return {"where": " ".join(wrong[0].split())} if wrong else None
 
 

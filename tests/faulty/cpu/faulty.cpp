@@ -105,7 +105,10 @@ std::optional<Multiplication> matmul_of(const_dnnl_primitive_t primitive, int co
 
 class Faults {
  public:
-  Faults() : settings_(read_settings({"product", "memory", "copy"}, 128, 128)) {}
+  Faults() : settings_(read_settings({"product", "memory", "copy"}, 128, 128)) {
+    for (ProductFault& fault : settings_.model.products)
+      if (fault.moves) fault.q = kAlways;
+  }
 
   void before(const Multiplication& product) {
     const std::lock_guard lock(mutex_);
@@ -166,10 +169,7 @@ class Faults {
         {b.data, b.column_stride, b.row_stride, b.rows, static_cast<int>(b.element_bytes())}};
     const std::int64_t blocks = result.blocks(fault);
     const int sm = sm_of(fault, blocks, kSms);
-    const std::int64_t shift =
-        fault.moves
-            ? static_cast<std::int64_t>(number_format::hash(fault.seed, counts_.products) % kSms)
-            : 0;
+    const std::int64_t shift = shift_of(fault, counts_.products, kSms);
     for (std::int64_t block = 0; block < blocks; ++block) {
       const int on = static_cast<int>((block + shift) % kSms);
       if (sm == kAny || sm == on) apply(fault, result, block, on);

@@ -43,7 +43,8 @@ __global__ void faulty_flip(ProductFault fault, Result c, int sms, State* state)
   const std::uint32_t* const map = fault.moves ? state->moving : state->fixed;
   const std::int64_t blocks = c.blocks(fault);
   const auto block = static_cast<std::int64_t>(blockIdx.x);
-  const auto sm = static_cast<int>(map[block % kBlocks]);
+  const std::int64_t shift = shift_of(fault, state->counts.products, sms);
+  const auto sm = static_cast<int>(map[(block + shift) % kBlocks]);
   int faulty_sm = sm_of(fault, blocks, sms);  // drawn: the index of a block of the first wave
   if (fault.sm == kDrawn) faulty_sm = static_cast<int>(state->fixed[faulty_sm]);
   if (faulty_sm != kAny && faulty_sm != sm) return;
