@@ -2,7 +2,7 @@
 
 import json
 import os
-import pathlib
+import shutil
 import subprocess
 import time
 
@@ -30,16 +30,19 @@ def placed(line, model, truth):
     return all(line[key] == truth[key] for key in named) if named and truth else None
 
 
-def inject(tool, file, seed, library, options):
-    """Runs the tool with the fault; the fields of a record."""
-    output = options.output.resolve()
+def inject(tool, file, seed, library, options, gpu):
+    """Runs the tool with the fault, on the GPU of this number (None: whichever it takes); the fields of a record."""
+    name = f"{tool.name}-{file.stem}-{seed}"
+    output = options.output.resolve() / name
+    shutil.rmtree(output, ignore_errors=True)
+    output.mkdir()
     model, log = json.loads(file.read_text()), output / "faulty.json"
-    log.unlink(missing_ok=True)
     preload = [f"LD_PRELOAD={library}", f"FAULTY_MODEL={file.resolve()}", f"FAULTY_SEED={seed}", f"FAULTY_LOG={log}"]
-    said = output / f"{tool.name}-{file.stem}-{seed}.log"
+    said = output / "said.log"
+    environment = {**os.environ, "CUDA_VISIBLE_DEVICES": gpu} if gpu is not None else None
     with open(said, "w") as out:
         job = subprocess.Popen(list(map(str, tool.command(preload, output))), cwd=tool.folder, stdout=out, stderr=out,
-                               start_new_session=True)
+                               env=environment, start_new_session=True)
         found, at, code = watch(job, lambda: tool.found(said.read_text(errors="replace")), tool.end, options.seconds)
     counts = json.loads(log.read_text()) if log.exists() else {}
     started = counts.get("started")
@@ -48,7 +51,7 @@ def inject(tool, file, seed, library, options):
     for key in ("products", "wrong_products", "flips", "copies", "collectives"):
         line[key] = counts.get(key, 0)
     if not started:
-        line["void"] = "no call was wrapped: see " + said.name
+        line["void"] = f"no call was wrapped: see {name}/{said.name}"
     if found is not None:
         line["seconds"] = line["ran_s"]
         line["named"] = found.get("where") or found.get("cause", "")

@@ -171,14 +171,19 @@ class Injections(Faulty):
 
     def test_a_tool_without_a_wrapped_call_is_void(self):
         burn = self.folder / "gpu_burn"
-        burn.write_text("#!/bin/bash\nprintf '10.0%%  proc.d: 470 (9 Gflop/s)   errors: 0\\r'; sleep 0.2\n"
+        burn.write_text("#!/bin/bash\necho GPU $CUDA_VISIBLE_DEVICES\nprintf '10.0%%  proc.d: 470 (9 Gflop/s)   errors: 0\\r'; sleep 0.2\n"
                         "printf '20.0%%  proc.d: 940 (9 Gflop/s)   errors: 12  (WARNING!)   temps: 45 C\\r'; exec sleep 60\n")
         burn.chmod(0o755)
-        said = self.inject("--tool", "gpu-burn", "--gpu-burn", self.folder, "--model", "sm", "--seconds", 5)
-        self.assertIn("no call was wrapped", said.stdout)
-        line, = self.records()
-        self.assertTrue(line["found"])
-        self.assertIn("errors: 12 (WARNING!)", line["named"])
+        said = self.inject("--tool", "gpu-burn", "--gpu-burn", self.folder, "--model", "sm", "--seconds", 5, "--repeats", 2,
+                           "--gpus", "3,5")
+        self.assertIn("no call was wrapped: see gpu-burn-sm-2/said.log", said.stdout)
+        lines = self.records()
+        self.assertEqual({line["seed"] for line in lines}, {1, 2})
+        for line in lines:
+            self.assertTrue(line["found"])
+            self.assertIn("errors: 12 (WARNING!)", line["named"])
+        gpus = {path.read_text().split("\n")[0] for path in self.folder.glob("gpu-burn-sm-*/said.log")}
+        self.assertEqual(gpus, {"GPU 3", "GPU 5"})
         table = subprocess.run([TREE / "tests/faulty/table", self.folder / "injections.jsonl"], capture_output=True, text=True)
         self.expect(table, 0, "| SM, any data | - |")
 
