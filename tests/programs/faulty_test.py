@@ -155,6 +155,14 @@ class Injections(Faulty):
         self.assertEqual([error for error in map(schema_error, lines) if error], [])
         return lines
 
+    @unittest.skipIf(0 < GPUS < 3, "3 ranks on fewer GPUs")
+    def test_training_finds_what_its_last_layer_computes(self):
+        self.inject("--tool", "train", "--model", "sm", "--ranks", 3, "--seconds", 60, "--", "--model", "tiny", "--image-size", 32,
+                    "--batch-size", 2)
+        line, = self.records()
+        self.assertTrue(line["found"], line)
+        self.assertIn("rank 2 computed other gradients than ranks 0, 1", line["named"])
+
     @needs_cpu_backend
     def test_records_and_their_table(self):
         self.inject("--model", "none", "--model", "sm", "--model", "copy", "--seconds", 0.3, "--", *QUICK[2:])
