@@ -136,7 +136,10 @@ class Soak(Faulty):
 
     def test_the_seed_chooses_the_unit(self):
         model = {"class": "x", "faults": [{"on": "product", "unit": {"sm": None, "warp": None, "lane": None}, "flip": None}]}
-        firsts = [self.soak(self.write(model), FAULTY_SEED=seed)[1]["first"] for seed in (1, 2, 1)]
+        logs = [self.soak(self.write(model), FAULTY_SEED=seed)[1] for seed in (1, 2, 1)]
+        for log in logs:  # a lane has this many elements of a block
+            self.assertEqual(log["flips"], log["wrong_products"] * (128 if GPUS else 64))
+        firsts = [log["first"] for log in logs]
         units = [(first["sm"] if not GPUS else 0,  # there the seed chooses a block
                   first["warp"], first["lane"], int(first["right"], 16) ^ int(first["wrong"], 16)) for first in firsts]
         self.assertEqual(units[0], units[2])
