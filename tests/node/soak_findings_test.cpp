@@ -28,7 +28,7 @@ const std::vector<RankIdentity> kRanks{
 RankWindow healthy() {
   RankWindow rank;
   rank.seconds = 10;
-  rank.counts[0] = {5000, 0, 0, 0, 6e15, 10};
+  rank.counts[0] = {5000, 0, 0, 0, 6e15, 10, 12};
   rank.hardware_slowdown_share = rank.thermal_share = 0;
   rank.power_cap_share = 1;
   rank.errors = {0, 0, 0, 0};
@@ -281,13 +281,15 @@ TEST_CASE("the summary has each type's rate of checked products", "[soak]") {
   all[0].ranks[0].checked_over_unchecked = 0.98;
   all[1].ranks[0].checked_over_unchecked = 0.95;
   all[2].ranks[1].checked_over_unchecked = 0.99;
-  all[3].steady_products.reset();  // a square wave
   all[3].ranks[0].checked_over_unchecked = 0.3;
   for (Window& window : all)
     for (RankWindow& rank : window.ranks) rank.energy_j = 100;
   all[2].ranks[2].energy_j = kUnknown;  // a short window
   all[2].ranks[2].power_w = 50;         // for 10 s
   all[0].ranks[0].counts[0].self_compared = 4000;
+  for (Window& window : all) window.products = ProductSpec{*window.steady_products, 512, 256, 128};
+  all[3].steady_products.reset();  // a square wave
+  all[2].ranks[1].counts[0].checked = 4000;
   all[1].ranks[0].counts[1] = {700, 0, 0, 0, 0, 10};
   all[1].ranks[1].counts[4] = {30, 2, 0, 1e9, 0, 10};
   const Json summary = summary_of(all, {{{0.961, 1, 0, 6}, {132, 131, 17, 1.02}, {}},
@@ -300,7 +302,10 @@ TEST_CASE("the summary has each type's rate of checked products", "[soak]") {
   CHECK(summary.at("slowest_processor") == Json({17.0, 5.0}));
   CHECK(summary.at("energy_j") == 1600);
   CHECK(summary.at("gpu_hours") == Approx(1. / 30));
-  CHECK(summary.at("products") == 60000);
+  CHECK(summary.at("products") == 59000);
+  CHECK(summary.at("products.bf16") == Json({15000.0, 14000.0}));
+  CHECK(summary.at("product_turns.fp8") == Json({12.0, 12.0}));
+  CHECK(summary.at("product_elements") == 512 * 256);
   CHECK(summary.at("products_self_compared") == 4000);
   CHECK(summary.at("probes") == 700);
   CHECK(summary.at("link_bytes") == 1e9);

@@ -91,6 +91,7 @@ LoadCount ProductLoad::run(double seconds, std::vector<Mismatch>&) {
   for (Batch& batch : batches_) {
     count.checked += batch.checked;
     if (alone_ && !batch.integers()) count.self_compared += batch.checked;
+    if (!batch.integers() && batch.checked > 0) ++count.turns;
     count.seconds += batch.seconds();
     count.flop += batch.products * flop_of(settings_.spec);
     batch.records = rig_.records(static_cast<int>(&batch - batches_.data()));

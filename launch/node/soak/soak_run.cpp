@@ -219,6 +219,7 @@ class SoakRun {
         static_cast<int>(windows_.size()), phase.name(), {}, session_.all_gather(mine), {}};
     if (backend_.kind == BackendKind::gpu)
       window.kernel_events = gather(session_, kernel_.events());
+    if (phase.has(LoadKind::products)) window.products = product_spec(*phase.type, size_);
     if (phase.shape == Shape::steady && phase.has(LoadKind::products)) {
       window.steady_products = phase.type;
       rates_[*phase.type].add(result.rates);

@@ -58,6 +58,21 @@ double Window::seconds() const {
   return longest;
 }
 
+std::map<ProductType, ProductCount> product_counts(const std::vector<Window>& windows,
+                                                   std::size_t rank) {
+  std::map<ProductType, ProductCount> counts;
+  for (const Window& window : windows) {
+    if (!window.products) continue;
+    const LoadCount& of_window =
+        window.ranks.at(rank).counts[static_cast<std::size_t>(LoadKind::products)];
+    ProductCount& count = counts[window.products->type];
+    count.products += static_cast<double>(of_window.checked);
+    count.turns += static_cast<double>(of_window.turns);
+    count.elements = static_cast<double>(window.products->m * window.products->n);
+  }
+  return counts;
+}
+
 Json record_of(const Window& window) {
   Json fields{{"window", window.index}, {"phase", window.phase}, {"seconds", window.seconds()}};
   for (const LoadKind kind : kLoads) {

@@ -121,6 +121,7 @@ struct Window {
   std::vector<RankWindow> ranks;
   // By rank, of its GPU; none: the kernel's messages cannot be read. Empty without GPUs.
   std::vector<std::optional<std::vector<KernelEvent>>> kernel_events = {};
+  std::optional<ProductSpec> products = {};  // of its products, in any shape
 
   /// Of all ranks.
   LoadCount count(LoadKind kind) const;
@@ -128,6 +129,16 @@ struct Window {
   /// Of the slowest rank.
   double seconds() const;
 };
+
+/// What one rank checked of a type's products, in all windows: what its power follows from.
+struct ProductCount {
+  double products = 0;  // N_t: checked, of all operands
+  double turns = 0;     // T_t: distinct pairs of seed and turn of full entropy among them
+  double elements = 0;  // E: m n, of one product
+};
+/// By type, of those with products.
+std::map<ProductType, ProductCount> product_counts(const std::vector<Window>& windows,
+                                                   std::size_t rank);
 
 /// The fields of a "soak" record.
 Json record_of(const Window& window);
