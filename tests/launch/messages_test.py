@@ -14,7 +14,7 @@ KINDS = {"openmpi4": Messages, "openmpi5": OpenMpi5, "hydra": hydra.Messages}
 
 
 def judged(given, size):
-    """Of a case of messages.txt, with its text in parts of so many bytes."""
+    """Of a case of messages.txt, with its text in parts of this many bytes."""
     (kind, *words), *lines = given.split("\n")[0].split(), *given.split("\n")[1:]
     options = dict(word.split("=", 1) for word in words)
     said, shown, seen = [], [], b""
