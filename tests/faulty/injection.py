@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import time
@@ -22,12 +23,26 @@ def model_of(capsule, name):
                         "flip": f"0x{expected ^ found:0{width}x}"}]}
 
 
+# What bin/soak's verdicts say of where an error is; an SM by its number where it names one.
+PLACES = {"unit": r"stays at its place of the launch|(?:SM|core) (?P<sm>\d+): right without it", "memory": r"element \d+,\d+ in memory|sticks to the memory of C",
+          "everywhere": r"follows the data|wherever it is computed"}
+
+
+def place_of(fault):
+    if fault["on"] == "product":
+        return "unit" if "unit" in fault else "everywhere"
+    return fault["on"]
+
+
 def placed(line, model, truth):
-    """Whether SM, warp and lane, as far as they are named, are those of the first wrong element; None: none is named, or the
-    fault is in no unit."""
-    units = [key for fault in model["faults"] for key in fault.get("unit", ())]
-    named = [key for key in ("sm", "warp", "lane") if key in line and key in units]
-    return all(line[key] == truth[key] for key in named) if named and truth else None
+    """Whether what is named is where the fault is: in a unit (and on which SM, if that is named), in memory, or everywhere. None:
+    nothing is named."""
+    said = f"{line.get('where', '')} {line.get('cause', '')}"
+    for place, pattern in PLACES.items():
+        if named := re.search(pattern, said):
+            right_sm = place != "unit" or named["sm"] is None or not truth or int(named["sm"]) == truth["sm"]
+            return right_sm and place in {place_of(fault) for fault in model["faults"]}
+    return None
 
 
 def inject(tool, file, seed, library, options, gpu):
