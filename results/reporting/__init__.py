@@ -16,5 +16,4 @@ findings, soak            the sentences of the appendix; of a soak what it prove
 plots/                    one PNG file each, for what there are records of
 text, page, exports       text, HTML, JSON and CSV
 quantities, against, side_by_side   runs compared
-measured                  docs/measured.md
 """

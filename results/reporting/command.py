@@ -9,8 +9,8 @@ import time
 import traceback
 from typing import NamedTuple
 
-from . import (against, communication_tables, exports, findings, history, layers, machine_tables, measured,
-               mllog, tables, text, what_if_tables, words)
+from . import (against, communication_tables, exports, findings, history, layers, machine_tables, mllog,
+               tables, text, what_if_tables, words)
 from .headline import headline
 from .options import distinguish
 from .page import render_page
@@ -29,7 +29,7 @@ DISK_FULL = (errno.ENOSPC, errno.EDQUOT)
 def parse(usage, arguments):
     parser = argparse.ArgumentParser(prog="results/report", description=usage, allow_abbrev=False,
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("runs", nargs="*", metavar="RUN", help=".jsonl files or folders of them")
+    parser.add_argument("runs", nargs="+", metavar="RUN", help=".jsonl files or folders of them")
     parser.add_argument("--output", metavar="DIR", type=pathlib.Path,
                         help="folder for the files (default: report-<time> in SHAKEDOWN_RUNS, or "
                              "in runs/ of the current folder; tables of --against and "
@@ -47,8 +47,6 @@ def parse(usage, arguments):
                       help="write training_history.json, .csv and curves.png of the training that RUN records")
     mode.add_argument("--mllog", action="store_true",
                       help="write mllog.txt, MLPerf's log of the training that RUN records")
-    mode.add_argument("--measured", metavar="FOLDER", type=pathlib.Path,
-                      help="print docs/measured.md from the committed records in FOLDER")
     parser.add_argument("--threshold", metavar="PERCENT", type=float,
                         help="of --against: slower by more is a regression (default 3)")
     options = parser.parse_args(arguments)
@@ -58,8 +56,6 @@ def parse(usage, arguments):
         raise UsageError(f"--threshold {options.threshold:g}: has no effect without --against")
     if not 0 <= options.threshold < 100:
         raise UsageError(f"--threshold {options.threshold:g}: must be from 0 to less than 100")
-    if not options.runs and not options.measured:
-        parser.error("the following arguments are required: RUN")
     if options.side_by_side and len(options.runs) < 2:
         raise UsageError("--side-by-side: needs two RUNs or more")
     return options
@@ -173,10 +169,10 @@ def write_mllog(runs, folder):
     return PASS
 
 
-def say(shown, end="\n"):
+def say(shown):
     """What is printed comes last; a reader that went away (head) is no failure."""
     try:
-        print(shown, end=end, flush=True)
+        print(shown, flush=True)
     except BrokenPipeError:
         drop_output()
     except OSError as error:
@@ -238,9 +234,7 @@ def run(options):
     if options.history or options.mllog:
         tell = write_history if options.history else write_mllog
         return tell(read_runs(options.runs), options.output or default_folder())
-    if options.measured:
-        say(measured.page(options.measured), end="")
-    elif options.side_by_side:
+    if options.side_by_side:
         sides = [read_runs([path]) for path in options.runs]
         distinguish(*sides)
         show(side_by_side(list(zip(options.runs, map(Summary, sides)))), options, "side_by_side")

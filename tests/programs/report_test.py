@@ -27,7 +27,7 @@ from report_sentences import Sentences  # noqa: F401, are run
 from report_training import History, Input, Layers, MlLog  # noqa: F401, are run
 from report_verdicts import Paths, Shown, Verdicts  # noqa: F401, are run
 from report_support import Report, called, prefer_one_with_matplotlib
-from support import BIN, TREE, make_image_folder, run
+from support import BIN, TREE, make_image_folder, run, run_bare
 
 sys.path.insert(0, str(TREE / "docs"))
 import picture  # noqa: E402
@@ -204,18 +204,20 @@ class Page(Report):
 
 class Measured(Report):
     def test_the_page_is_that_of_the_records(self):
-        """After a change that is meant: results/report --measured results >docs/measured.md."""
-        shown = self.report("--measured", TREE / "results").stdout
+        """After a change that is meant: docs/measured.py >docs/measured.md."""
+        shown = run_bare(TREE / "docs/measured.py").stdout
         self.assertEqual(shown, (TREE / "docs/measured.md").read_text())
         for link in re.findall(r"\]\((\.\./[^)]+)\)", shown):
             self.assertTrue((TREE / "docs" / link).exists(), link)
 
     def test_a_folder_without_provenance_or_with_a_missing_file_is_named(self):
-        self.assertIn("no provenance.json", self.report("--measured", self.folder, code=2).stderr)
+        def refused(words):
+            result = run_bare(TREE / "docs/measured.py", self.folder)
+            self.assertEqual((result.returncode, words in result.stderr), (1, True), result.stderr)
+        refused("no provenance.json")
         (self.folder / "provenance.json").write_text(json.dumps({"title": "x", "questions": [
             {"title": "y", "table": "links", "files": [{"file": "gone.jsonl"}]}]}))
-        self.assertIn("gone.jsonl is not there",
-                      self.report("--measured", self.folder, code=2).stderr)
+        refused("gone.jsonl is not there")
 
 
 class Pictures(Report):
