@@ -131,6 +131,7 @@ TEST_CASE("a usage error names option, value and what is allowed", "[options]") 
       {"--wings 2x", "--wings 2x: must be a whole number"},
       {"--wings -1", "--wings -1: must be at least 1"},
       {"--wings", "--wings: requires a value"},
+      {"--speed --wings 2", "--speed: requires a value"},
       {"--wings 3", "--wings 3: must not be three"},
       {"--speed fast", "--speed fast: must be a number"},
       {"--speed 300", "--speed 300: must be below 300"},
