@@ -282,10 +282,9 @@ void declare_options(OptionSet& options, DataOptions& values) {
            "folder with one sub-folder of images per class, or a packed file of it")
       .metavar("DIR")
       .default_text("synthetic");
-  options
-      .add("--cache", values.cache,
-           "read packed files, whose memory the ranks of a host share, in windows of 8 MiB")
-      .only_with(images);
+  options.refuse("--cache",
+                 "the page cache, which the ranks of a host share, keeps what was read: cat FILE "
+                 ">/dev/null reads a packed file at once");
   options
       .add("--max-bad-images", values.max_bad_images,
            "training images that may be corrupt: each is named and replaced by the next one of the "

@@ -163,7 +163,6 @@ struct DataOptions {
   std::string data_dir;   // or train_dir, or neither: synthetic
   std::string train_dir;  // a folder or a packed file
   std::string val_dir;
-  bool cache = false;
   int max_bad_images = 0;
   bool exif = false;
   TransformOptions transform;
