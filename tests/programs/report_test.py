@@ -2,7 +2,7 @@
 
 Most records are made by hand, so that each claim of the report can be turned round; others are the
 committed ones, and the last class feeds it what the programs write. What the report claims is in
-report_sentences.py, what bin/compare adds in report_compare.py, --against and --side-by-side in
+report_sentences.py, what bin/compare adds in report_compare.py, --against in
 report_against.py, files and options in report_reading.py.
 """
 
@@ -18,7 +18,7 @@ import tempfile
 import unittest
 from unittest import mock
 
-from report_against import Against, SideBySide, Watch  # noqa: F401, are run
+from report_against import Against, Folders, Watch  # noqa: F401, are run
 from report_compare import BucketCaps, Exchanges, Forecast, Terms  # noqa: F401, are run
 from report_model import Recorded, StepModel  # noqa: F401, are run
 from report_reading import Reading, Usage  # noqa: F401, are run
