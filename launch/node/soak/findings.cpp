@@ -228,6 +228,12 @@ Json summary_of(const std::vector<Window>& windows, const std::vector<Tested>& t
               {"memory_bytes", of(LoadKind::memory).bytes},
               {"copied_bytes", of(LoadKind::copies).bytes},
               {"link_bytes", of(LoadKind::collectives).bytes}};
+  for (std::size_t rank = 0; rank < tested.size(); ++rank)
+    for (const auto& [type, count] : product_counts(windows, rank)) {
+      fields[fmt::format("products.{}", name_of(type))].push_back(count.products);
+      fields[fmt::format("product_turns.{}", name_of(type))].push_back(count.turns);
+      fields["product_elements"] = count.elements;
+    }
   for (const Tested& rank : tested) {
     if (rank.memory.patterns > 0) {
       fields["memory_share"].push_back(rank.memory.share);

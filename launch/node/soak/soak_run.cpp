@@ -25,7 +25,7 @@ std::vector<FaultKind> faults_of(BackendKind kind, const std::vector<Phase>& cyc
   const auto runs = [&](LoadKind load) { return any_has(cycle, load); };
   std::vector<FaultKind> faults;
   if (runs(LoadKind::products) || runs(LoadKind::probes)) faults.push_back(FaultKind::product);
-  if (runs(LoadKind::memory)) faults.push_back(FaultKind::memory);
+  if (runs(LoadKind::products) || runs(LoadKind::memory)) faults.push_back(FaultKind::memory);
   if (runs(LoadKind::copies)) faults.push_back(FaultKind::copy);
   if (runs(LoadKind::products)) faults.insert(faults.end(), {FaultKind::hash, FaultKind::slow});
   if (runs(LoadKind::collectives)) faults.push_back(FaultKind::collective);
@@ -62,8 +62,9 @@ std::unique_ptr<MpiSession> split_by_model(const MpiSession& session,
   return session.split(static_cast<int>(first - ranks.begin()));
 }
 
-/// The value of --loads that has a load: "probes" for "probe".
-std::string loads_with(const std::string& load) {
+/// The value of --loads that has a load: "probes" for "probe", "products" for "product fp32".
+std::string loads_with(const std::string& of) {
+  const std::string load = of.substr(0, of.find(' '));
   for (const LoadKind kind : kLoads) {
     const std::string name = name_of(kind);
     if (name == load || name == load + "s" || (load == "copy" && kind == LoadKind::copies))
@@ -219,6 +220,7 @@ class SoakRun {
         static_cast<int>(windows_.size()), phase.name(), {}, session_.all_gather(mine), {}};
     if (backend_.kind == BackendKind::gpu)
       window.kernel_events = gather(session_, kernel_.events());
+    if (phase.has(LoadKind::products)) window.products = product_spec(*phase.type, size_);
     if (phase.shape == Shape::steady && phase.has(LoadKind::products)) {
       window.steady_products = phase.type;
       rates_[*phase.type].add(result.rates);
@@ -316,6 +318,7 @@ class SoakRun {
                    ranks_.front().uuid.empty() ? "rank" : "GPU",
                    elapsed_s() / 60,
                    options_.minutes};
+    facts.remarks.push_back(work.unturned());
     std::vector<Verdict> verdicts = judge_soak(windows_, incidents_, ranks_);
     const Outcome without_rates = judge_job(windows_, verdicts, facts).outcome;
     if (const judge::Evidence rates = evidence_of_rates(work); !rates.observations.empty()) {

@@ -1,6 +1,7 @@
 #include "launch/node/soak/window.hpp"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <chrono>
@@ -56,6 +57,21 @@ double Window::seconds() const {
   double longest = 0;
   for (const RankWindow& rank : ranks) longest = std::max(longest, rank.seconds);
   return longest;
+}
+
+std::map<ProductType, ProductCount> product_counts(const std::vector<Window>& windows,
+                                                   std::size_t rank) {
+  std::map<ProductType, ProductCount> counts;
+  for (const Window& window : windows) {
+    if (!window.products) continue;
+    const LoadCount& of_window =
+        window.ranks.at(rank).counts[static_cast<std::size_t>(LoadKind::products)];
+    ProductCount& count = counts[window.products->type];
+    count.products += static_cast<double>(of_window.checked);
+    count.turns += static_cast<double>(of_window.turns);
+    count.elements = static_cast<double>(window.products->m * window.products->n);
+  }
+  return counts;
 }
 
 Json record_of(const Window& window) {
@@ -150,11 +166,12 @@ std::unique_ptr<MemoryTest> SoakWork::make_memory() {
 std::unique_ptr<ProductLoad> SoakWork::make_products(const Phase& phase) {
   ProductSettings settings;
   settings.spec = product_spec(*phase.type, settings_.size);
-  settings.algorithm = algorithms_[*phase.type];
+  if (const auto known = algorithms_.find(*phase.type); known != algorithms_.end())
+    settings.algorithm = known->second;
   settings.load = settings_.load;
   settings.load.seed = derive_seed(settings_.load.seed, windows_);
   auto products = std::make_unique<ProductLoad>(settings, *backend_.device, jurors_);
-  algorithms_[*phase.type] = products->algorithm();
+  algorithms_.insert_or_assign(*phase.type, products->algorithm());
   products->set_pulse(phase.pulse_hertz);
   return products;
 }
@@ -207,6 +224,17 @@ PhaseResult SoakWork::run(const Phase& phase, double seconds, bool comparing) {
   }
   if (products_) result.window.checked_over_unchecked = products_->checked_over_unchecked();
   return result;
+}
+
+std::string SoakWork::unturned() const {
+  std::vector<std::string> types;
+  for (const auto& [type, algorithm] : algorithms_)
+    if (!algorithm.turns) types.emplace_back(name_of(type));
+  return types.empty() ? ""
+                       : fmt::format(
+                             "{} products in one turn alone: the library has no algorithm "
+                             "that keeps their bits in another",
+                             fmt::join(types, ", "));
 }
 
 Tested SoakWork::tested() const {

@@ -91,7 +91,9 @@ class SoakWork {
 
   Tested tested() const;
   /// Of the type's products, once they were made.
-  const std::string& algorithm_of(ProductType type) const { return algorithms_.at(type); }
+  const std::string& algorithm_of(ProductType type) const { return algorithms_.at(type).name; }
+  /// "fp32 products in one turn alone: ..."; empty: those of all types were turned.
+  std::string unturned() const;
 
  private:
   std::unique_ptr<ProductLoad> make_products(const Phase& phase);
@@ -102,7 +104,7 @@ class SoakWork {
   WorkSettings settings_;
   Backend& backend_;
   const MpiSession& jurors_;
-  std::map<ProductType, std::string> algorithms_;
+  std::map<ProductType, AlgorithmChoice> algorithms_;
   double free_share_ = 1;  // of the GPU's memory, before the loads allocated any
   std::uint64_t windows_ = 0;
   LoadCount first_collectives_;  // made before the first window
@@ -121,6 +123,7 @@ struct Window {
   std::vector<RankWindow> ranks;
   // By rank, of its GPU; none: the kernel's messages cannot be read. Empty without GPUs.
   std::vector<std::optional<std::vector<KernelEvent>>> kernel_events = {};
+  std::optional<ProductSpec> products = {};  // of its products, in any shape
 
   /// Of all ranks.
   LoadCount count(LoadKind kind) const;
@@ -128,6 +131,16 @@ struct Window {
   /// Of the slowest rank.
   double seconds() const;
 };
+
+/// What one rank checked of a type's products, in all windows: what its power follows from.
+struct ProductCount {
+  double products = 0;  // N_t: checked, of all operands
+  double turns = 0;     // T_t: distinct pairs of seed and turn of full entropy among them
+  double elements = 0;  // E: m n, of one product
+};
+/// By type, of those with products.
+std::map<ProductType, ProductCount> product_counts(const std::vector<Window>& windows,
+                                                   std::size_t rank);
 
 /// The fields of a "soak" record.
 Json record_of(const Window& window);
