@@ -310,13 +310,19 @@ class SoakRun {
     const auto tested = session_.all_gather(work.tested());
     std::vector<MemoryCoverage> memory;
     for (const Tested& of_rank : tested) memory.push_back(of_rank.memory);
+    std::vector<Power> powers;
+    for (std::size_t r = 0; r < tested.size(); ++r)
+      powers.push_back(power_of(checked_by(r, windows_, tested[r], types_)));
+    const Power power = least_of(powers);
+    const bool on_gpus = backend_.kind == BackendKind::gpu;
     JobFacts facts{{requested.begin(), requested.end()},
                    memory,
                    unknown_health(windows_, ranks_),
                    signal,
                    ranks_.front().uuid.empty() ? "rank" : "GPU",
                    elapsed_s() / 60,
-                   options_.minutes};
+                   options_.minutes,
+                   line_of(power, on_gpus ? "SM" : "core", ranks_.size())};
     std::vector<Verdict> verdicts = judge_soak(windows_, incidents_, ranks_);
     const Outcome without_rates = judge_job(windows_, verdicts, facts).outcome;
     if (const judge::Evidence rates = evidence_of_rates(work); !rates.observations.empty()) {
@@ -331,7 +337,9 @@ class SoakRun {
     // The judge concludes anew what rates alone decide.
     if (without_rates == Outcome::pass && verdicts.back().outcome != Outcome::pass)
       verdicts.back().check = "rates";
-    record_.write("soak_summary", merged(identity_, summary_of(windows_, tested)));
+    record_.write("soak_summary",
+                  merged(merged(identity_, summary_of(windows_, tested)),
+                         merged(record_of(power), {{"would_have_found", facts.power}})));
     for (const Verdict& verdict : verdicts) {
       record_.write("verdict", merged(identity_, shakedown::record_of(verdict)));
       say(session_, line_of(verdict));

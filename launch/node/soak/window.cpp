@@ -67,10 +67,35 @@ std::map<ProductType, ProductCount> product_counts(const std::vector<Window>& wi
         window.ranks.at(rank).counts[static_cast<std::size_t>(LoadKind::products)];
     ProductCount& count = counts[window.products->type];
     count.products += static_cast<double>(of_window.checked);
-    count.turns += static_cast<double>(of_window.turns);
+    if (of_window.self_compared == 0) count.turns += static_cast<double>(of_window.turns);
     count.elements = static_cast<double>(window.products->m * window.products->n);
   }
   return counts;
+}
+
+Checked checked_by(std::size_t rank, const std::vector<Window>& windows, const Tested& tested,
+                   const std::vector<ProductType>& types) {
+  Checked checked;
+  checked.products = product_counts(windows, rank);
+  for (const ProductType type : types) checked.products.try_emplace(type);
+  checked.processors = tested.device_processors;
+  checked.lanes = tested.lanes;
+  if (tested.device_processors < 2 && windows.size() > 0 && windows.front().ranks.size() < 2)
+    for (auto& [type, count] : checked.products) count.turns = 0;  // no turn moves an element
+  LoadCount probes, copies, collectives;
+  for (const Window& window : windows) {
+    const auto& counts = window.ranks.at(rank).counts;
+    probes += counts[static_cast<std::size_t>(LoadKind::probes)];
+    copies += counts[static_cast<std::size_t>(LoadKind::copies)];
+    collectives += counts[static_cast<std::size_t>(LoadKind::collectives)];
+  }
+  checked.probes = static_cast<double>(probes.checked);
+  checked.copied_words = copies.bytes / 8;
+  checked.link_words = collectives.bytes / 8;
+  const MemoryCoverage& memory = tested.memory;
+  if (memory.passes + memory.patterns_done > 0) checked.memory_share = memory.share;
+  checked.memory_passes = memory.passes + memory.of_pass;
+  return checked;
 }
 
 Json record_of(const Window& window) {
@@ -235,6 +260,8 @@ Tested SoakWork::tested() const {
                      static_cast<double>(memory_->bytes())};
   if (probes_) tested.processors = probes_->times();
   if (copies_) tested.copied = copies_->bytes();
+  tested.device_processors = backend_.device->identity().compute_threads;
+  if (backend_.kind == BackendKind::gpu) tested.lanes = kLanes;
   return tested;
 }
 
