@@ -17,4 +17,5 @@ plots/                    one PNG file each, for what there are records of
 text, page, exports       text, HTML, JSON and CSV
 quantities, against, side_by_side   runs compared
 measured                  docs/measured.md
+power                     which faults a soak finds, and other tools; in docs/burn-in.md
 """

@@ -10,7 +10,7 @@ import traceback
 from typing import NamedTuple
 
 from . import (against, communication_tables, exports, findings, history, layers, machine_tables, measured,
-               mllog, tables, text, what_if_tables, words)
+               mllog, power, tables, text, what_if_tables, words)
 from .headline import headline
 from .options import distinguish
 from .page import render_page
@@ -49,6 +49,8 @@ def parse(usage, arguments):
                       help="write mllog.txt, MLPerf's log of the training that RUN records")
     mode.add_argument("--measured", metavar="FOLDER", type=pathlib.Path,
                       help="print docs/measured.md from the committed records in FOLDER")
+    mode.add_argument("--power", action="store_true",
+                      help="print which faults a soak finds, and other tools, at the rates of products that RUN records")
     parser.add_argument("--threshold", metavar="PERCENT", type=float,
                         help="of --against: slower by more is a regression (default 3)")
     options = parser.parse_args(arguments)
@@ -240,6 +242,8 @@ def run(options):
         return tell(read_runs(options.runs), options.output or default_folder())
     if options.measured:
         say(measured.page(options.measured), end="")
+    elif options.power:
+        say(power.page(read_runs(options.runs)), end="")
     elif options.side_by_side:
         sides = [read_runs([path]) for path in options.runs]
         distinguish(*sides)

@@ -65,7 +65,7 @@ TEST_CASE("95 of 100 faults at the stated power are found", "[soak][power]") {
   CHECK(std::abs(found(1600, 0.1 / power.products, 5) - (1 - std::exp(-0.3))) < 0.015);
 }
 
-TEST_CASE("whoever checks more finds rarer faults", "[soak][power]") {
+TEST_CASE("a soak that checks more finds rarer faults", "[soak][power]") {
   const Power before = power_of(two_minutes());
   const auto grows = [&](const std::function<void(Checked&)>& more) {
     Checked checked = two_minutes();

@@ -10,8 +10,8 @@
 namespace shakedown::node {
 namespace {
 
-/// Where none of so many was wrong, less than one in this many is, at 95 %. A single one shows what
-/// is always wrong.
+/// Where none of `checked` was wrong, less than one in this many is, at 95 %. A single one shows
+/// what is always wrong.
 double one_in(double checked) { return checked > 0 ? std::max(1.0, checked / 3) : 0; }
 
 /// Two digits, rounded down: 190, 11000, 4.8e7.

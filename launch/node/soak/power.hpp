@@ -32,15 +32,15 @@ struct Checked {
 /// Of a GPU of which each SM has 8 warps at work on a product: two warpgroups.
 inline constexpr double kLanes = 8 * 32;
 
-/// "One in so many" is what a soak finds in 95 of 100 cases: the rule of three, 3 = -ln 0.05. 0:
-/// nothing of the kind was checked.
+/// X where one wrong in X is what a soak finds in 95 of 100 cases: the rule of three, 3 = -ln 0.05.
+/// 0: nothing of the kind was checked.
 struct Power {
-  /// Of the elements that a processor, or a lane, computes it always has one in so many wrong,
-  /// whatever else it computes, in each of `sticky_types`: E min T_t / (3 U), with U such units.
+  /// A processor, or a lane, is always wrong for one of X of its elements, in one of the types that
+  /// have turns: X = E min T_t / (3 U), with U such units.
   double processor_elements = 0, lane_elements = 0;
-  std::vector<ProductType> sticky_types, unmoved_types;  // products, with turns and without
-  double products = 0;  // of all types' one in so many is wrong somewhere: sum of N_t / 3
-  std::map<ProductType, double> products_of;  // the same, of one type's
+  std::vector<ProductType> sticky_types, unmoved_types;  // with turns, and without
+  double products = 0;                        // one of X of all types' is wrong: X = sum of N_t / 3
+  std::map<ProductType, double> products_of;  // the same, of one type's: N_t / 3
   double probes = 0;
   double copied_words = 0, link_words = 0;
   double memory_share = 0, memory_passes = 0;

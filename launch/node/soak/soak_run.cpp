@@ -40,8 +40,17 @@ constexpr int kCpuSize = 256;
 /// it.
 constexpr double kMoreForMemory = 0.5;
 
-/// Windows of a type of products in which some are not checked, to compare the rates.
-constexpr int kComparedCycles = 3;
+/// Of a type of products the first windows in which some are not checked, to compare the rates: one
+/// where the soak is so short that they are a share of its time.
+int compared_cycles(double minutes) { return minutes < 4 ? 1 : 3; }
+
+/// Cycles from one that times a type's products alone to the next: six of them per soak.
+int timed_every(double total_s, double cycle_s) {
+  return std::max(1, static_cast<int>(total_s / 6 / std::max(cycle_s, 1e-3)));
+}
+
+/// Memory is left alone for as long: a share of the soak that its patterns have time for.
+double retention_seconds(double total_s) { return std::min(10.0, total_s / 80); }
 
 std::vector<RankIdentity> identify(const MpiSession& session, const Backend& backend) {
   const DeviceIdentity device = backend.device->identity();
@@ -115,7 +124,7 @@ class SoakRun {
                                    fmt::join(options_.loads, ","), fmt::join(options_.shapes, ","),
                                    ranks_in(session_)));
     check_loads_run(first);
-    window_s_ = window_seconds(60 * options_.minutes, first.size());
+    window_s_ = window_seconds(60 * options_.minutes, first);
     WorkSettings settings;
     settings.phases = first;
     for (int cycle = 1; cycle < static_cast<int>(types_.size()); ++cycle)
@@ -123,7 +132,7 @@ class SoakRun {
     settings.size = size_;
     settings.load.seed = static_cast<std::uint64_t>(options_.seed);
     settings.load.fault = fault_;
-    settings.retention_s = window_s_;
+    settings.retention_s = retention_seconds(60 * options_.minutes);
     settings.load.stopped = [this] { return !signals_.received().empty(); };
     say(session_, fmt::format("soak: {}, {:g} minutes, products of {} in {}, windows of {:.3g} s",
                               ranks_in(session_), options_.minutes, settings.size,
@@ -178,7 +187,7 @@ class SoakRun {
       if (std::ranges::any_of(last, &RankWindow::stop) ||
           std::ranges::all_of(last, &RankWindow::memory_covered))
         return;
-      windows_.push_back(run_window(work, memory, false));
+      windows_.push_back(run_window(work, memory, {}));
       more_s -= windows_.back().seconds();
     }
   }
@@ -187,11 +196,15 @@ class SoakRun {
   void run_cycles(SoakWork& work) {
     const double total_s = 60 * options_.minutes;
     Progress progress("soak", std::lround(std::ceil(total_s)), "s", session_.is_root());
+    double cycle_s = 0;
+    for (const Phase& phase : phases(1)) cycle_s += phase.share * window_s_;
+    const int timed = timed_every(total_s, cycle_s);
+    const int compared = compared_cycles(options_.minutes);
     double wrong = 0;
     for (int cycle = 0;; ++cycle) {
       const std::vector<Phase> list = phases(cycle);
       for (std::size_t i = 0; i < list.size(); ++i) {
-        const Window window = run_window(work, list[i], cycle < kComparedCycles);
+        const Window window = run_window(work, list[i], {cycle < compared, cycle % timed == 0});
         windows_.push_back(window);
         wrong += window.wrong();
         progress.update(std::lround(std::min(elapsed_s(), total_s)),
@@ -205,10 +218,10 @@ class SoakRun {
     }
   }
 
-  Window run_window(SoakWork& work, const Phase& phase, bool comparing) {
+  Window run_window(SoakWork& work, const Phase& phase, SoakWork::Rates rates) {
     GpuSampler sampler(health_->stalled().empty() ? nvml_ : nullptr,
                        backend_.device->identity().uuid);
-    PhaseResult result = work.run(phase, window_s_, comparing);
+    PhaseResult result = work.run(phase, window_s_, rates);
     RankWindow& mine = result.window;
     mine.add_health(sampler.finish());
     mine.errors = health_->delta();
@@ -393,8 +406,8 @@ void declare_options(OptionSet& options, SoakOptions& values) {
       .idle_with({"--replay"});
   options
       .add("--shape", values.shapes,
-           "steady: each load alone; square: products on and off at 0.5 to 10 Hz; mixed: all loads "
-           "at the same time")
+           "sweep: each load alone, first of all and briefly; steady: each load alone; square: "
+           "products on and off at 0.5 to 10 Hz; mixed: all loads at the same time")
       .one_of(names_of(kShapes))
       .idle_with({"--replay"});
   options

@@ -205,12 +205,12 @@ Load& SoakWork::load_of(LoadKind kind) const {
   return *loads[static_cast<std::size_t>(kind)];
 }
 
-PhaseResult SoakWork::run(const Phase& phase, double seconds, bool comparing) {
+PhaseResult SoakWork::run(const Phase& phase, double seconds, Rates rates) {
   ++windows_;
   products_.reset();
   if (phase.has(LoadKind::products)) {
     products_ = make_products(phase);
-    products_->set_comparing(comparing && phase.shape == Shape::steady);
+    products_->set_comparing(rates.compared && phase.shape == Shape::steady);
   }
   backend_.session->barrier();
   PhaseResult result;
@@ -219,7 +219,7 @@ PhaseResult SoakWork::run(const Phase& phase, double seconds, bool comparing) {
   std::array<std::vector<Mismatch>, kLoadKinds> found;
   const auto run_one = [&](LoadKind kind) {
     const auto at = static_cast<std::size_t>(kind);
-    counts[at] = load_of(kind).run(seconds, found[at]);
+    counts[at] = load_of(kind).run(phase.share * seconds, found[at]);
     if (kind == LoadKind::collectives) {
       counts[at] += std::exchange(first_collectives_, {});
       std::move(first_found_.begin(), first_found_.end(), std::back_inserter(found[at]));
@@ -237,7 +237,8 @@ PhaseResult SoakWork::run(const Phase& phase, double seconds, bool comparing) {
   for (const LoadKind kind : phase.loads)
     if (kind == LoadKind::collectives || phase.loads.size() == 1) run_one(kind);
   for (auto& other : others) other.get();
-  if (products_ && phase.shape == Shape::steady) result.rates = products_->time_alone();
+  if (products_ && rates.timed && phase.shape == Shape::steady)
+    result.rates = products_->time_alone();
   result.window.seconds =
       std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   for (const LoadKind kind : phase.loads) {

@@ -89,8 +89,13 @@ class SoakWork {
   /// Collective. `jurors`: the ranks with this rank's model of device.
   SoakWork(const WorkSettings& settings, Backend& backend, const MpiSession& jurors);
 
-  /// Collective. `comparing`: of steady products also measures some that are not checked.
-  PhaseResult run(const Phase& phase, double seconds, bool comparing);
+  /// Of steady products: what is measured of their rates.
+  struct Rates {
+    bool compared = false;  // those of some that are not checked
+    bool timed = false;     // products alone, afterwards
+  };
+  /// Collective. `seconds`: of a phase of share 1.
+  PhaseResult run(const Phase& phase, double seconds, Rates rates);
 
   Tested tested() const;
   /// Of the type's products, once they were made.
