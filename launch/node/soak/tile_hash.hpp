@@ -14,9 +14,6 @@
 
 namespace shakedown::node {
 
-/// Rows and columns of a tile.
-inline constexpr int kTileEdge = 128;
-
 /// A row-major matrix [rows, columns] of `element_bytes`, in tiles; tile t is (t / across, t %
 /// across). Rows and columns are multiples of kTileEdge.
 struct TileGrid {
