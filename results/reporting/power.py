@@ -88,7 +88,9 @@ def rates_of(runs):
 def soak(total_s, rates):
     """The windows of a lone GPU's soak, as launch/node/soak/schedule.cpp has them. In less than half a minute without
     memory, which would not be covered."""
-    types, others = list(rates), 0.8 + (total_s > 30)
+    types = list(rates)
+    others = (0.05, 0.4), (0.05, 0.4), *([(0.15, 1)] if total_s > 30 else [])  # shares of a window in the sweep, in a cycle
+    each = min(WINDOW_S, total_s / (2 * (len(types) + 2 + sum(share for _, share in others))))
     windows, now = [], 0.0
 
     def add(name, seconds, share=1.0, least=0):
@@ -100,13 +102,13 @@ def soak(total_s, rates):
 
     for name in types:
         add(name, 2 * LEAST_TURNS / rates[name], least=2 * LEAST_TURNS)
-    each = min(WINDOW_S, total_s / (2 * (len(types) + 2 + others)))
+    now += sum(share * each + BETWEEN_S for share, _ in others)
     for cycle in itertools.count():
         for name in types:
             add(name, each)
         add(types[cycle % len(types)], each, SHARES["square"])
         add(types[(cycle + 1) % len(types)], each, SHARES["mixed"])
-        now += others * each + BETWEEN_S * (2 + (total_s > 30))
+        now += sum(share * each + BETWEEN_S for _, share in others)
         if now >= total_s:
             return [window for window in windows if window.end <= total_s]
 
@@ -170,14 +172,16 @@ def interval(found, of):
     return (middle - half) / (1 + z * z / of), (middle + half) / (1 + z * z / of)
 
 
-def share(value):
-    return f"{100 * value:.0f}" if value in (0, 1) or 0.095 <= value < 0.995 else f"{100 * value:.1f}"
+def percent(share):
+    """Neither 0 nor 100 where it is not."""
+    figure = f"{100 * share:.0f}" if share in (0, 1) or 0.095 <= share < 0.995 else f"{100 * share:.1f}"
+    return {"0.0": "<0.1", "100.0": ">99.9"}.get(figure, figure)
 
 
 def cell(by_horizon):
     """"24 / 97 / 100 (96.0-97.1), 32 s"."""
     shares = [sum(map(math.isfinite, found)) / FAULTS for found in by_horizon]
-    text = " / ".join(map(share, shares))
+    text = " / ".join(map(percent, shares))
     if 0 < shares[1] < 1:
         text += " ({:.1f}-{:.1f})".format(*(100 * end for end in interval(round(FAULTS * shares[1]), FAULTS)))
     median = statistics.median(by_horizon[-1])

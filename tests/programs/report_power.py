@@ -55,6 +55,10 @@ class Power(Report):
                 (dataclasses.replace(stuck, alike=True, integers=True), 1, 0, 0)):
             self.assertEqual([found(fault, tool, rates) for _, tool in power.TOOLS], [by_soak, by_burn, by_loop], fault)
 
+    def test_a_share_is_0_or_100_only_where_it_is(self):
+        self.assertEqual([power.percent(each / 4000) for each in (0, 1, 40, 3000, 3990, 3999, 4000)],
+                         ["0", "<0.1", "1.0", "75", "99.8", ">99.9", "100"])
+
     def test_a_record_without_a_soak_is_named(self):
         self.assertIn("--power: the record has no steady products of bin/soak",
                       self.report("--power", TREE / "results/0.2/h200/judge-1.jsonl", code=2).stderr)
