@@ -122,7 +122,7 @@ def judge_page():
 
 def injections():
     """The table of what was measured with injected faults."""
-    records = sorted(TREE.glob("results/*/*/injections*.jsonl"))
+    records = sorted(TREE.glob("results/*/*/*injections*.jsonl"))
     if not records:
         return "No record of injections on a GPU is committed.\n"
     return subprocess.run([TREE / "tests/faulty/table", *records], stdout=subprocess.PIPE, text=True, check=True).stdout

@@ -24,8 +24,9 @@ TYPES = ("int8", "fp8", "bf16", "fp16", "tf32", "fp32", "fp64")  # in the order 
 ELEMENTS = 8192 * 8192  # of a product
 SMS, LANES = 132, 8 * 32  # of H100 and H200; of an SM that computes a product
 UNITS = {"SM": SMS, "lane": SMS * LANES}
-TURN_S = 0.05  # of products of the same operands in the same place
-LEAST_TURNS = 3  # of operands, to have a majority
+SEEDS = 4  # of operands in a window, one of them of integers
+TURN_S = {"fp8": 0.1, "int8": 0.2}  # at least, of a seed in one place; of the other types, whose k is smaller, 0.05
+TURNS = 3, 32  # of a seed, at least and at most
 WINDOW_S = 2
 BETWEEN_S = 0.1  # about, on an H200: between two windows the last one is compared, and the driver's counters are read
 SHARES = {"square": 0.5, "mixed": 0.85}  # of the products that a steady window of that length has
@@ -66,8 +67,8 @@ class Window:
     type: str
     end: float  # seconds from the start
     products: float
-    turns: int = 1  # places in which the soak has each element computed, and operands of full entropy with it
-    known: int = 0  # operands of integers, whose product is known
+    turns: int = 1  # pairs of operands of full entropy and place
+    known: int = 1  # operands of integers, whose product is known
 
 
 def rates_of(runs):
@@ -93,15 +94,16 @@ def soak(total_s, rates):
     each = min(WINDOW_S, total_s / (2 * (len(types) + 2 + sum(share for _, share in others))))
     windows, now = [], 0.0
 
-    def add(name, seconds, share=1.0, least=0):
+    def add(name, seconds, share=1.0):
         nonlocal now
+        least, most = TURNS
+        turns = min(most, max(least, int(seconds / SEEDS / TURN_S.get(name, 0.05)) if share != SHARES["square"] else 0))
+        seconds = max(seconds, SEEDS * turns / rates[name])  # a product of each at least
         now += seconds + BETWEEN_S
-        products = max(least, share * rates[name] * seconds)
-        turns = min(int(products), max(LEAST_TURNS, round(seconds / TURN_S)))
-        windows.append(Window(name, now, products, turns, known=1 if seconds > 1 else 0))
+        windows.append(Window(name, now, max(share * rates[name] * seconds, SEEDS * turns), (SEEDS - 1) * turns))
 
     for name in types:
-        add(name, 2 * LEAST_TURNS / rates[name], least=2 * LEAST_TURNS)
+        add(name, 0)
     now += sum(share * each + BETWEEN_S for share, _ in others)
     for cycle in itertools.count():
         for name in types:
