@@ -123,6 +123,12 @@ TEST_CASE("the line of power, word by word", "[soak][power]") {
   CHECK_FALSE(record_of(power).contains("one_in.lane_elements"));
   Checked untouched;
   untouched.products[fp32] = {};
+  untouched.probes = 30;
+  CHECK(
+      line_of(power_of(untouched), "SM", 1) ==
+      "power at 95 %: one probe in 10; not seen: what all SMs do alike, but with integers, a wrong "
+      "product, wrong memory, a wrong copied word, a wrong word over links");
+  untouched.probes = 0;
   CHECK(line_of(power_of(untouched), "SM", 1).empty());
   CHECK(record_of(power_of(untouched)).at("one_in.products.fp32") == 0);
 }

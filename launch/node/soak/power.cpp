@@ -105,7 +105,7 @@ std::string line_of(const Power& power, const std::string& unit, std::size_t ran
     found.push_back(text + (types > 1 ? fmt::format(", in each of {} types", types)
                                       : fmt::format(", in {}", name_of(power.sticky_types[0]))));
   }
-  if (!power.unmoved_types.empty())
+  if (!power.unmoved_types.empty() && power.products > 0)
     missed.push_back(fmt::format("{} {} that is always wrong in {}", unit == "SM" ? "an" : "a",
                                  unit, fmt::join(names_of(power.unmoved_types), " ")));
   say(power.products, "product", by_type(power));

@@ -80,7 +80,7 @@ Checked checked_by(std::size_t rank, const std::vector<Window>& windows, const T
   for (const ProductType type : types) checked.products.try_emplace(type);
   checked.processors = tested.device_processors;
   checked.lanes = tested.lanes;
-  if (tested.device_processors < 2 && windows.size() > 0 && windows.front().ranks.size() < 2)
+  if (tested.device_processors < 2 && !windows.empty() && windows.front().ranks.size() < 2)
     for (auto& [type, count] : checked.products) count.turns = 0;  // no turn moves an element
   LoadCount probes, copies, collectives;
   for (const Window& window : windows) {
