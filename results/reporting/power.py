@@ -28,7 +28,7 @@ SEEDS = 4  # of operands in a window, one of them of integers
 TURN_S = {"fp8": 0.1, "int8": 0.2}  # at least, of a seed in one place; of the other types, whose k is smaller, 0.05
 TURNS = 3, 32  # of a seed, at least and at most
 WINDOW_S = 2
-BETWEEN_S = 0.1  # about, on an H200: between two windows the last one is compared, and the driver's counters are read
+BETWEEN_S = 0.1  # about, on an H200: records from before soak_summary had it
 SHARES = {"square": 0.5, "mixed": 0.85}  # of the products that a steady window of that length has
 BURN_PRODUCTS = 470  # of gpu-burn, between two comparisons: those that an H200's memory holds
 
@@ -71,8 +71,15 @@ class Window:
     known: int = 1  # operands of integers, whose product is known
 
 
+@dataclasses.dataclass(frozen=True)
+class Rates:
+    """Of one GPU."""
+    products: dict  # {type: per second}, in the order of TYPES
+    between_s: float = BETWEEN_S  # seconds between two windows
+
+
 def rates_of(runs):
-    """{type: products per second} of the steady windows of soaks."""
+    """Of the steady windows of soaks."""
     done, seconds = {}, {}
     for line in (line for run in runs for line in run.of("soak")):
         shape, _, rest = line["phase"].partition(" ")
@@ -83,13 +90,14 @@ def rates_of(runs):
     rates = {name: done[name] / seconds[name] for name in TYPES if done.get(name)}
     if not rates:
         raise UsageError("--power: the record has no steady products of bin/soak")
-    return rates
+    between = [line["between_windows_s"] for run in runs for line in run.of("soak_summary") if line.get("between_windows_s")]
+    return Rates(rates, statistics.mean(between) if between else BETWEEN_S)
 
 
 def soak(total_s, rates):
     """The windows of a lone GPU's soak, as launch/node/soak/schedule.cpp has them. In less than half a minute without
     memory, which would not be covered."""
-    types = list(rates)
+    types, between_s = list(rates.products), rates.between_s
     others = (0.05, 0.4), (0.05, 0.4), *([(0.15, 1)] if total_s > 30 else [])  # shares of a window in the sweep, in a cycle
     each = min(WINDOW_S, total_s / (2 * (len(types) + 2 + sum(share for _, share in others))))
     windows, now = [], 0.0
@@ -98,32 +106,32 @@ def soak(total_s, rates):
         nonlocal now
         least, most = TURNS
         turns = min(most, max(least, int(seconds / SEEDS / TURN_S.get(name, 0.05)) if share != SHARES["square"] else 0))
-        seconds = max(seconds, SEEDS * turns / rates[name])  # a product of each at least
-        now += seconds + BETWEEN_S
-        windows.append(Window(name, now, max(share * rates[name] * seconds, SEEDS * turns), (SEEDS - 1) * turns))
+        seconds = max(seconds, SEEDS * turns / rates.products[name])  # a product of each at least
+        now += seconds + between_s
+        windows.append(Window(name, now, max(share * rates.products[name] * seconds, SEEDS * turns), (SEEDS - 1) * turns))
 
     for name in types:
         add(name, 0)
-    now += sum(share * each + BETWEEN_S for share, _ in others)
+    now += sum(share * each + between_s for share, _ in others)
     for cycle in itertools.count():
         for name in types:
             add(name, each)
         add(types[cycle % len(types)], each, SHARES["square"])
         add(types[(cycle + 1) % len(types)], each, SHARES["mixed"])
-        now += sum(share * each + BETWEEN_S for _, share in others)
+        now += sum(share * each + between_s for _, share in others)
         if now >= total_s:
             return [window for window in windows if window.end <= total_s]
 
 
 def burn(total_s, rates):
     """gpu-burn: one type, one pair of operands; a comparison whenever the memory is full of products."""
-    step = BURN_PRODUCTS / rates["fp32"]
+    step = BURN_PRODUCTS / rates.products["fp32"]
     return [Window("fp32", (i + 1) * step, BURN_PRODUCTS) for i in range(int(total_s / step))]
 
 
 def loop(total_s, rates):
     """Products of one pair of operands, each compared with the first."""
-    return [Window("bf16", i + 1.0, rates["bf16"]) for i in range(int(total_s))]
+    return [Window("bf16", i + 1.0, rates.products["bf16"]) for i in range(int(total_s))]
 
 
 def at_least_once(p, n):
@@ -195,7 +203,7 @@ TOOLS = (("bin/soak, one GPU", soak), ("gpu-burn, fp32", burn), ("a loop of bf16
 
 def classes(rates):
     """The table: a row per class, a cell per tool."""
-    tools = [(name, tool) for name, tool in TOOLS if tool is soak or ("fp32" if tool is burn else "bf16") in rates]
+    tools = [(name, tool) for name, tool in TOOLS if tool is soak or ("fp32" if tool is burn else "bf16") in rates.products]
     plans = {tool: [tool(total_s, rates) for total_s in HORIZONS] for _, tool in tools}
     rng = random.Random(SEED)
     return ["class", *(name for name, _ in tools)], [
@@ -208,7 +216,7 @@ def lengths(rates):
     rows = []
     for total_s in (5, *HORIZONS, 4 * 3600):
         done = soak(total_s, rates)
-        turns = min(sum(window.turns for window in done if window.type == name) for name in rates)
+        turns = min(sum(window.turns for window in done if window.type == name) for name in rates.products)
         products = sum(window.products for window in done)
         rows.append([f"{total_s} s" if total_s < 120 else f"{total_s / 60:g} min" if total_s < 3600 else f"{total_s / 3600:g} h",
                      words.rounded(products), words.rounded(turns), *(words.rounded(ELEMENTS * turns / units / 3)
@@ -220,9 +228,9 @@ def lengths(rates):
 def waits(rates):
     """How long until 95 % of faults are found, of the rare ones."""
     per_second = sum(window.products for window in soak(900, rates)) / 900
-    fastest = max(rates, key=rates.get)
+    fastest = max(rates.products, key=rates.products.get)
     return ["of the products", "the soak", f"{fastest} alone"], [
-        [f"1e-{digits}", *(duration(3 * 10 ** digits / rate) for rate in (per_second, rates[fastest]))]
+        [f"1e-{digits}", *(duration(3 * 10 ** digits / rate) for rate in (per_second, rates.products[fastest]))]
         for digits in range(4, 10)]
 
 
@@ -236,7 +244,7 @@ def duration(seconds):
 def page(runs):
     """Markdown: the three tables of docs/burn-in.md that are simulated."""
     rates = rates_of(runs)
-    per_second = ", ".join(f"{name} {rates[name]:.3g}" for name in rates)
+    per_second = ", ".join(f"{name} {rate:.3g}" for name, rate in rates.products.items())
     return "\n\n".join([
         f"Products per second of the record: {per_second}.",
         "Found within 10 s / 2 min / 15 min, % (95 % interval at 2 min), median time:",

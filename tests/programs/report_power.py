@@ -23,18 +23,17 @@ class Power(Report):
         for total_s in (10, 120, 900):
             windows = power.soak(total_s, rates)
             products = sum(window.products for window in windows)
-            turns = {name: sum(window.turns for window in windows if window.type == name) for name in rates}
+            turns = {name: sum(window.turns for window in windows if window.type == name) for name in rates.products}
             few = min(turns, key=turns.get)
-            only = {few: rates[few]}
             lane = power.Fault("e95", e=3 * power.UNITS["lane"] / power.ELEMENTS / turns[few])
             for fault, of in ((power.Fault("r95", r=3 / products), rates), (lane, None)):
-                drawn = [window for window in windows if of or window.type in only]
+                drawn = [window for window in windows if of or window.type == few]
                 share = sum(at <= total_s for at in power.times(fault, power.soak, drawn, random.Random(1))) / power.FAULTS
                 self.assertTrue(0.943 < share < 0.957, (fault, total_s, share))
 
     def test_a_faster_gpu_a_longer_soak_and_a_larger_fault_find_more(self):
         rates = power.rates_of(read_runs([SOAK]))
-        faster = {name: 3 * rate for name, rate in rates.items()}
+        faster = power.Rates({name: 3 * rate for name, rate in rates.products.items()})
         rare = power.Fault("", r=1e-5)
         stuck = power.Fault("", unit="SM", e=2e-9)
         for fault, tool in ((rare, power.soak), (rare, power.burn), (rare, power.loop), (stuck, power.soak)):

@@ -350,9 +350,14 @@ class SoakRun {
     // The judge concludes anew what rates alone decide.
     if (without_rates == Outcome::pass && verdicts.back().outcome != Outcome::pass)
       verdicts.back().check = "rates";
+    double in_windows_s = 0;
+    for (const Window& window : windows_) in_windows_s += window.seconds();
+    const double between_s =
+        (60 * facts.minutes - in_windows_s) / static_cast<double>(windows_.size());
     record_.write("soak_summary",
                   merged(merged(identity_, summary_of(windows_, tested)),
-                         merged(record_of(power), {{"would_have_found", facts.power}})));
+                         merged(record_of(power), {{"would_have_found", facts.power},
+                                                   {"between_windows_s", between_s}})));
     for (const Verdict& verdict : verdicts) {
       record_.write("verdict", merged(identity_, shakedown::record_of(verdict)));
       say(session_, line_of(verdict));
