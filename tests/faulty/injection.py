@@ -43,7 +43,8 @@ def inject(tool, file, seed, library, options, gpu):
     with open(said, "w") as out:
         job = subprocess.Popen(list(map(str, tool.command(preload, output))), cwd=tool.folder, stdout=out, stderr=out,
                                env=environment, start_new_session=True)
-        found, at, code = watch(job, lambda: tool.found(said.read_text(errors="replace")), tool.end, options.seconds)
+        found, at, code = watch(job, lambda: tool.found(said.read_text(errors="replace")), tool.end,
+                                options.seconds if not tool.ends_itself else 2 * options.seconds + KILLED_AFTER)
     counts = json.loads(log.read_text()) if log.exists() else {}
     started = counts.get("started")
     line = {"class": model["class"], "model": file.name, "tool": tool.name, "seed": seed, "limit_s": options.seconds,
@@ -65,7 +66,7 @@ def inject(tool, file, seed, library, options, gpu):
 
 def watch(job, found, end, seconds):
     """(what was found or None, the time of that or of the end, exit code)"""
-    limit, result = time.time() + 2 * seconds + KILLED_AFTER, None
+    limit, result = time.time() + seconds, None
     while job.poll() is None and result is None and time.time() < limit:
         time.sleep(0.02)
         result = found()

@@ -12,20 +12,21 @@ BIN = pathlib.Path(os.environ.get("BIN", TREE / "bin")).resolve()
 BUILD = pathlib.Path(os.environ.get("SHAKEDOWN_TEST_BUILD", TREE / "build")).resolve()
 
 
-class Soak:
-    name = "soak"
+class Program:
+    """Of bin/, on several ranks of which the last one has the fault."""
+    folder = TREE
     end = signal.SIGTERM
+    least_ranks = 1
+    ends_itself = True  # after the seconds
 
     def __init__(self, options):
         self.options = options
-        self.folder = TREE
 
     def command(self, preload, output):
-        self.record = output / "soak.jsonl"
-        self.record.unlink(missing_ok=True)
-        options = self.options
-        return [TREE / "launch/mpi", "-n", options.ranks, "env", *preload, f"FAULTY_RANK={options.ranks - 1}", BIN / "soak",
-                "--minutes", options.seconds / 60, "--record", self.record, "--output", output, *options.soak]
+        self.record = output / "record.jsonl"
+        ranks = max(self.least_ranks, self.options.ranks)
+        return [TREE / "launch/mpi", "-n", ranks, "env", *preload, f"FAULTY_RANK={ranks - 1}", BIN / self.program,
+                *self.arguments(), "--record", self.record, "--output", output, *self.options.more]
 
     def found(self, _said):
         """What names the place of the first wrong data, or of a failure without them; else None."""
@@ -42,10 +43,28 @@ class Soak:
         return None
 
 
+class Soak(Program):
+    name = program = "soak"
+
+    def arguments(self):
+        return ["--minutes", self.options.seconds / 60]
+
+
+class Train(Program):
+    """bin/train --check-neighbour before every update, until it is stopped. Its convolutions have no faults: the last layer has."""
+    name = program = "train"
+    least_ranks = 2
+    ends_itself = False
+
+    def arguments(self):
+        return ["--check-neighbour", 1, "--deterministic", "--certificate", "off", "--warmup", 1, "--iterations", 10**9]
+
+
 class GpuBurn:
     """github.com/wilicc/gpu-burn: fp32 products, compared with the first one of the memory that they fill."""
     name = "gpu-burn"
     end = signal.SIGKILL
+    ends_itself = True
 
     def __init__(self, options):
         self.options = options
@@ -62,6 +81,7 @@ class GpuBurn:
 class Loop:
     name = "loop"
     end = signal.SIGKILL
+    ends_itself = True
     folder = TREE
 
     def __init__(self, options):
@@ -76,4 +96,4 @@ class Loop:
         return {"where": f"product {wrong[1]}"} if wrong else None
 
 
-TOOLS = {tool.name: tool for tool in (Soak, GpuBurn, Loop)}
+TOOLS = {tool.name: tool for tool in (Soak, Train, GpuBurn, Loop)}

@@ -136,7 +136,10 @@ class Soak(Faulty):
 
     def test_the_seed_chooses_the_unit(self):
         model = {"class": "x", "faults": [{"on": "product", "unit": {"sm": None, "warp": None, "lane": None}, "flip": None}]}
-        firsts = [self.soak(self.write(model), FAULTY_SEED=seed)[1]["first"] for seed in (1, 2, 1)]
+        logs = [self.soak(self.write(model), FAULTY_SEED=seed)[1] for seed in (1, 2, 1)]
+        for log in logs:  # a lane has this many elements of a block
+            self.assertEqual(log["flips"], log["wrong_products"] * (128 if GPUS else 64))
+        firsts = [log["first"] for log in logs]
         units = [(first["sm"] if not GPUS else 0,  # there the seed chooses a block
                   first["warp"], first["lane"], int(first["right"], 16) ^ int(first["wrong"], 16)) for first in firsts]
         self.assertEqual(units[0], units[2])
@@ -154,6 +157,14 @@ class Injections(Faulty):
         lines = [json.loads(line) for line in (self.folder / "injections.jsonl").read_text().splitlines()]
         self.assertEqual([error for error in map(schema_error, lines) if error], [])
         return lines
+
+    @unittest.skipIf(0 < GPUS < 3, "3 ranks on fewer GPUs")
+    def test_training_finds_what_its_last_layer_computes(self):
+        self.inject("--tool", "train", "--model", "sm", "--ranks", 3, "--seconds", 60, "--", "--model", "tiny", "--image-size", 32,
+                    "--batch-size", 2)
+        line, = self.records()
+        self.assertTrue(line["found"], line)
+        self.assertIn("rank 2 computed other gradients than ranks 0, 1", line["named"])
 
     @needs_cpu_backend
     def test_records_and_their_table(self):

@@ -76,6 +76,13 @@ std::optional<Plain> plain_of(dnnl_memory_t memory) {
   return std::nullopt;
 }
 
+/// Of float32, [rows, columns] or stored as its transpose.
+Plain plain_of(const float* data, dnnl_dim_t rows, dnnl_dim_t columns, dnnl_dim_t ld, char stored) {
+  const bool transposed = stored == 'T' || stored == 't';
+  auto* const bytes = reinterpret_cast<std::byte*>(const_cast<float*>(data));
+  return {bytes, rows, columns, transposed ? 1 : ld, transposed ? ld : 1, kKnown[0]};
+}
+
 bool is_matmul(const_dnnl_primitive_t primitive) {
   const_dnnl_primitive_desc_t description = nullptr;
   dnnl_primitive_kind_t kind = dnnl_undefined_primitive;
@@ -240,6 +247,19 @@ dnnl_status_t dnnl_primitive_execute(const_dnnl_primitive_t primitive, dnnl_stre
   const dnnl_status_t status = real(primitive, stream, nargs, args);
   if (product && status == dnnl_success && dnnl_stream_wait(stream) == dnnl_success)
     faults->after(*product);
+  return status;
+}
+
+dnnl_status_t dnnl_sgemm(char transa, char transb, dnnl_dim_t M, dnnl_dim_t N, dnnl_dim_t K,
+                         float alpha, const float* A, dnnl_dim_t lda, const float* B,
+                         dnnl_dim_t ldb, float beta, float* C, dnnl_dim_t ldc) {
+  using namespace shakedown::faulty;
+  static const auto real = reinterpret_cast<decltype(&dnnl_sgemm)>(dlsym(RTLD_NEXT, "dnnl_sgemm"));
+  const Multiplication product{plain_of(A, M, K, lda, transa), plain_of(B, K, N, ldb, transb),
+                               plain_of(C, M, N, ldc, 'N')};
+  faults->before(product);
+  const dnnl_status_t status = real(transa, transb, M, N, K, alpha, A, lda, B, ldb, beta, C, ldc);
+  if (status == dnnl_success) faults->after(product);
   return status;
 }
 
