@@ -16,4 +16,5 @@ findings, soak            the sentences of the appendix; of a soak what it prove
 plots/                    one PNG file each, for what there are records of
 text, page, exports       text, HTML, JSON and CSV
 quantities, against       runs compared
+power                     which faults a soak finds, and other tools; in docs/burn-in.md
 """

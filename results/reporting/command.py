@@ -9,7 +9,7 @@ import time
 import traceback
 from typing import NamedTuple
 
-from . import (against, communication_tables, exports, findings, history, layers, machine_tables, mllog,
+from . import (against, communication_tables, exports, findings, history, layers, machine_tables, mllog, power,
                tables, text, what_if_tables, words)
 from .headline import headline
 from .options import distinguish
@@ -44,6 +44,8 @@ def parse(usage, arguments):
                       help="write training_history.json, .csv and curves.png of the training that RUN records")
     mode.add_argument("--mllog", action="store_true",
                       help="write mllog.txt, MLPerf's log of the training that RUN records")
+    mode.add_argument("--power", action="store_true",
+                      help="print which faults a soak finds, and other tools, at the rates of products that RUN records")
     parser.add_argument("--threshold", metavar="PERCENT", type=float,
                         help="of --against: slower by more is a regression (default 3)")
     options = parser.parse_args(arguments)
@@ -229,7 +231,9 @@ def run(options):
     if options.history or options.mllog:
         tell = write_history if options.history else write_mllog
         return tell(read_runs(options.runs), options.output or default_folder())
-    if options.against:
+    if options.power:
+        say(power.page(read_runs(options.runs)), end="")
+    elif options.against:
         sides = read_runs([options.against]), read_runs(options.runs)
         distinguish(*sides)
         found, code = against.compared(*map(Summary, sides), options.threshold, everything=options.csv)

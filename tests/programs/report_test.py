@@ -22,6 +22,7 @@ from report_against import Against, Folders  # noqa: F401, are run
 from report_cases import Cases  # noqa: F401, is run
 from report_model import Recorded, StepModel  # noqa: F401, are run
 from report_reading import Reading, Usage  # noqa: F401, are run
+from report_power import Power  # noqa: F401, is run
 from report_records import breakdown, collective, everything, header, link_cost, record, step, training
 from report_sentences import Sentences  # noqa: F401, are run
 from report_training import History, Input, Layers, MlLog  # noqa: F401, are run
