@@ -9,23 +9,29 @@ import time
 
 KILLED_AFTER = 60  # seconds, of a tool that was stopped or whose time is over
 TYPES = {"tf32": 32, "fp32": 32, "fp64": 64, "fp16": 16, "bf16": 16, "fp8": 16, "int8": 32}  # bits of a result
+# What bin/soak's verdicts say of where an error is; an SM by its number where it names one.
+PLACES = {"unit": r"stays at its place of the launch|(?:SM|core) (?P<sm>\d+): right without it",
+          "memory": r"element \d+,\d+ in memory|sticks to the memory of C",
+          "everywhere": r"follows the data|wherever it is computed"}
 
 
 def model_of(capsule, name):
-    """A model of what a capsule of bin/soak shows: in this type an element with these bits becomes that one. Throws ValueError
-    where no re-run of the soak showed an element."""
+    """A model of what a capsule of bin/soak shows: the bits that were wrong, in this type, as often as the re-runs were; in one lane,
+    or, where the error followed the data, wherever the right bits are the capsule's. Throws ValueError where no re-run showed an
+    element."""
     if "expected_bits" not in capsule or "found_bits" not in capsule:
         raise ValueError(f"{name}: has no expected_bits and found_bits, as no re-run was wrong")
     width = TYPES[capsule["type"]] // 4
     expected, found = (int(capsule[key], 16) for key in ("expected_bits", "found_bits"))
-    return {"class": f"as in {name}", "source": capsule.get("algorithm", ""),
-            "faults": [{"on": "product", "types": [capsule["type"]], "when": f"0x{expected:0{width}x}",
-                        "flip": f"0x{expected ^ found:0{width}x}"}]}
-
-
-# What bin/soak's verdicts say of where an error is; an SM by its number where it names one.
-PLACES = {"unit": r"stays at its place of the launch|(?:SM|core) (?P<sm>\d+): right without it", "memory": r"element \d+,\d+ in memory|sticks to the memory of C",
-          "everywhere": r"follows the data|wherever it is computed"}
+    seen = capsule["circumstances"]
+    fault = {"on": "product", "types": [capsule["type"]], "flip": f"0x{expected ^ found:0{width}x}"}
+    if re.search(PLACES["everywhere"], seen.get("cause", "")):
+        fault["when"] = f"0x{expected:0{width}x}"
+    else:
+        fault["unit"] = {"sm": None, "warp": None, "lane": None}
+    if 0 < seen.get("reproduced", 0) < seen["repeats"]:
+        fault["rate"] = seen["reproduced"] / seen["repeats"]
+    return {"class": f"as in {name}", "source": capsule["algorithm"], "faults": [fault]}
 
 
 def place_of(fault):

@@ -66,7 +66,7 @@ class Models(Faulty):
                 '{"class": "x"}': "faults: must be a list",
                 '{"class": "x", "faults": [], "fault": 1}': "fault: must be one of class, source, faults",
                 '{"class": "x", "faults": [{"on": "heat"}]}': "faults[0].on: must be one of product, memory, copy",
-                product(flipp="0x8"): "faults[0].flipp: must be one of on, types, block, unit, placement, share",
+                product(flipp="0x8"): "faults[0].flipp: must be one of on, types, block, unit, placement, q, share, rate, data, when, flip, set",
                 product(share=1): "faults[0].flip: must be there",
                 product(flip="0x8", share=2): "faults[0].share: must be a number from 0 to 1",
                 product(flip="8"): 'faults[0].flip: must be "0x" and 1 to 16',
@@ -103,8 +103,9 @@ class Soak(Faulty):
             with self.subTest(name):
                 model = self.model(name, **changes)
                 mismatches, log, _ = self.soak(model)
-                self.assertEqual([injection.placed(line, json.loads(model.read_text()), log["first"]) for line in mismatches
-                                  if line["reproduced"] > 50][:1], [True], mismatches)
+                # With four tiles the faulty SM may have one in two turns of three: the vote is wrong then, but not always.
+                self.assertIn(True, [injection.placed(line, json.loads(model.read_text()), log["first"]) for line in mismatches],
+                              mismatches)
                 if name == "lane_nan":
                     self.assertEqual(int(log["first"]["wrong"], 16) & 0x7FC00000, 0x7FC00000)
 
@@ -209,14 +210,18 @@ class Injections(Faulty):
 
     def test_a_capsule_becomes_a_model(self):
         mismatches, _, _ = self.soak(self.model("sm"))
-        capsule = json.loads(pathlib.Path(mismatches[0]["capsule"]).read_text())
+        placed = next(line for line in mismatches if "stays at its place" in line["cause"])
+        capsule = json.loads(pathlib.Path(placed["capsule"]).read_text())
         model = injection.model_of(capsule, "capsule.json")
         first = {key: int(capsule[key], 16) for key in ("expected_bits", "found_bits")}
         fault = model["faults"][0]
-        self.assertEqual((int(fault["when"], 16), int(fault["flip"], 16)),
-                         (first["expected_bits"], first["expected_bits"] ^ first["found_bits"]))
+        flip = first["expected_bits"] ^ first["found_bits"]
+        self.assertEqual((fault["types"], int(fault["flip"], 16), "rate" in fault), ([capsule["type"]], flip, False))
         _, log, _ = self.soak(self.write(model))
-        self.assertEqual((int(log["first"]["right"], 16), int(log["first"]["wrong"], 16)), tuple(first.values()))
+        self.assertEqual(int(log["first"]["right"], 16) ^ int(log["first"]["wrong"], 16), flip)
+        capsule["circumstances"].update(cause="follows the data, wherever they are computed", reproduced=7)
+        fault = injection.model_of(capsule, "capsule.json")["faults"][0]
+        self.assertEqual((int(fault["when"], 16), fault["rate"], "unit" in fault), (first["expected_bits"], 0.07, False))
         del capsule["found_bits"]
         with self.assertRaisesRegex(ValueError, "capsule.json: has no expected_bits"):
             injection.model_of(capsule, "capsule.json")
