@@ -99,6 +99,9 @@ TEST_CASE("healthy GPUs at the power cap have no finding", "[soak]") {
   const Verdict job = judge_job(all, {}, {{LoadKind::products}});
   CHECK(job.outcome == Outcome::pass);
   CHECK(job.cause == "0 wrong in 0.0833 GPU-hours: rate below 36 per GPU-hour at 95 %");
+  JobFacts facts{{LoadKind::products}};
+  facts.power = "power at 95 %: one product in 50000";
+  CHECK(judge_job(all, {}, facts).cause == job.cause + "; " + facts.power);
 }
 
 TEST_CASE("DCGM#242: throttling is judged by its share of the time", "[soak]") {

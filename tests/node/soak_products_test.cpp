@@ -28,21 +28,47 @@ TEST_CASE("a cycle has every load on its own, a square wave and a mixture", "[so
       found.push_back(phase.name());
     return found;
   };
-  CHECK(names({"all"}, {"products", "copies", "collectives"}, false, 0) ==
-        Texts{"steady products fp32", "steady products bf16", "steady copies", "steady collectives",
-              "square products fp32 2 Hz", "mixed products bf16, copies, collectives"});
+  const Texts cycle{"steady products bf16",
+                    "steady products fp32",
+                    "steady copies",
+                    "steady collectives",
+                    "square products fp32 2 Hz",
+                    "mixed products bf16, copies, collectives"};
+  Texts first{"sweep products bf16", "sweep products fp32", "sweep copies", "sweep collectives"};
+  CHECK(names({"steady", "square", "mixed"}, {"products", "copies", "collectives"}, false, 0) ==
+        cycle);
+  CHECK(names({"sweep"}, {"products", "copies", "collectives"}, false, 7) == first);
+  first.insert(first.end(), cycle.begin(), cycle.end());
+  CHECK(names({"all"}, {"products", "copies", "collectives"}, false, 0) == first);
+  CHECK(names({"all"}, {"products"}, false, 2) ==
+        Texts{"steady products bf16", "steady products fp32", "square products fp32 10 Hz"});
   CHECK(names({"square"}, {"all"}, true, 1) == Texts{"square products bf16 0.5 Hz"});
   CHECK(names({"mixed"}, {"collectives"}, true, 0).empty());
-  CHECK(window_seconds(900, 12) == 10);
-  CHECK(window_seconds(7.2, 12) == Approx(0.1));
   CHECK(names({"steady"}, {"memory", "copies"}, true, 0) ==
-        Texts{"steady memory", "steady copies", "steady memory"});
-  CHECK(names({"all"}, {"memory"}, true, 0) == Texts{"steady memory"});
+        Texts{"steady memory", "steady copies"});
+  CHECK(names({"all"}, {"memory"}, true, 1) == Texts{"steady memory"});
   auto square = phases_of_cycle({"square"}, {"products"}, types, true, 1);
-  fit_pulses(square, 10);
+  fit_pulses(square, 2);  // whose share is 2
   CHECK(square[0].pulse_hertz == 0.5);
-  fit_pulses(square, 1.6);  // a window of two periods
+  fit_pulses(square, 0.8);  // a window of two periods
   CHECK(square[0].name() == "square products bf16 1.25 Hz");
+}
+
+TEST_CASE("products have 83 % of a lone GPU's time, in windows of two seconds at most", "[soak]") {
+  const auto cycle = phases_of_cycle({"all"}, {"all"}, all_product_types(), true, 2);
+  double all = 0;
+  double products = 0;
+  for (const Phase& phase : cycle) {
+    all += phase.share;
+    if (phase.has(LoadKind::products)) products += phase.share;
+  }
+  CHECK(products / all == Approx(0.833).margin(0.001));
+  CHECK(window_seconds(900, cycle) == 2);
+  CHECK(window_seconds(10, cycle) == Approx(10 / (2 * all)));
+  for (const Phase& phase : phases_of_cycle({"sweep"}, {"all"}, all_product_types(), true, 0))
+    CHECK(phase.share <= (phase.has(LoadKind::products) ? 0 : 0.15));
+  CHECK(window_seconds(1, phases_of_cycle({"sweep"}, {"products"}, all_product_types(), true, 0)) ==
+        2);
 }
 
 namespace {

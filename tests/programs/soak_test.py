@@ -42,7 +42,11 @@ class Soak(Folder):
 
     def test_a_clean_soak_says_what_it_proves(self):
         out, records = self.soak("--minutes", 0.03)
-        self.assertRegex(out, r"PASS job soak: 0 wrong in \S+ (GPU|rank)-hours: rate below \S+ per (GPU|rank)-hour at 95 %")
+        self.assertRegex(out, r"PASS job soak: 0 wrong in \S+ (GPU|rank)-hours: rate below \S+ per (GPU|rank)-hour at 95 %; "
+                         r"power at 95 % on each (GPU|rank): an? (SM|core) wrong for 1 element in \S+, .*in each of \d types; "
+                         r"one product in \d+ \(.*\); one probe in \d+; a stuck word in .*; one copied word in \S+; "
+                         r"one word over links in \S+; not seen: what all (SM|core)s do alike")
+        self.assertIn(records["soak_summary"][0]["would_have_found"], out)
         self.assertRegex(out, r"Soak: 0 wrong in \S+ products, \S+ probes of\s+processors, \S+\s.B of memory, ")
         for key in ("products", "probes", "memory_bytes", "copied_bytes", "link_bytes", "gpu_hours"):
             self.assertGreater(records["soak_summary"][0][key], 0, key)

@@ -182,8 +182,8 @@ Verdict judge_job(const std::vector<Window>& windows, const std::vector<Verdict>
   const double hours = hours_of(windows);
   verdict.cause = fmt::format("{:.0f} wrong in {:.3g} {}-hours", wrong, hours, facts.device);
   if (wrong == 0 && hours > 0)
-    verdict.cause +=
-        fmt::format(": rate below {:.3g} per {}-hour at 95 %", 3 / hours, facts.device);
+    verdict.cause += fmt::format(": rate below {:.3g} per {}-hour at 95 %{}{}", 3 / hours,
+                                 facts.device, facts.power.empty() ? "" : "; ", facts.power);
   for (const Verdict& finding : findings)
     if (finding.outcome == Outcome::inconclusive || finding.outcome == Outcome::fail)
       verdict.outcome = std::max(verdict.outcome, finding.outcome);

@@ -68,10 +68,35 @@ std::map<ProductType, ProductCount> product_counts(const std::vector<Window>& wi
         window.ranks.at(rank).counts[static_cast<std::size_t>(LoadKind::products)];
     ProductCount& count = counts[window.products->type];
     count.products += static_cast<double>(of_window.checked);
-    count.turns += static_cast<double>(of_window.turns);
+    if (of_window.self_compared == 0) count.turns += static_cast<double>(of_window.turns);
     count.elements = static_cast<double>(window.products->m * window.products->n);
   }
   return counts;
+}
+
+Checked checked_by(std::size_t rank, const std::vector<Window>& windows, const Tested& tested,
+                   const std::vector<ProductType>& types) {
+  Checked checked;
+  checked.products = product_counts(windows, rank);
+  for (const ProductType type : types) checked.products.try_emplace(type);
+  checked.processors = tested.device_processors;
+  checked.lanes = tested.lanes;
+  if (tested.device_processors < 2 && !windows.empty() && windows.front().ranks.size() < 2)
+    for (auto& [type, count] : checked.products) count.turns = 0;  // no turn moves an element
+  LoadCount probes, copies, collectives;
+  for (const Window& window : windows) {
+    const auto& counts = window.ranks.at(rank).counts;
+    probes += counts[static_cast<std::size_t>(LoadKind::probes)];
+    copies += counts[static_cast<std::size_t>(LoadKind::copies)];
+    collectives += counts[static_cast<std::size_t>(LoadKind::collectives)];
+  }
+  checked.probes = static_cast<double>(probes.checked);
+  checked.copied_words = copies.bytes / 8;
+  checked.link_words = collectives.bytes / 8;
+  const MemoryCoverage& memory = tested.memory;
+  if (memory.passes + memory.patterns_done > 0) checked.memory_share = memory.share;
+  checked.memory_passes = memory.passes + memory.of_pass;
+  return checked;
 }
 
 Json record_of(const Window& window) {
@@ -182,12 +207,12 @@ Load& SoakWork::load_of(LoadKind kind) const {
   return *loads[static_cast<std::size_t>(kind)];
 }
 
-PhaseResult SoakWork::run(const Phase& phase, double seconds, bool comparing) {
+PhaseResult SoakWork::run(const Phase& phase, double seconds, Rates rates) {
   ++windows_;
   products_.reset();
   if (phase.has(LoadKind::products)) {
     products_ = make_products(phase);
-    products_->set_comparing(comparing && phase.shape == Shape::steady);
+    products_->set_comparing(rates.compared && phase.shape == Shape::steady);
   }
   backend_.session->barrier();
   PhaseResult result;
@@ -196,7 +221,7 @@ PhaseResult SoakWork::run(const Phase& phase, double seconds, bool comparing) {
   std::array<std::vector<Mismatch>, kLoadKinds> found;
   const auto run_one = [&](LoadKind kind) {
     const auto at = static_cast<std::size_t>(kind);
-    counts[at] = load_of(kind).run(seconds, found[at]);
+    counts[at] = load_of(kind).run(phase.share * seconds, found[at]);
     if (kind == LoadKind::collectives) {
       counts[at] += std::exchange(first_collectives_, {});
       std::move(first_found_.begin(), first_found_.end(), std::back_inserter(found[at]));
@@ -214,7 +239,8 @@ PhaseResult SoakWork::run(const Phase& phase, double seconds, bool comparing) {
   for (const LoadKind kind : phase.loads)
     if (kind == LoadKind::collectives || phase.loads.size() == 1) run_one(kind);
   for (auto& other : others) other.get();
-  if (products_ && phase.shape == Shape::steady) result.rates = products_->time_alone();
+  if (products_ && rates.timed && phase.shape == Shape::steady)
+    result.rates = products_->time_alone();
   result.window.seconds =
       std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   for (const LoadKind kind : phase.loads) {
@@ -248,6 +274,8 @@ Tested SoakWork::tested() const {
                      static_cast<double>(memory_->bytes())};
   if (probes_) tested.processors = probes_->times();
   if (copies_) tested.copied = copies_->bytes();
+  tested.device_processors = backend_.device->identity().compute_threads;
+  if (backend_.kind == BackendKind::gpu) tested.lanes = kLanes;
   return tested;
 }
 
