@@ -47,6 +47,8 @@ class Product {
   /// The library, its version and the algorithm's number: with the same text and the same model of
   /// GPU the bits of C are the same.
   virtual std::string algorithm() const = 0;
+  /// What the library offers for this product, its first choice first. It may not run them all.
+  virtual std::vector<std::string> algorithms() const = 0;
 
   /// A and B = values of (operands, seed, index) alone, with their rows where the turn has them.
   /// Throws UsageError for integers with which C would not be exact: k must be a multiple of 32; of

@@ -25,7 +25,7 @@ std::vector<FaultKind> faults_of(BackendKind kind, const std::vector<Phase>& cyc
   const auto runs = [&](LoadKind load) { return any_has(cycle, load); };
   std::vector<FaultKind> faults;
   if (runs(LoadKind::products) || runs(LoadKind::probes)) faults.push_back(FaultKind::product);
-  if (runs(LoadKind::memory)) faults.push_back(FaultKind::memory);
+  if (runs(LoadKind::products) || runs(LoadKind::memory)) faults.push_back(FaultKind::memory);
   if (runs(LoadKind::copies)) faults.push_back(FaultKind::copy);
   if (runs(LoadKind::products)) faults.insert(faults.end(), {FaultKind::hash, FaultKind::slow});
   if (runs(LoadKind::collectives)) faults.push_back(FaultKind::collective);
@@ -71,8 +71,9 @@ std::unique_ptr<MpiSession> split_by_model(const MpiSession& session,
   return session.split(static_cast<int>(first - ranks.begin()));
 }
 
-/// The value of --loads that has a load: "probes" for "probe".
-std::string loads_with(const std::string& load) {
+/// The value of --loads that has a load: "probes" for "probe", "products" for "product fp32".
+std::string loads_with(const std::string& of) {
+  const std::string load = of.substr(0, of.find(' '));
   for (const LoadKind kind : kLoads) {
     const std::string name = name_of(kind);
     if (name == load || name == load + "s" || (load == "copy" && kind == LoadKind::copies))
@@ -336,6 +337,7 @@ class SoakRun {
                    elapsed_s() / 60,
                    options_.minutes,
                    line_of(power, on_gpus ? "SM" : "core", ranks_.size())};
+    facts.remarks.push_back(work.unturned());
     std::vector<Verdict> verdicts = judge_soak(windows_, incidents_, ranks_);
     const Outcome without_rates = judge_job(windows_, verdicts, facts).outcome;
     if (const judge::Evidence rates = evidence_of_rates(work); !rates.observations.empty()) {

@@ -1,6 +1,7 @@
 #include "launch/node/soak/window.hpp"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <chrono>
@@ -190,11 +191,12 @@ std::unique_ptr<MemoryTest> SoakWork::make_memory() {
 std::unique_ptr<ProductLoad> SoakWork::make_products(const Phase& phase) {
   ProductSettings settings;
   settings.spec = product_spec(*phase.type, settings_.size);
-  settings.algorithm = algorithms_[*phase.type];
+  if (const auto known = algorithms_.find(*phase.type); known != algorithms_.end())
+    settings.algorithm = known->second;
   settings.load = settings_.load;
   settings.load.seed = derive_seed(settings_.load.seed, windows_);
   auto products = std::make_unique<ProductLoad>(settings, *backend_.device, jurors_);
-  algorithms_[*phase.type] = products->algorithm();
+  algorithms_.insert_or_assign(*phase.type, products->algorithm());
   products->set_pulse(phase.pulse_hertz);
   return products;
 }
@@ -248,6 +250,17 @@ PhaseResult SoakWork::run(const Phase& phase, double seconds, Rates rates) {
   }
   if (products_) result.window.checked_over_unchecked = products_->checked_over_unchecked();
   return result;
+}
+
+std::string SoakWork::unturned() const {
+  std::vector<std::string> types;
+  for (const auto& [type, algorithm] : algorithms_)
+    if (!algorithm.turns) types.emplace_back(name_of(type));
+  return types.empty() ? ""
+                       : fmt::format(
+                             "{} products in one turn alone: the library has no algorithm "
+                             "that keeps their bits in another",
+                             fmt::join(types, ", "));
 }
 
 Tested SoakWork::tested() const {

@@ -99,7 +99,9 @@ class SoakWork {
 
   Tested tested() const;
   /// Of the type's products, once they were made.
-  const std::string& algorithm_of(ProductType type) const { return algorithms_.at(type); }
+  const std::string& algorithm_of(ProductType type) const { return algorithms_.at(type).name; }
+  /// "fp32 products in one turn alone: ..."; empty: those of all types were turned.
+  std::string unturned() const;
 
  private:
   std::unique_ptr<ProductLoad> make_products(const Phase& phase);
@@ -110,7 +112,7 @@ class SoakWork {
   WorkSettings settings_;
   Backend& backend_;
   const MpiSession& jurors_;
-  std::map<ProductType, std::string> algorithms_;
+  std::map<ProductType, AlgorithmChoice> algorithms_;
   double free_share_ = 1;  // of the GPU's memory, before the loads allocated any
   std::uint64_t windows_ = 0;
   LoadCount first_collectives_;  // made before the first window

@@ -113,6 +113,8 @@ class DnnlProduct final : public Product {
                        description_.impl_info_str());
   }
 
+  std::vector<std::string> algorithms() const override { return {algorithm()}; }
+
   void fill(Operands operands, std::uint64_t seed, const Turn& turn, Stream&) override {
     if (operands == Operands::integers) check_exact(spec_);
     fill_operand(a(), operand_rule(spec_.type, operands, seed, 0), turn.rows, spec_.k);

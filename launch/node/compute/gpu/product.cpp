@@ -122,6 +122,12 @@ class CublasProduct final : public Product {
   const ProductSpec& spec() const override { return spec_; }
   std::string algorithm() const override { return text_of(algorithm_); }
 
+  std::vector<std::string> algorithms() const override {
+    std::vector<std::string> texts;
+    for (const cublasLtMatmulAlgo_t& one : candidates()) texts.push_back(text_of(one));
+    return texts;
+  }
+
   void fill(Operands operands, std::uint64_t seed, const Turn& turn, Stream& stream) override {
     if (operands == Operands::integers) check_exact(spec_);
     const cudaStream_t on = shakedown::gpu::native(stream);
@@ -169,7 +175,7 @@ class CublasProduct final : public Product {
 
   /// The library's, its first choice first, without those of the same text; none where it has none.
   /// Partial sums of split-k stay in the accumulator's type.
-  std::vector<cublasLtMatmulAlgo_t> algorithms() const {
+  std::vector<cublasLtMatmulAlgo_t> candidates() const {
     CublasHandle<cublasLtMatmulPreference_t, cublasLtMatmulPreferenceDestroy> preference;
     CHECK_CUBLASLT(cublasLtMatmulPreferenceCreate(&preference.get));
     const auto set = [&](cublasLtMatmulPreferenceAttributes_t attribute, auto value) {
@@ -209,7 +215,7 @@ class CublasProduct final : public Product {
 
   /// Runs it once, which loads the kernel.
   void choose(const std::string& algorithm, Stream& stream) {
-    const std::vector<cublasLtMatmulAlgo_t> all = algorithms();
+    const std::vector<cublasLtMatmulAlgo_t> all = candidates();
     if (all.empty())
       throw UsageError(fmt::format("cuBLASLt has no {} product with m = {}, n = {}, k = {} here",
                                    name_of(spec_.type), spec_.m, spec_.n, spec_.k));
