@@ -123,7 +123,8 @@ std::uint32_t read_types(Object& object) {
   const std::vector<std::string> known(std::begin(kTypes), std::end(kTypes));
   std::uint32_t bits = 0;
   for (const Json& type : *types) {
-    const auto found = std::find(known.begin(), known.end(), type.is_string() ? type : Json(""));
+    const std::string name = type.is_string() ? type.get<std::string>() : "";
+    const auto found = std::find(known.begin(), known.end(), name);
     if (found == known.end()) object.refuse("types", "a list of " + joined(known));
     bits |= 1U << (found - known.begin());
   }

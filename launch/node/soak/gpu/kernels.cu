@@ -198,7 +198,8 @@ __global__ void make_keys_kernel(std::uint64_t seed, std::uint64_t* keys) {
   keys[word] = key_of_word(seed, word);
 }
 
-/// A block per tile of the launch. A thread has groups of 16 bytes of one column, some of them
+/// A block per tile of the launch, the last ones first: the second cache may still have them. A
+/// thread has groups of 16 bytes of one column, some of them
 /// under way, and their keys from the first cache, in which the table stays: 14 instructions per
 /// group, and a load of shared memory.
 template <int kElementBytes>
@@ -217,9 +218,10 @@ __global__ void __launch_bounds__(kHashThreads)
   __syncthreads();
   const int group = thread % kGroups;
   const int key = column_order.line(group * kColumns) / kColumns;
-  const std::int64_t row = std::int64_t{blockIdx.y} * kTileEdge + thread / kGroups;
-  const std::byte* at =
-      matrix + row * row_bytes + (std::int64_t{blockIdx.x} * kGroups + group) * 16;
+  const std::int64_t down = gridDim.y - 1 - blockIdx.y;
+  const std::int64_t across = gridDim.x - 1 - blockIdx.x;
+  const std::int64_t row = down * kTileEdge + thread / kGroups;
+  const std::byte* at = matrix + row * row_bytes + (across * kGroups + group) * 16;
   const ulonglong2* const* keys_at = keys_of_row + thread / kGroups;
   std::uint64_t hash = 0;
   for (int i = 0; i < kTileEdge / kRows / kUnderWay; ++i) {
@@ -241,7 +243,7 @@ __global__ void __launch_bounds__(kHashThreads)
   __syncthreads();
   if (thread != 0) return;
   for (int warp = 1; warp < kHashThreads / 32; ++warp) hash += sums[warp];
-  const std::int64_t tile = row_order.tile(blockIdx.y) * gridDim.x + column_order.tile(blockIdx.x);
+  const std::int64_t tile = row_order.tile(down) * gridDim.x + column_order.tile(across);
   add_hash(records[tile], hash, product);
 }
 
