@@ -11,8 +11,7 @@ from acceptance_fakes import FakeFleet, FakeJudge, conduct, run_of as fake_run
 from shakedown_launch import records
 from shakedown_launch.acceptance import stages
 from shakedown_launch.acceptance.evidence import findings, inventory
-from shakedown_launch.acceptance.model import (
-    CONFIG, FAIL, INCONCLUSIVE, INFRASTRUCTURE, PASS, UNKNOWN, WARN, Run)
+from shakedown_launch.acceptance.model import FAIL, INCONCLUSIVE, PASS, UNKNOWN, WARN, Run  # noqa: F401, in evidence.txt
 
 HOSTS, GPUS = ["n1", "n1", "n2", "n2"], ["GPU-a", "GPU-b", "GPU-c", "GPU-d"]
 HEAD = {"kind": "run", "run_id": "r", "program": "soak", "hosts": HOSTS, "gpu_uuids": GPUS}
