@@ -219,6 +219,7 @@ TEST_CASE("a truncated or corrupt file is an error, whatever part of it is reque
   for (const Bytes& whole : {jpeg, png}) {
     REQUIRE_NOTHROW(decode(whole));
     for (std::size_t kept : {std::size_t{12}, whole.size() / 2, whole.size() - 1}) {
+      CAPTURE(progressive, &whole == &png, kept);
       const Bytes cut(whole.begin(), whole.begin() + (kept));
       CHECK_THAT(refusal_of(cut), ContainsSubstring("truncated or corrupt"));
       CHECK_THAT(refusal_of(cut, Region{3, 0, 5, 4}), ContainsSubstring("truncated or corrupt"));
