@@ -12,8 +12,9 @@ class Sentences(Report):
         proved = {"gpu_hours": 0.25, "wrong": 0, "probes": 700, "memory_bytes": 9.8e15, "copied_bytes": 0, "link_bytes": 1.2e15}
         said = "0 wrong in 2.1e6 products, 700 probes of processors, 9.8 PB of memory, 1.2 PB over links"
         self.assertEqual(soaked(**proved).said["Soak"], f"{said}: rate below 12 per GPU-hour at 95 %.")
-        self.assertEqual(soaked(**{**proved, "wrong": 3}).said["Soak"], said.replace("0 wrong", "3 wrong", 1) + ".")
+        self.assertEqual(soaked(**{**proved, "wrong": 3}, would_have_found="power").said["Soak"], said.replace("0 wrong", "3 wrong", 1) + ".")
         for more, words in (({"backend": "cpu"}, "12 per rank-hour"),
+                            ({"would_have_found": "power at 95 %: one"}, "per GPU-hour at 95 %; power at 95 %: one."),
                             ({"products_self_compared": 64304}, ", of which 64304 were compared only with themselves,")):
             self.assert_said(soaked(**proved, **more).said["Soak"], words)
         self.assertEqual(soaked(gpu_hours=0, wrong=0, products=0).said["Soak"], "nothing was checked.")

@@ -2,7 +2,7 @@
 
 Most records are made by hand, so that each claim of the report can be turned round; others are the
 committed ones, and the last class feeds it what the programs write. What the report claims is in
-report_cases.txt, --against and --side-by-side in report_against.py, files and options in
+report_cases.txt, --against in report_against.py, files and options in
 report_reading.py.
 """
 
@@ -18,16 +18,17 @@ import tempfile
 import unittest
 from unittest import mock
 
-from report_against import Against, SideBySide  # noqa: F401, are run
+from report_against import Against, Folders  # noqa: F401, are run
 from report_cases import Cases  # noqa: F401, is run
 from report_model import Recorded, StepModel  # noqa: F401, are run
 from report_reading import Reading, Usage  # noqa: F401, are run
+from report_power import Power  # noqa: F401, is run
 from report_records import breakdown, collective, everything, header, link_cost, record, step, training
 from report_sentences import Sentences  # noqa: F401, are run
 from report_training import History, Input, Layers, MlLog  # noqa: F401, are run
 from report_verdicts import Paths, Shown, Verdicts  # noqa: F401, are run
 from report_support import Report, called, prefer_one_with_matplotlib
-from support import BIN, TREE, make_image_folder, run
+from support import BIN, TREE, make_image_folder, run, run_bare
 
 sys.path.insert(0, str(TREE / "docs"))
 import picture  # noqa: E402
@@ -182,18 +183,20 @@ class Page(Report):
 
 class Measured(Report):
     def test_the_page_is_that_of_the_records(self):
-        """After a change that is meant: results/report --measured results >docs/measured.md."""
-        shown = self.report("--measured", TREE / "results").stdout
+        """After a change that is meant: docs/measured.py >docs/measured.md."""
+        shown = run_bare(TREE / "docs/measured.py").stdout
         self.assertEqual(shown, (TREE / "docs/measured.md").read_text())
         for link in re.findall(r"\]\((\.\./[^)]+)\)", shown):
             self.assertTrue((TREE / "docs" / link).exists(), link)
 
     def test_a_folder_without_provenance_or_with_a_missing_file_is_named(self):
-        self.assertIn("no provenance.json", self.report("--measured", self.folder, code=2).stderr)
+        def refused(words):
+            result = run_bare(TREE / "docs/measured.py", self.folder)
+            self.assertEqual((result.returncode, words in result.stderr), (1, True), result.stderr)
+        refused("no provenance.json")
         (self.folder / "provenance.json").write_text(json.dumps({"title": "x", "questions": [
             {"title": "y", "table": "links", "files": [{"file": "gone.jsonl"}]}]}))
-        self.assertIn("gone.jsonl is not there",
-                      self.report("--measured", self.folder, code=2).stderr)
+        refused("gone.jsonl is not there")
 
 
 class Pictures(Report):
