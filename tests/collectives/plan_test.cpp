@@ -132,6 +132,9 @@ TEST_CASE("errors name the option, its value and what is allowed", "[perf_option
       {"-u 3", "--align"},
       {"--inject-fault x", "--inject-fault x"},
       {"--inject-fault 7:0", "--inject-fault 7:0"},
+      {"--inject-fault 0:rust", "and a class of stale, torn, misrouted, missing, doubled"},
+      {"--inject-fault 7:stale", "--inject-fault 7:stale"},
+      {"--inject-fault 0:stale:1:2:3:4", "--inject-fault 0:stale:1:2:3:4"},
       {"--inject-delay 0:5us", "--inject-delay 0:5us"}};
   for (const auto& [arguments, words] : cases) {
     CHECK_ERROR(UsageError, planned(arguments), ContainsSubstring(words));

@@ -182,6 +182,12 @@ class Sentences(Report):
             self.assertEqual(self.shown(step("ddp", 1000, **figures)).cells(
                 "timed_windows", "ddp", "W", "clocks reduced by"), ["700", said])
 
+    def test_what_went_wrong_is_counted_by_class(self):
+        shown = self.shown({"kind": "collective", "wrong_elements": 7, "wrong_stale": 3, "wrong_bit_flip": 1,
+                            "wrong_unknown": 0})
+        self.assertIn("wrong data: 7 wrong elements in 1 collective record: stale in 3 and bit flip in 1 of 4 regions "
+                      "that were decoded", shown.said["Reason"])
+
     def test_failures_and_verdicts_are_reported(self):
         shown = self.shown(step("ddp", 1000), {
             "kind": "verdict", "scope": "link", "name": "2->5", "verdict": "FAIL", "cause": "12 GB/s"}, {
