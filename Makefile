@@ -105,6 +105,7 @@ MPI_TEST_OBJECTS := $(call object,$(MPI_TEST_SOURCES)) $(call objects,$(TEST_SUP
 BINARIES := $(addprefix $(BIN)/,$(notdir $(PROGRAM_SOURCES:.cpp=)))
 NCCL_TESTS := $(NCCL_TESTS:%=$(BIN)/%_perf)
 TESTS := $(BUILD)/unit_tests $(BUILD)/mpi_tests
+FAULTY := $(patsubst cpu,$(BUILD)/libfaulty_cpu.so,$(patsubst gpu,$(BUILD)/libfaulty.so,$(BACKENDS)))
 
 # ---- building ---------------------------------------------------------------------------------------
 ifneq ($(V),1)
@@ -114,7 +115,7 @@ compile = $(MPICXX) -std=c++20 $(cppflags) $(call vendor_cppflags,$*) $(cxxflags
 link = $(call quiet,link) $(MPICXX) $(cxxflags) $(ldflags) $(filter %.o,$^) $(filter %.a,$^) -o $@ $(ldlibs)
 .PHONY: all tests
 all: $(BINARIES) $(NCCL_TESTS) $(BIN)/judge
-tests: all $(TESTS)
+tests: all $(TESTS) $(FAULTY)
 
 $(foreach room,$(ROOMS),$(eval $(call archives,$(room)): $(call objects,$(sources_$(room)))))
 $(BUILD)/libcommon.a: $(BUILD)/embedded.cpp.o
@@ -157,6 +158,18 @@ $(foreach file,gram_products wide_block_ends,$(BUILD)/resnet/gpu/$(file).cu.o): 
 # In NVML's place, for tests of what reads GPUs.
 $(BUILD)/fake_nvml.so: tests/common/fake_nvml.cpp common/nvml_library.hpp $(BUILD)/flags
 	$(call quiet,link) $(MPICXX) -std=c++20 $(cppflags) $(test_cxxflags) -shared -fPIC $< -o $@
+
+# What tests/faulty/run preloads. Nothing of a vendor's is linked, nor C++'s: a tool brings its own version of it.
+faulty = $(call quiet,link) $(MPICXX) -std=c++20 $(cppflags) $(FOUND_CPPFLAGS_$(1)) $(test_cxxflags) $(WARNINGS) -shared -fPIC \
+         -static-libstdc++ -static-libgcc -Wl,-z,lazy,--as-needed,--version-script=tests/faulty/exports $(filter %.cpp,$^) -o $@ -ldl -lpthread
+faulty_sources := tests/faulty/model.cpp tests/faulty/log.cpp
+faulty_headers := $(wildcard tests/faulty/*.hpp tests/faulty/gpu/*.hpp) tests/faulty/exports common/numbers.hpp
+$(BUILD)/libfaulty_cpu.so: $(faulty_sources) $(wildcard tests/faulty/cpu/*.cpp) $(faulty_headers) $(BUILD)/flags
+	$(call faulty,cpu)
+$(BUILD)/libfaulty.so: $(faulty_sources) $(wildcard tests/faulty/gpu/*.cpp) $(faulty_headers) $(BUILD)/faulty.fatbin $(BUILD)/flags
+	$(call faulty,gpu) '-DFAULTY_KERNELS="$(BUILD)/faulty.fatbin"'
+$(BUILD)/faulty.fatbin: tests/faulty/gpu/kernels.cu $(faulty_headers) $(BUILD)/nvcc_flags
+	$(call quiet,nvcc) $(NVCC) -std=c++20 $(nvcc_flags) -fatbin $< -o $@
 
 # Every object and program depends on its flags, so that another backend or option rebuilds what it must.
 $(foreach backend,$(BACKENDS),$(eval $(foreach sources,$(ROOMS:%=sources_%) TEST_SOURCES,\

@@ -20,10 +20,6 @@ void Judging::bar(const std::string& metric, std::optional<double> least,
   if (court_) court_->limits().bar(metric, least, most);
 }
 
-void Judging::limit(const std::string& text, const std::string& option) {
-  if (court_) court_->limits() = court_->limits().with(text, option);
-}
-
 void Judging::add(const judge::Observation& observation, Record& record, std::optional<int> id) {
   if (!court_) return;
   record.write("metric", judge::record_of(observation));

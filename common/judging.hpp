@@ -20,8 +20,6 @@ class Judging {
 
   /// A bar of the user's on a metric or glob, in its unit.
   void bar(const std::string& metric, std::optional<double> least, std::optional<double> most);
-  /// Changes the table of limits, as a file of --limits does; `option` is named where it is wrong.
-  void limit(const std::string& text, const std::string& option);
   /// Records it. `id`: under which `slow` returns it; none: it is not measured again.
   void add(const judge::Observation& observation, Record& record, std::optional<int> id = {});
   /// A conclusion about something other than a rate, on these nodes.

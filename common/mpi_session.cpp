@@ -520,6 +520,9 @@ bool returns(const std::function<void()>& report, std::chrono::milliseconds pati
   return done.wait_for(patience) == std::future_status::ready;
 }
 
+/// For a line on stderr, which may block as the record did.
+constexpr std::chrono::seconds kLastLine{1};
+
 std::thread thread_of(const std::function<void()>& report, std::chrono::milliseconds patience) {
   ending.number = 0;
   sem_init(&woken, 0, 0);
@@ -532,7 +535,7 @@ std::thread thread_of(const std::function<void()>& report, std::chrono::millisec
           "error: stopped by SIG{}; the end of the record was not written within {:g} s: its file "
           "blocks\n",
           sigabbrev_np(ending.number), std::chrono::duration<double>(patience).count());
-      returns([text] { std::fputs(text.c_str(), stderr); }, patience);
+      returns([text] { std::fputs(text.c_str(), stderr); }, kLastLine);
     }
     std::signal(ending.number, SIG_DFL);
     std::raise(ending.number);

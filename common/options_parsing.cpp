@@ -220,7 +220,12 @@ void OptionSet::read(const std::vector<std::string>& arguments, From from) {
     const bool may_stand_alone = option.is_switch() || option.alone_;
     if (!argument.value && may_stand_alone && !next_is_value()) argument.value = "on";
     if (!argument.value) {
-      if (++i == arguments.size())
+      const auto is_known = [&](const std::string& word) {
+        return word.starts_with("--") && std::ranges::any_of(options_, [&](const Option& other) {
+                 return other.has_name(Argument(word).name);
+               });
+      };
+      if (++i == arguments.size() || is_known(arguments[i]))
         throw UsageError(fmt::format("{}: requires a value", argument.name));
       argument.value = arguments[i];
       while (option.is_list() && next_is_value()) *argument.value += "," + arguments[++i];

@@ -8,13 +8,13 @@
 
 #include "common/backend.hpp"
 #include "common/device.hpp"
-#include "common/error.hpp"
 #include "common/hash.hpp"
 #include "common/kernels.hpp"
 
 namespace shakedown {
 
 class MpiSession;
+struct UsageError;  // common/error.hpp, for those that use error_of
 
 namespace test {
 

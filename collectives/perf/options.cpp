@@ -169,13 +169,8 @@ void declare_results(OptionSet& options, PerfOptions& values) {
       .metavar("FILE");
   declare_options(options, values.bars);
   judge::declare_options(options, values.judge);
-  options
-      .add("--tolerance", values.tolerance_percent,
-           "percentage by which a collective may be slower than --reference; 0: as the table of "
-           "limits has it")
-      .at_least(0)
-      .only_with({"--reference"})
-      .metavar("PERCENT");
+  options.refuse("--tolerance",
+                 R"(--limits FILE with [{"metric": "collective/*", "floor": 0.05}] does it)");
 }
 
 void declare_hidden(OptionSet& options, PerfOptions& values) {

@@ -68,7 +68,6 @@ struct PerfOptions {
   std::string record;
   BarOptions bars;
   judge::JudgeOptions judge;
-  double tolerance_percent = 0;  // 0: the floors of the table of limits
   BackendOptions backend{.mpi_algorithm = "library"};
   InjectionOptions injection;
   std::vector<IgnoredOption> ignored = ignored_options();

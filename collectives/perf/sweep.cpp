@@ -50,7 +50,6 @@ class Sweep {
 
   void cycle(NcclTestsJson& json) {
     Judging judging(options_.judge, session_, options_.program);
-    if (options_.tolerance_percent > 0) judging.limit(floor_of_collectives(), "--tolerance");
     Bars bars(options_.bars, session_, options_.program);
     judging_ = &judging;
     bars_ = &bars;
@@ -148,11 +147,6 @@ class Sweep {
     verdict.action = operands::action_of(kind);
     verdict.check = "wrong-data";
     return verdict;
-  }
-
-  std::string floor_of_collectives() const {
-    return json_text(
-        Json::array({{{"metric", "collective/*"}, {"floor", options_.tolerance_percent / 100}}}));
   }
 
   /// Rows that seem slow are measured again, when what else the machine did meanwhile has passed.

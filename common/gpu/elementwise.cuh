@@ -7,7 +7,7 @@
 #include <string>
 #include <type_traits>
 
-#include "common/error.hpp"
+#include "common/ensure.hpp"
 #include "common/gpu/vector.cuh"
 #include "common/kernels.hpp"
 #include "common/types.hpp"
@@ -43,7 +43,7 @@ void dispatch(BasicView<Byte> x, Body&& body) {
     case DataType::float32: return body(static_cast<Float*>(x.data));
     case DataType::float16: return body(static_cast<Half*>(x.data));
     case DataType::bfloat16: return body(static_cast<Bfloat*>(x.data));
-    default: throw InternalError(std::string("elementwise kernel on ") + name_of(x.type));
+    default: ENSURE(false, std::string("elementwise kernel on ") + name_of(x.type));
   }
 }
 

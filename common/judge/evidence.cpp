@@ -311,6 +311,17 @@ std::optional<ClockLine> line_of(const std::vector<std::pair<double, double>>& c
   return ClockLine{a, median_of(offsets)};
 }
 
+/// Standard deviation between units, as a share: of the medians of each one's runs.
+double spread_between(const std::map<std::string, std::vector<double>>& runs) {
+  double mean = 0, squares = 0;
+  std::vector<double> logs;
+  for (const auto& [unit, of_runs] : runs) logs.push_back(std::log(median_of(of_runs)));
+  if (logs.size() < 2) return 0;
+  for (const double log : logs) mean += log / static_cast<double>(logs.size());
+  for (const double log : logs) squares += std::pow(log - mean, 2);
+  return std::sqrt(squares / static_cast<double>(logs.size() - 1));
+}
+
 /// Of the last looks of one metric and board.
 ReferenceFigure figure_of(const std::vector<const Observation*>& observations, const Limit& limit) {
   const Observation& first = *observations.front();
@@ -329,7 +340,7 @@ ReferenceFigure figure_of(const std::vector<const Observation*>& observations, c
       squares += spread * spread;
       ++looks;
     }
-    if (less && std::isfinite(each->seen.clock_mhz) && each->seen.clock_mhz > 0)
+    if (each->follows_clock() && each->seen.clock_mhz > 0)
       clock_and_time.emplace_back(each->seen.clock_mhz, value);
   }
   std::vector<double> units;
@@ -340,10 +351,16 @@ ReferenceFigure figure_of(const std::vector<const Observation*>& observations, c
   figure.kind = "measured";
   figure.value = median_of(units);
   figure.units = devices.empty() ? units.size() : devices.size();
-  double mean = 0, between = 0;
-  for (const double value : units) mean += std::log(value) / static_cast<double>(units.size());
-  for (const double value : units) between += std::pow(std::log(value) - mean, 2);
-  if (units.size() > 1) figure.between = std::sqrt(between / static_cast<double>(units.size() - 1));
+  // What the clock explains is no difference between GPUs, as the judge explains it too.
+  if (clock_and_time.size() == observations.size()) figure.line = line_of(clock_and_time);
+  auto explained = values;
+  if (figure.line) {
+    for (auto& [unit, of_runs] : explained) of_runs.clear();
+    for (const Observation* each : observations)
+      explained[each->of.key()].push_back(statistic_of(each->samples, limit.statistic, less) /
+                                          (figure.line->a / each->seen.clock_mhz + figure.line->b));
+  }
+  figure.between = spread_between(explained);
   if (units.size() < kLeastUnits) {
     figure.between = std::max(figure.between, limit.spread);
     figure.note = fmt::format("spread between units not known: of {}", units.size());
@@ -355,7 +372,6 @@ ReferenceFigure figure_of(const std::vector<const Observation*>& observations, c
   figure.clock_mhz = median_of_known(observations, &Circumstances::clock_mhz);
   figure.temperature_c = median_of_known(observations, &Circumstances::temperature_c);
   figure.power_limit_w = median_of_known(observations, &Circumstances::power_limit_w);
-  figure.line = line_of(clock_and_time);
   return figure;
 }
 

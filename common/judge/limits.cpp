@@ -32,31 +32,6 @@ std::vector<std::string> alternatives(const std::string& metric) {
   return all;
 }
 
-std::vector<std::string> parts_of(const std::string& glob) {
-  std::vector<std::string> parts{""};
-  for (const char c : glob)
-    if (c == '/')
-      parts.emplace_back();
-    else
-      parts.back() += c;
-  return parts;
-}
-
-/// What matches both: "product/fp16/*" and "product/*/tflops" have "product/fp16/tflops" in common.
-/// A last "*" is of any number of parts.
-std::optional<std::string> common_to(const std::string& left, const std::string& right) {
-  std::vector<std::string> a = parts_of(left), b = parts_of(right);
-  while (a.size() < b.size() && a.back() == "*") a.emplace_back("*");
-  while (b.size() < a.size() && b.back() == "*") b.emplace_back("*");
-  if (a.size() != b.size()) return std::nullopt;
-  for (std::size_t i = 0; i < a.size(); ++i)
-    if (matches(a[i], b[i]))
-      a[i] = b[i];
-    else if (!matches(b[i], a[i]))
-      return std::nullopt;
-  return fmt::format("{}", fmt::join(a, "/"));
-}
-
 template <class Names>
 std::size_t place(StrictObject& row, const char* key, const std::string& word, const Names& names) {
   for (std::size_t i = 0; i < names.size(); ++i)
@@ -114,17 +89,18 @@ void for_limits(const std::string& text, const std::string& file,
            [&](StrictObject& row) { use(row, row.text("metric", true)); });
 }
 
-/// The rows that `glob` has in common with `rows`, in their order.
+/// The rows that `glob` matches, and of those that match it a copy of its own, in their order.
 std::vector<Limit> common_rows(const std::vector<Limit>& rows, const std::string& glob) {
   std::vector<Limit> found;
   for (const std::string& each : alternatives(glob))
-    for (const Limit& limit : rows)
-      if (const auto metric = common_to(each, limit.metric);
-          metric && std::none_of(found.begin(), found.end(),
-                                 [&](const Limit& earlier) { return earlier.metric == *metric; })) {
-        found.push_back(limit);
-        found.back().metric = *metric;
-      }
+    for (const Limit& limit : rows) {
+      const bool whole = matches(each, limit.metric);
+      const std::string& metric = whole ? limit.metric : each;
+      const bool known = std::ranges::count(found, metric, &Limit::metric) > 0;
+      if (known || !(whole || matches(limit.metric, each))) continue;
+      found.push_back(limit);
+      found.back().metric = metric;
+    }
   return found;
 }
 

@@ -60,6 +60,8 @@ struct Observation {
 
   std::string stage;  // of acceptance; empty: none
   std::string run;    // its run_id, which begins with when it started; empty: this one
+  /// Of a step, whose products follow the clock that power and heat allow.
+  bool follows_clock() const { return metric.starts_with("train/"); }
   bool less_is_better() const { return unit == "us" || unit == "ms" || unit == "s"; }
 };
 

@@ -114,7 +114,7 @@ class ByReference {
     const Observation& o = observations_[look.observation];
     const double r = slower_by(o, look.value, figure_.value);
     const double f = o.seen.clock_mhz;
-    if (!o.metric.starts_with("train/") || !(f < figure_.clock_mhz)) return r;
+    if (!o.follows_clock() || !(f < figure_.clock_mhz)) return r;
     const ClockLine line = figure_.line.value_or(ClockLine{figure_.value * figure_.clock_mhz, 0});
     return std::min(r, slower_by(o, look.value, line.a / f + line.b));
   }
@@ -285,7 +285,7 @@ class ByPeers {
     const Observation& o = observations_[look.observation];
     const double r = slower_by(o, look.value, centre.value);
     const double clocks = centre.clock_mhz / o.seen.clock_mhz;  // above 1: a slower clock explains
-    return o.metric.starts_with("train/") && clocks > 1 ? std::min(r, (1 + r) / clocks - 1) : r;
+    return o.follows_clock() && clocks > 1 ? std::min(r, (1 + r) / clocks - 1) : r;
   }
 
   bool slow_in_all(const Series& series) const {

@@ -15,10 +15,7 @@ COMMAND = Command(
     """Trains a network with DDP, all-reduce and the parameter server, one after the other from the
     same start on real images, and writes a report.""",
     [Option(("--data-dir", "--data_dir"), "DIR",
-            "folder with train/ and val/, each with a sub-folder of images per class; or a folder "
-            "of such sub-folders, without validation"),
-     Option(("--val-dir", "--val_dir"), "DIR",
-            "folder of the validation images (default: val/ of --data-dir)"),
+            "folder with train/ and val/, each with a sub-folder of images per class"),
      Option(("--epochs",), "N", "epochs of each experiment (default: 3)"),
      Option(("--quick",), None, "train one epoch"),
      Option(("--strategies",), "A,B",
@@ -40,21 +37,6 @@ COMMAND = Command(
 # Options of bin/train that this command sets, and what to use
 OWN = {"--record": "each experiment writes its own record", "--strategy": "use --strategies",
        "--train-dir": "use --data-dir", "--iterations": "use --epochs"}
-
-
-def folders(values):
-    """(training images, options for the validation)"""
-    data, validation = values.get("--data-dir"), values.get("--val-dir")
-    if data is None:
-        raise UsageError("--data-dir is required")
-    if not os.path.isdir(data):
-        raise UsageError(f"--data-dir {data} is not a folder")
-    images = data
-    if os.path.isdir(f"{data}/train"):
-        images = f"{data}/train"
-        if validation is None and os.path.isdir(f"{data}/val"):
-            validation = f"{data}/val"
-    return images, ["--val-dir", validation] if validation else []
 
 
 def check(values, options):
@@ -130,17 +112,19 @@ def main(arguments):
     values, options = parse(COMMAND, arguments, keep_unknown=True)
     environ = dict(os.environ)
     check(values, options)
-    images, validation = folders(values)
+    data = values.get("--data-dir")
+    if not os.path.isdir(data or ""):
+        raise UsageError(f"--data-dir {data} is not a folder" if data else "--data-dir is required")
     epochs = 1 if "--quick" in values else positive(values, "--epochs", 3, "epochs")
     names = values.get("--strategies", "ddp,all-reduce,parameter-server").split(",")
     ranks = {"-n": values["-n"]} if "-n" in values else {}
-    train = {name: ["train", "--train-dir", images, "--ignore-idle", *options, "--strategy", name] for name in names}
+    train = {name: ["train", "--data-dir", data, "--ignore-idle", *options, "--strategy", name] for name in names}
     mpi.check_launcher(mpi.request(ranks, train[names[0]], environ), environ)
     output = output_folder(values.get("--output"), environ)
     steps = Steps(output, environ, ranks)
     check_each(steps, train.values(), output)
     for name, words in train.items():
-        steps.step(name, [*words, *validation, "--epochs", str(epochs)])
+        steps.step(name, [*words, "--epochs", str(epochs)])
     made = sorted(glob.glob(f"{glob.escape(output)}/*.jsonl"))
     if made:
         steps.report(made)

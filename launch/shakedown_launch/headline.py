@@ -28,7 +28,7 @@ class Headline:
     hosts see it. The record of a program without --record is a temporary file."""
 
     def __init__(self, words, host="", quiet=False):
-        self._shown = not quiet and os.path.basename(words[0]) in PROGRAMS
+        self._shown = not quiet and os.path.basename(words[0]) in PROGRAMS and "--describe" not in words
         self._host, self._kept, self._temporary = host, record_of(words), None
         if self._shown and not self._kept and not host:
             with contextlib.suppress(OSError):  # no space: the job itself does not need it
@@ -41,7 +41,7 @@ class Headline:
 
     def show(self, code):
         """After the job, whatever its exit code but that of a usage error. A program that recorded nothing and
-        passed, as with --help or --describe, has nothing to report; one that failed measured nothing."""
+        passed, as with --help, has nothing to report; one that failed measured nothing."""
         if self._shown and code != USAGE:
             if os.path.isfile(self.path):
                 if code or os.path.getsize(self.path) > self._start:

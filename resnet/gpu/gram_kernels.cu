@@ -1,7 +1,7 @@
 // The small matrices of a norm through the Gram matrix (unit_kernels.hpp). They do not shrink with
 // the batch, and their time is latency: many short blocks, each with all its loads in flight.
 
-#include "common/error.hpp"
+#include "common/ensure.hpp"
 #include "resnet/gpu/fragment_places.hpp"
 #include "resnet/gpu/mma.cuh"
 #include "resnet/gpu/passes.cuh"

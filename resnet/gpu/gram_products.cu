@@ -3,7 +3,7 @@
 // g's, the mask of the ReLU before the convolution and the sums for that ReLU's norm. Compiled for
 // sm_90a alone.
 
-#include "common/error.hpp"
+#include "common/ensure.hpp"
 #include "resnet/gpu/mma.cuh"
 #include "resnet/gpu/norm_kernels.cuh"
 #include "resnet/gpu/unit_kernels.hpp"

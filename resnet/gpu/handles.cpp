@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <limits>
 
-#include "common/error.hpp"
 #include "common/gpu/native.hpp"
 #include "common/program.hpp"
 #include "resnet/gpu/cudnn.hpp"

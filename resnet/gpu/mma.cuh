@@ -9,7 +9,7 @@
 
 #include <type_traits>
 
-#include "common/error.hpp"
+#include "common/ensure.hpp"
 #include "resnet/gpu/passes.cuh"
 
 namespace shakedown::gpu {

@@ -1,5 +1,5 @@
 // Batch normalisation, forward: statistics, and what is done with them in one pass.
-#include "common/error.hpp"
+#include "common/ensure.hpp"
 #include "resnet/gpu/norm_kernels.cuh"
 
 #include "resnet/gpu/passes.cuh"

@@ -2,7 +2,7 @@
 
 #include "resnet/gpu/normed_convolution.hpp"
 
-#include "common/error.hpp"
+#include "common/ensure.hpp"
 
 namespace shakedown::gpu {
 namespace {

@@ -7,7 +7,7 @@
 #include <algorithm>
 #include <limits>
 
-#include "common/error.hpp"
+#include "common/ensure.hpp"
 #include "common/gpu/native.hpp"
 #include "common/gpu/vector.cuh"
 #include "resnet/even_pixels.hpp"
@@ -47,7 +47,7 @@ auto with_type(DataType type, Body&& body) {
     case DataType::float32: return body(float{});
     case DataType::float16: return body(__half{});
     case DataType::bfloat16: return body(__nv_bfloat16{});
-    default: throw InternalError(std::string("kernel on ") + name_of(type));
+    default: ENSURE(false, std::string("kernel on ") + name_of(type));
   }
 }
 

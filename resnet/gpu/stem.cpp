@@ -1,4 +1,4 @@
-#include "common/error.hpp"
+#include "common/ensure.hpp"
 #include "resnet/gpu/normed_convolution.hpp"
 
 namespace shakedown::gpu {

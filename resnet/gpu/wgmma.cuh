@@ -9,7 +9,7 @@
 #include <cstdint>
 #include <type_traits>
 
-#include "common/error.hpp"
+#include "common/ensure.hpp"
 #include "resnet/gpu/fragment_places.hpp"
 #include "resnet/gpu/mma.cuh"
 

@@ -2,7 +2,7 @@
 // has the weights of 256 columns and multiplies tiles of rows, 64 columns by each of four
 // warpgroups, while the next tile of the tensor that is added is on its way. Two of them multiply
 // while the other two store.
-#include "common/error.hpp"
+#include "common/ensure.hpp"
 #include "resnet/gpu/unit_kernels.hpp"
 
 #include "resnet/gpu/wgmma.cuh"

@@ -15,6 +15,6 @@ history, mllog            --history, --mllog: a training's epochs for scripts, a
 findings, soak            the sentences of the appendix; of a soak what it proves
 plots/                    one PNG file each, for what there are records of
 text, page, exports       text, HTML, JSON and CSV
-quantities, against, side_by_side   runs compared
-measured                  docs/measured.md
+quantities, against       runs compared
+power                     which faults a soak finds, and other tools; in docs/burn-in.md
 """

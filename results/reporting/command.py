@@ -9,14 +9,13 @@ import time
 import traceback
 from typing import NamedTuple
 
-from . import (against, communication_tables, exports, findings, history, layers, machine_tables, measured,
-               mllog, tables, text, what_if_tables, words)
+from . import (against, communication_tables, exports, findings, history, layers, machine_tables, mllog, power,
+               tables, text, what_if_tables, words)
 from .headline import headline
 from .options import distinguish
 from .page import render_page
 from .reading import read_runs
 from .records import NotComparable, UsageError, machines_of, texts
-from .side_by_side import side_by_side
 from .summary import Summary
 
 TITLE = "Shakedown: performance report"
@@ -29,11 +28,11 @@ DISK_FULL = (errno.ENOSPC, errno.EDQUOT)
 def parse(usage, arguments):
     parser = argparse.ArgumentParser(prog="results/report", description=usage, allow_abbrev=False,
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("runs", nargs="*", metavar="RUN", help=".jsonl files or folders of them")
+    parser.add_argument("runs", nargs="+", metavar="RUN", help=".jsonl files or folders of them")
     parser.add_argument("--output", metavar="DIR", type=pathlib.Path,
                         help="folder for the files (default: report-<time> in SHAKEDOWN_RUNS, or "
-                             "in runs/ of the current folder; tables of --against and "
-                             "--side-by-side are written only with --output or --csv)")
+                             "in runs/ of the current folder; the tables of --against are "
+                             "written only with --output or --csv)")
     parser.add_argument("--verbose", action="store_true",
                         help="print the appendix too (it is written in any case)")
     parser.add_argument("--csv", action="store_true",
@@ -41,14 +40,12 @@ def parse(usage, arguments):
     mode = parser.add_mutually_exclusive_group()
     mode.add_argument("--against", metavar="OLD",
                       help="compare RUN (NEW) with this run, and judge the differences")
-    mode.add_argument("--side-by-side", action="store_true",
-                      help="print a table with a column for each RUN, without judging")
     mode.add_argument("--history", action="store_true",
                       help="write training_history.json, .csv and curves.png of the training that RUN records")
     mode.add_argument("--mllog", action="store_true",
                       help="write mllog.txt, MLPerf's log of the training that RUN records")
-    mode.add_argument("--measured", metavar="FOLDER", type=pathlib.Path,
-                      help="print docs/measured.md from the committed records in FOLDER")
+    mode.add_argument("--power", action="store_true",
+                      help="print which faults a soak finds, and other tools, at the rates of products that RUN records")
     parser.add_argument("--threshold", metavar="PERCENT", type=float,
                         help="of --against: slower by more is a regression (default 3)")
     options = parser.parse_args(arguments)
@@ -58,10 +55,6 @@ def parse(usage, arguments):
         raise UsageError(f"--threshold {options.threshold:g}: has no effect without --against")
     if not 0 <= options.threshold < 100:
         raise UsageError(f"--threshold {options.threshold:g}: must be from 0 to less than 100")
-    if not options.runs and not options.measured:
-        parser.error("the following arguments are required: RUN")
-    if options.side_by_side and len(options.runs) < 2:
-        raise UsageError("--side-by-side: needs two RUNs or more")
     return options
 
 
@@ -173,10 +166,10 @@ def write_mllog(runs, folder):
     return PASS
 
 
-def say(shown, end="\n"):
+def say(shown):
     """What is printed comes last; a reader that went away (head) is no failure."""
     try:
-        print(shown, end=end, flush=True)
+        print(shown, flush=True)
     except BrokenPipeError:
         drop_output()
     except OSError as error:
@@ -220,14 +213,14 @@ def default_folder():
                         time.strftime("report-%Y%m%d-%H%M%S"))
 
 
-def show(found, options, name):
+def show(found, options):
     """Prints tables; writes them to --output."""
     def shown(width):
         return "\n\n".join(text.table_text(table, width) for table in found)
     if options.output or options.csv:
         folder = options.output or default_folder()
         folder.mkdir(parents=True, exist_ok=True)
-        write(folder / f"{name}.txt", shown(None) + "\n")
+        write(folder / "against_report.txt", shown(None) + "\n")
         if options.csv:
             exports.write_tables(found, folder)
     say(shown(text.terminal_width()))
@@ -238,17 +231,13 @@ def run(options):
     if options.history or options.mllog:
         tell = write_history if options.history else write_mllog
         return tell(read_runs(options.runs), options.output or default_folder())
-    if options.measured:
-        say(measured.page(options.measured), end="")
-    elif options.side_by_side:
-        sides = [read_runs([path]) for path in options.runs]
-        distinguish(*sides)
-        show(side_by_side(list(zip(options.runs, map(Summary, sides)))), options, "side_by_side")
+    if options.power:
+        say(power.page(read_runs(options.runs)), end="")
     elif options.against:
         sides = read_runs([options.against]), read_runs(options.runs)
         distinguish(*sides)
         found, code = against.compared(*map(Summary, sides), options.threshold, everything=options.csv)
-        show(found, options, "against_report")
+        show(found, options)
         return code
     else:
         write_report(read_runs(options.runs), options.output or default_folder(), options)

@@ -55,12 +55,9 @@ def advice(record):
 
 
 def cure_of_reading(record):
-    """A packed file is read sequentially with --cache alone."""
-    cached = record.get("cached")
     if record.get("source") != "pack":
-        return "--pack FILE, which --train-dir FILE --cache reads in windows of 8 MiB"
-    return "a faster file system, or memory for the whole packed file" if cached else \
-        "--cache reads the packed file in windows of 8 MiB"
+        return "--pack FILE, which --train-dir FILE reads"
+    return "a faster file system, or memory for the whole packed file, which cat FILE >/dev/null reads at once"
 
 
 def cure_of_decoding(record, workers):

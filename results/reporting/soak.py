@@ -10,7 +10,7 @@ TYPES = "checked_over_unchecked."
 
 def statement(record):
     """"0 wrong in 2.1e6 products, 9.8 PB of memory: rate below 12 per GPU-hour at 95 %": the rule of three, 3 / T
-    where none was seen in T hours. Empty of a record without these numbers."""
+    where none was seen in T hours; and with what power. Empty of a record without these numbers."""
     hours, wrong = number(record, "gpu_hours"), number(record, "wrong")
     if None in (hours, wrong):
         return ""
@@ -26,7 +26,10 @@ def statement(record):
         return "nothing was checked"
     done = f"{words.rounded(wrong)} wrong in {', '.join(parts)}"
     unit = "rank" if record.get("backend") == "cpu" else "GPU"
-    return done if wrong or not hours else f"{done}: rate below {3 / hours:.3g} per {unit}-hour at 95 %"
+    if wrong or not hours:
+        return done
+    power = record.get("would_have_found")
+    return f"{done}: rate below {3 / hours:.3g} per {unit}-hour at 95 %{f'; {power}' if power else ''}"
 
 
 def proved(run, record):

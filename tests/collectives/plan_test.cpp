@@ -121,7 +121,7 @@ TEST_CASE("errors name the option, its value and what is allowed", "[perf_option
       {"-e 99999999999G", "--max-bytes 99999999999G"},
       {"-I 1 -G 1", "--cuda-graph 1 cannot be combined with --one-by-one"},
       {"-z 1 -G 4", "--cuda-graph 4 cannot be combined with --blocking"},
-      {"--tolerance 5", "--tolerance 5: only with --reference"},
+      {"--tolerance 5", "--tolerance was removed: --limits FILE"},
       {"-a 7", "--average 7: must be one of 0 (rank 0), 1 (mean), 2 (min), 3 (max)"},
       {"-z 4", "--blocking 4: must be one of 0 (none)"},
       {"-R 3", "--register 3: must be one of 0 (none), 1 (registered), 2 (symmetric windows)"},

@@ -299,13 +299,15 @@ TEST_CASE("a time's line over the clock, where the clock has a range", "[judge]"
     o.seen.clock_mhz = clock;
     good.push_back(o);
   }
-  const auto line = recorded(good, Limits::embedded(), "s", "j").figures.front().line;
-  REQUIRE(line);
-  CHECK_THAT(line->a, WithinRel(30000, 1e-9));
-  CHECK_THAT(line->b, WithinRel(2, 1e-6));
+  const auto figure = [&] { return recorded(good, Limits::embedded(), "s", "j").figures.front(); };
+  REQUIRE(figure().line);
+  CHECK_THAT(figure().line->a, WithinRel(30000, 1e-9));
+  CHECK_THAT(figure().line->b, WithinRel(2, 1e-6));
+  CHECK(figure().between < 1e-9);  // the clock explains all of it
   good.pop_back();
   good.back().seen.clock_mhz = 1550;
-  CHECK_FALSE(recorded(good, Limits::embedded(), "s", "j").figures.front().line);
+  CHECK_FALSE(figure().line);
+  CHECK(figure().between > 0.02);
 }
 
 TEST_CASE("records that the user names are a reference, of what was measured right", "[judge]") {

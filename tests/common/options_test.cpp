@@ -6,6 +6,7 @@
 
 #include "tests/catch.hpp"
 #include "tests/support/options.hpp"
+#include "tests/support/transcript.hpp"
 
 namespace shakedown {
 namespace {
@@ -70,107 +71,16 @@ std::string complaint(const Words& words) {
 
 }  // namespace
 
-TEST_CASE("names: underscores, aliases, attached values", "[options]") {
-  const Parsed p("--flight_mode=soar -w4 --speed 1.5 --map_file a_b");
-  REQUIRE_FALSE(p.ending);
-  CHECK(p.mode == "soar");
-  CHECK(p.wings == 4);
-  CHECK(p.speed == 1.5);
-  CHECK(p.map_file == "a_b");  // values keep their underscores
+TEST_CASE("command lines come to values or errors", "[options]") {
+  test::check_transcript("tests/common/options.txt", [](const std::string& given) {
+    const Parsed p(given.substr(std::string("fly").size())), defaults("");
+    return test::answer_of(p.set, p.ending, defaults.set);
+  });
+  const Parsed p("--flight_mode=soar");
   CHECK(p.set.given("--mode"));
   CHECK_FALSE(p.set.given("--lights"));
   CHECK_THROWS_AS(p.set.given("--absent"), InternalError);
-  CHECK(Parsed("-w=3 --wings 5").wings == 5);
-  CHECK(Parsed("--mode fall").mode == "fall");
-}
-
-TEST_CASE("switches stand alone, or take on and off", "[options]") {
-  CHECK(Parsed("--feathers").feathers);
-  CHECK(Parsed("--feathers --wings 1").feathers);
-  CHECK(Parsed("--feathers on").feathers);
-  CHECK_FALSE(Parsed("--lights off").lights);
-  CHECK_FALSE(Parsed("--lights=off").lights);
-  CHECK(Parsed("--lights").lights);
-  CHECK(complaint("--lights dim") == "--lights dim: must be one of on, off");
-}
-
-TEST_CASE("lists are separated by commas or spaces, and all stands for the choices", "[options]") {
-  using Names = std::vector<std::string>;
-  CHECK(Parsed("--birds gull,duck").birds == Names{"gull", "duck"});
-  CHECK(Parsed("--birds gull duck -w 1").birds == Names{"gull", "duck"});
-  CHECK(Parsed("--birds duck,all").birds == Names{"gull", "tern", "duck"});
-  CHECK(Parsed("").birds == Names{"gull", "tern", "duck"});
-  CHECK(Parsed("-H 7,8 --heights 9").heights == std::vector<int>{9});
-  CHECK(complaint("--birds gull,bat") == "--birds bat: must be one of gull, tern, duck, all");
-  CHECK(complaint("-H 1,0") == "--heights 0: must be at least 1");
-  CHECK(complaint("-H 1,,2") == "--heights : must be a whole number");
-}
-
-TEST_CASE("what comes last counts, so that a script's options can be overridden", "[options]") {
-  const Parsed p("--wings 7 --lights --quiet --wings 2 --lights off --mode soar");
-  REQUIRE_FALSE(p.ending);
-  CHECK(p.wings == 2);
-  CHECK_FALSE(p.lights);
-  CHECK(p.mode == "soar");
-  CHECK(Parsed("--mode soar --quiet").mode == "glide");
-}
-
-TEST_CASE("a usage error names option, value and what is allowed", "[options]") {
-  const std::vector<std::pair<Words, const char*>> cases{
-      {"--wings many", "--wings many: must be a whole number"},
-      {"--wings 1.5", "--wings 1.5: must be a whole number"},
-      {"--wings 1e2", "--wings 1e2: must be a whole number"},
-      {"--wings 2.0", "--wings 2.0: must be a whole number"},
-      {"--wings nan", "--wings nan: must be a whole number"},
-      {"--wings inf", "--wings inf: must be a whole number"},
-      {"--wings -", "--wings -: must be a whole number"},
-      {"--wings 0", "--wings 0: must be at least 1"},
-      {"--wings 13", "--wings 13: must be at most 12"},
-      {"--wings 99999999999", "--wings 99999999999: must be at most 12"},
-      {"-H 99999999999", "--heights 99999999999: must be at most 2147483647"},
-      {"--wings 2x", "--wings 2x: must be a whole number"},
-      {"--wings -1", "--wings -1: must be at least 1"},
-      {"--wings", "--wings: requires a value"},
-      {"--wings 3", "--wings 3: must not be three"},
-      {"--speed fast", "--speed fast: must be a number"},
-      {"--speed 300", "--speed 300: must be below 300"},
-      {"--speed inf", "--speed inf: must be below 300"},
-      {"--speed nan", "--speed nan: must be at least 0"},
-      {"--engine-power 1 --mode fly", "--flight-mode fly: must be one of glide, flap, soar"},
-      {"--bogus 3", "unknown option --bogus; see --help"},
-      {"--wigns=3", "unknown option --wigns=3; did you mean --wings?; see --help"},
-      {"-q", "unknown option -q; see --help"},
-      {"-1", "unknown option -1; see --help"},
-      {{"stray"}, "unexpected argument stray; see --help"},
-      {{""}, "unexpected argument ; see --help"}};
-  for (const auto& [arguments, text] : cases) CHECK(complaint(arguments) == text);
-}
-
-TEST_CASE("an option is suggested where a slip or two lead to it", "[options]") {
-  const auto suggests = [](const char* argument) {
-    return complaint({argument}).find("did you mean") != std::string::npos;
-  };
-  CHECK(suggests("--light"));
-  CHECK(suggests("--fligt-mod"));
-  CHECK(suggests("--engin-powr=3"));
-  CHECK_FALSE(suggests("--bogus"));
-  CHECK_FALSE(suggests("--wig-data"));
-  CHECK_FALSE(suggests("-q"));
-  CHECK_FALSE(suggests("--inject-faul"));  // hidden
-}
-
-TEST_CASE("an option that another makes idle is refused, with what it belongs to", "[options]") {
-  CHECK(complaint("--engine-power 2") == "--engine-power 2: only with --flight-mode flap, soar");
-  CHECK(complaint("--engine-power 2 --mode flap").empty());
-  CHECK(complaint("--engine-power 2 --mode flap --feathers") ==
-        "--engine-power 2: has no effect with --feathers");
-  CHECK(complaint("--engine-power 2 --mode flap --feathers off").empty());
-  CHECK(complaint("--soaring 1") == "--soaring 1: only with --feathers");
-  CHECK(complaint("--soaring 1 --feathers").empty());
-  CHECK(complaint("--soaring 1 --engine-power 2 --ignore-idle").empty());
-  CHECK(complaint("--soaring 1 --feathers --wings 2") ==
-        "--soaring 1 cannot be combined with --wings");
-  CHECK_FALSE(complaint("--soaring 1 --wings 2 --ignore-idle").empty());
+  CHECK(complaint({""}) == "unexpected argument ; see --help");
 }
 
 TEST_CASE("files, which another rank's host may lack, are checked after parsing", "[options]") {
@@ -214,12 +124,6 @@ General:
 )");
 }
 
-TEST_CASE("an option that was removed is refused with the reason", "[options]") {
-  CHECK(complaint("--oars 2") == "--oars was removed: a bird has none");
-  CHECK(complaint("--oars=2 --wings many") == "--oars was removed: a bird has none");
-  CHECK(Parsed("").set.help().find("oars") == std::string::npos);
-}
-
 TEST_CASE("help has a group of its own for each title", "[options]") {
   const Parsed p("");
   const std::string parts = p.set.help("parts");
@@ -228,6 +132,7 @@ TEST_CASE("help has a group of its own for each title", "[options]") {
   CHECK(p.set.help("all") == p.set.help());
   CHECK(Parsed("--help parts").ending->text == parts);
   CHECK(Parsed("-h --wings 2").ending->text == p.set.help());
+  CHECK(p.set.help().find("oars") == std::string::npos);  // removed
   CHECK(complaint("--help beaks").starts_with("--help beaks: must be all or one of\n  flight"));
 }
 

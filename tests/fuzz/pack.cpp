@@ -20,8 +20,8 @@ void set_checksum(std::vector<std::uint8_t>& file) {
   std::memcpy(file.data() + end, &footer, sizeof footer);
 }
 
-void read_all(const std::string& path, bool by_windows) {
-  const PackSource source(path, by_windows);
+void read_all(const std::string& path) {
+  const PackSource source(path);
   source.listing_checksum();
   std::vector<std::uint8_t> bytes;
   StageTimes times;
@@ -43,11 +43,9 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   std::vector<std::uint8_t> content(data, data + size);
   training::set_checksum(content);
   const fuzz::MemoryFile file(content);
-  for (const bool by_windows : {false, true}) {
-    try {
-      training::read_all(file.path(), by_windows);
-    } catch (const UsageError&) {
-    }
+  try {
+    training::read_all(file.path());
+  } catch (const UsageError&) {
   }
   return 0;
 }

@@ -93,8 +93,9 @@ class AfterAJob(unittest.TestCase):
 
     def test_nothing_is_printed_where_nothing_was_recorded(self):
         self.record.write_text(lines(HEAD, STEP))
-        for words in (["train", "--help-json"], ["train", "--describe", "--record", str(self.record)]):
-            self.assertEqual(self.shown(Headline(words), written=""), "")
+        self.assertEqual(self.shown(Headline(["train", "--help-json"]), written=""), "")
+        for words in (["train", "--describe"], ["train", "--describe", "--record", str(self.record)]):
+            self.assertEqual(self.shown(Headline(words), written=lines(HEAD, {"kind": "end", "exit_code": 0})), "")
 
     def test_other_programs_and_quiet_have_none(self):
         for headline in (Headline(["all_reduce_perf", "--record", str(self.record)]), Headline(["train"], quiet=True)):

@@ -4,14 +4,22 @@ import contextlib
 import io
 import os
 import pathlib
+import re
+import shlex
 import subprocess
 import tempfile
 import unittest
 import unittest.mock
 
 from tree import TREE
+import transcript
 from shakedown_launch import command, gpus, hosts, launchers, mpi, places, ranks, slurm
 from shakedown_launch.places import Said
+
+
+# Of the variable HERE in ranks.txt.
+HOSTS = {"": {}, "three-gpus": {"listed": [["GPU-aa", "MIG-x1"], ["GPU-bb"], ["GPU-cc"]]}, "root": {"is_root": True},
+         "no-ptrace": {"may_read": False}}
 
 
 class FakeHost(ranks.Host):
@@ -37,59 +45,37 @@ def line(*words, host=None, **environ):
     return mpi.line(what, mpi.environment(what, environ), host or FakeHost())
 
 
-class Case(unittest.TestCase):
-    def lines(self, *rows, host=None, **environ):
-        """(launch/mpi's words, variables, what the mpirun line has, what it lacks), parts of it separated by ;"""
-        for words, more, has, *lacks in rows:
-            made = f" {' '.join(line(*words.split(), host=host, **environ, **more))} "
-            for part in has.split("; "):
-                self.assertIn(f" {part} ", made, (words, more))
-            for part in "".join(lacks).split("; ") if lacks else ():
-                self.assertNotIn(part, made, (words, more))
+class Lines(unittest.TestCase):
+    def answer(self, given):
+        """Of a line of ranks.txt."""
+        *before, after = re.split(r"(?<!\\S)launch/mpi(?!\\S)", given)
+        environ = dict(word.split("=", 1) for word in shlex.split("".join(before)))
+        host = FakeHost(**HOSTS[environ.pop("HERE", "")])
+        noted = io.StringIO()
+        try:
+            with contextlib.redirect_stderr(noted):
+                words = line(*shlex.split(after), host=host, **environ)
+        except (command.UsageError, places.InconclusiveError) as error:
+            kind = "inconclusive" if isinstance(error, places.InconclusiveError) else "refused"
+            self.assertLess(len(str(error)), 300)
+            return f"{kind}: {error}".replace(str(TREE), "TREE")
+        notes = "".join(f"note: {text.partition(': ')[2]}\n" for text in noted.getvalue().splitlines())
+        return notes + shlex.join(words)
 
-    def refused(self, *rows, error=command.UsageError, host=None, **environ):
-        """(launch/mpi's words, variables, what the message has)"""
-        for words, more, named in rows:
-            with self.assertRaises(error, msg=(words, more)) as raised:
-                line(*words.split(), host=host, **environ, **more)
-            self.assertIn(named, str(raised.exception))
-            self.assertLess(len(str(raised.exception)), 300)
+    def test_lines(self):
+        transcript.check(self, TREE / "tests/launch/ranks.txt", self.answer)
+
+    def test_files_of_hosts(self):
+        with tempfile.TemporaryDirectory() as folder:
+            hosts_, comments = pathlib.Path(folder, "hosts"), pathlib.Path(folder, "comments")
+            hosts_.write_text("# two\nh1 slots=8\n\nh2\nh1\n")
+            comments.write_text("# h1\n\n")
+            self.assertIn(" --host h1:3,h2:3 ", self.answer(f"launch/mpi --hostfile {hosts_} -n 5 true"))
+            for path in ("/nonexistent", folder, "/dev/null", comments):
+                self.assertIn(f"refused: --hostfile {path}", self.answer(f"launch/mpi --hostfile {path} true"))
 
 
-class Ranks(Case):
-    def test_one_per_visible_gpu_else_two(self):
-        for visible, count in [("0,1,2", 3), ("", 2), ("1,-1,0", 1), ("NoDevFiles", 2),
-                               ("0, 1", 2), (" 0,1gpu2,\t+2", 3), ("0,0", 2), ("0,1,00", 2),
-                               ("0x1,1,2", 3), ("0,,1", 1), ("GPU-a,1", 1), ("0,GPU-a", 1),
-                               ("GPU-a, GPU-b", 1), (" GPU-a", 2), ("gpu-a", 2), ("GPU-a,GPU-a", 2),
-                               ("GPU-a,MIG-b", 1), ("00,01,2", 3),
-                               ("GPU-1a,GPU-1b,GPU-1c", 3), ("MIG-1a", 1)]:
-            self.lines(("true", {"CUDA_VISIBLE_DEVICES": visible}, f"-n {count}"))
-        self.lines(("true", {}, "-n 4"), host=FakeHost([["GPU-a"], ["GPU-b"], ["GPU-c"], ["GPU-d"]]))
-        self.lines(("true", {"CUDA_VISIBLE_DEVICES": "0,1,2", "BACKENDS": "cpu"}, "-n 2"),
-                   ("--gpus 4,5,6,7 true", {}, "-n 4; -x CUDA_VISIBLE_DEVICES=4,5,6,7"),
-                   ("-n 7 --gpus 0 true", {}, "-n 7"), ("--gpus 0,1,2 true --backend cpu", {}, "-n 2"),
-                   ("--gpus 0,1,2 true --backend=cpu", {}, "-n 2"), ("--gpus 0,1,2 true a --backend cpu b", {}, "-n 2"))
-
-    def test_fewer_gpus_than_requested(self):
-        three = FakeHost([["GPU-aa", "MIG-x1"], ["GPU-bb"], ["GPU-cc"]])
-        on_node = {"SLURM_JOB_ID": "1", "SLURMD_NODENAME": "here"}
-        self.refused(
-            ("--gpus 0,1,2,3 true", {}, "requested GPUs 0,1,2,3: 3 not found; this host has 3"),
-            ("-n 2 --gpus 5,1,7 true", {}, "5, 7 not found"), ("--gpus MIG-x2 true", {}, "MIG-x2 not found"),
-            ("true", {"CUDA_VISIBLE_DEVICES": "GPU-a,GPU-b,GPU-d"}, "GPU-d not found"),
-            ("--hosts h1,here --gpus 3 true", {}, "3 not found"),
-            ("true", {**on_node, "SLURM_GPUS_ON_NODE": "4"},
-             "Slurm granted 4 GPUs on this node: 1 of them not found; this host has 3"),
-            error=places.InconclusiveError, host=three)
-        self.lines(
-            ("--gpus 0,2 true", {}, "-n 2"), ("true", {"CUDA_VISIBLE_DEVICES": "GPU-a,GPU-b"}, "-n 2"),
-            ("--gpus 0,1,2,3 --hosts h1,h2 true", {}, "-n 8"),  # other hosts may have four
-            ("-n 4 true", {"CUDA_VISIBLE_DEVICES": "0,1,2,3"}, "-n 4"),  # the programs report that
-            ("true", {**on_node, "SLURM_GPUS_ON_NODE": "3"}, "-n 3"), ("--gpus 9 true --backend cpu", {}, "-n 2"),
-            # The login node's GPUs are not those of the job's node.
-            ("--gpus 0,1,2,3 true", {"SLURM_JOB_ID": "1"}, "-n 4"), host=three)
-
+class Ranks(unittest.TestCase):
     def test_requested_gpus_of_which_none_is_visible(self):
         both = {"BACKENDS": "cpu gpu"}
         none, one = list, lambda: [["GPU-a"]]
@@ -166,14 +152,6 @@ ctypes.CDLL = CDLL\n"""
             with unittest.mock.patch.object(gpus, "OPEN", script):
                 self.assertEqual(gpus.refused(["GPU-a"], {}, 1), {})
 
-    def test_binding_and_sharing(self):
-        self.lines(("true", {}, "--bind-to none", "--map-by"),
-                   ("--bind numa -n 7 true", {}, "--bind-to numa:overload-allowed; --map-by ppr:4:numa"),
-                   ("--bind core true", {}, "--bind-to core:overload-allowed; --map-by slot"),
-                   ("-n 8 true", {}, "-n 8", "mpi_yield_when_idle"), ("-n 9 true", {}, "--mca mpi_yield_when_idle 1"),
-                   ("-n 16 --hosts h1,h2 true", {}, "-n 16", "mpi_yield_when_idle"))
-        self.assertGreaterEqual(ranks.Host().numa_nodes(), 1)
-
     def test_numa_nodes_with_cores_for_this_process(self):
         host = ranks.Host()
         with tempfile.TemporaryDirectory() as folder:
@@ -186,16 +164,7 @@ ctypes.CDLL = CDLL\n"""
             self.assertEqual(host.numa_nodes(folder), 2)
             self.assertEqual(host.numa_nodes(f"{folder}/none"), 1)
 
-    def test_what_depends_on_this_host(self):
-        name = "btl_vader_single_copy_mechanism"
-        self.lines(("true", {}, "true", f"{name}; --allow-run-as-root"))
-        self.lines(("true", {}, "--allow-run-as-root"), host=FakeHost(is_root=True))
-        self.lines(("true", {}, f"--mca {name} none"), host=FakeHost(may_read=False))
-        self.lines(("true", {f"OMPI_MCA_{name}": "cma"}, "true", name), host=FakeHost(may_read=False))
-        self.assertIs(type(ranks.Host().may_read_processes()), bool)
-
-
-class Launchers(Case):
+class Launchers(unittest.TestCase):
     """Open MPI 4's line is that of all other tests here."""
 
     def test_found_by_the_version(self):
@@ -212,25 +181,8 @@ class Launchers(Case):
                     self.assertRaises(command.UsageError) as raised:
                 launchers.found.__wrapped__(mpirun)
             self.assertIn(named, str(raised.exception))
-        self.refused(("--launcher srun true", {}, "--launcher srun: choose from openmpi4, openmpi5, hydra"))
 
-    def test_lines(self):
-        two = {"NCCL_DEBUG": "INFO", "I_MPI_FABRICS": "ofi", "CUDA_VISIBLE_DEVICES": "0", "HOME": "/"}
-        self.lines(
-            ("--launcher openmpi5 -n 9 true", {}, "mpirun -n 9 --oversubscribe --bind-to none; mpi_yield_when_idle 1"),
-            ("--launcher openmpi5 --hosts a.x,b.x -n 2 true", {}, "--prtemca prte_keep_fqdn_hostnames 1", "orte_"),
-            ("--launcher hydra -n 3 true", {}, "mpiexec.hydra -n 3 -print-all-exitcodes -bind-to none -genv I_MPI_PIN 0 true",
-             "-genvlist; -hosts; -ppn"),
-            ("--launcher hydra --bind core true", {}, "-bind-to core -genv I_MPI_PIN_DOMAIN core"),
-            ("--launcher hydra --gpus 4,5 true", {}, "-n 2; -genv CUDA_VISIBLE_DEVICES 4,5"),
-            ("--launcher hydra --hosts h1,h2 -n 4 true", two,
-             "-hosts h1,h2 -ppn 2 -genvlist I_MPI_FABRICS,NCCL_DEBUG -genv SHAKEDOWN_HOSTS 2 true", "VISIBLE"),
-            ("--launcher hydra -n 4 true", {"SLURM_JOB_ID": "1", "SLURM_JOB_NUM_NODES": "2"}, "-n 4; -ppn 2", "-hosts"))
-        self.lines(("--launcher openmpi5 true", {}, "true", "vader"), host=FakeHost(may_read=False))
-        self.refused(("--launcher hydra --bind numa true", {}, "--bind numa: of MPICH and Intel MPI choose from none, core"))
-
-
-class Slurm(Case):
+class Slurm(unittest.TestCase):
     TWO = {"SLURM_JOB_ID": "1", "SLURM_JOB_NUM_NODES": "2"}
 
     def test_allocation(self):
@@ -244,6 +196,8 @@ class Slurm(Case):
         found = slurm.allocation({"SLURM_JOB_ID": "1", "SLURM_NNODES": "2",
                                   "SLURM_NTASKS_PER_NODE": "8"})
         self.assertEqual((found.nodes, found.tasks), (2, 16))
+        several = {"SLURM_NNODES": "2", "SLURM_NTASKS_PER_NODE": "4(x2)"}
+        self.assertEqual(slurm.allocation({"SLURM_JOB_ID": "1", **several}).tasks, 8)
 
     def test_mpirun_s_steps_have_all_gpus(self):
         node = {**self.TWO, "SLURMD_NODENAME": "n1", "SLURM_GPUS_ON_NODE": "2",
@@ -264,39 +218,6 @@ class Slurm(Case):
         self.assertEqual(login, self.TWO)
         self.assertEqual(slurm.for_mpirun({"CUDA_VISIBLE_DEVICES": "7"}), {"CUDA_VISIBLE_DEVICES": "7"})
 
-    def said(self, words, has, **environ):
-        """What it says on standard error, of a line that has these."""
-        error = io.StringIO()
-        with contextlib.redirect_stderr(error):
-            self.lines((words, environ, has), **self.TWO)
-        return error.getvalue()
-
-    def test_tasks(self):
-        self.lines(("true", {**self.TWO, "SLURM_NTASKS": "16"}, "-n 16", "--host; --oversubscribe"),
-                   ("true", {"SLURM_JOB_ID": "1", "SLURM_NTASKS": "1", "CUDA_VISIBLE_DEVICES": "0,1,2"},
-                    "-n 3; --oversubscribe"))
-        # One per node is all of its GPUs, as in torchrun's header.
-        self.assertIn("8 ranks are started, one per GPU", self.said(
-            "true", "-n 8; --map-by ppr:4:node; --oversubscribe", CUDA_VISIBLE_DEVICES="0,1,2,3", SLURM_NTASKS="2"))
-        self.assertEqual("", self.said("-n 4 true", "-n 4; --map-by ppr:2:node; --oversubscribe",
-                                       CUDA_VISIBLE_DEVICES="0,1", SLURM_NTASKS="2"))
-        self.assertIn("use 4 of 8 GPUs; -n 8 uses all", self.said(
-            "true", "-n 4", CUDA_VISIBLE_DEVICES="0,1,2,3", SLURM_NTASKS="4"))
-        for visible in ("0", ""):
-            self.lines(("true", {"CUDA_VISIBLE_DEVICES": visible, "SLURM_NTASKS": "2"}, "-n 2", "--map-by"), **self.TWO)
-
-    def test_without_a_number_of_tasks(self):
-        # On a node of the allocation that was given no GPUs, two CPU ranks per node.
-        node = {"CUDA_VISIBLE_DEVICES": "", "SLURMD_NODENAME": "n1"}
-        self.lines(("true", {"CUDA_VISIBLE_DEVICES": "0,1,2,3"}, "-n 8; --map-by ppr:4:node"),
-                   ("-n 6 true", {"CUDA_VISIBLE_DEVICES": "0,1"}, "-n 6; --map-by ppr:3:node"),
-                   ("--bind core true", {"CUDA_VISIBLE_DEVICES": "0"}, "-n 2; --map-by ppr:1:node"),
-                   ("true --backend cpu", {}, "-n 4"), ("true", node, "-n 4"), ("true", {"BACKENDS": "cpu"}, "-n 4"),
-                   **self.TWO)
-        self.refused(*(("true", {"BACKENDS": "gpu", **node, **each}, "specify the number of ranks with -n")
-                       for each in ({"SLURMD_NODENAME": ""}, {"SLURM_JOB_GPUS": "0,1"})), **self.TWO)
-        self.lines(("true", {"CUDA_VISIBLE_DEVICES": "0,1,2", "SLURM_JOB_ID": "1"}, "-n 3", "--map-by"))
-
     def test_node_lists(self):
         for text, names in [("", []), ("n1", ["n1"]), ("n1,n2", ["n1", "n2"]),
                             ("gpu[08-10,2],login", ["gpu08", "gpu09", "gpu10", "gpu2", "login"]),
@@ -306,16 +227,6 @@ class Slurm(Case):
                      "n[1-99999999]", "n[1-300]" * 3, "n[²]", "n[-1]"]:
             with self.assertRaises(command.UsageError, msg=text):
                 slurm.hosts(text)
-
-    def test_variables_that_slurm_would_not_set(self):
-        job = {"SLURM_JOB_ID": "1"}
-        self.assertEqual(slurm.allocation({**job, "SLURM_NNODES": "2", "SLURM_NTASKS_PER_NODE": "4(x2)"}).tasks, 8)
-        self.refused(*(("true", {name: text}, f"{name}={text[:80]}") for name, text in [
-            ("SLURM_NTASKS", "x"), ("SLURM_NTASKS_PER_NODE", "4,2"), ("SLURM_JOB_NUM_NODES", "-1"),
-            ("SLURM_NTASKS", "0"), ("SLURM_NTASKS", "4(x2)"), ("SLURM_NNODES", "2.5"), ("SLURM_NTASKS", "²"),
-            ("SLURM_JOB_NODELIST", "n[000x111]"), ("SLURM_NODELIST", "n[1" * 999)]), **job)
-        self.refused(("-n 2 true", {"SLURM_HET_SIZE": "2"}, "SLURM_HET_SIZE=2: of a heterogeneous job only the first"), **job)
-        self.lines(("-n 2 true", {"SLURM_HET_SIZE": "1"}, "-n 2"), **job)
 
     def test_what_slurm_knows_of_a_job_that_did_not_start(self):
         environ = {"SLURM_JOB_ID": "77", "SLURM_JOB_NODELIST": "n[1-2]"}
@@ -330,32 +241,7 @@ class Slurm(Case):
                     (states, "") if words[0] == "sinfo" else job)))
             self.assertEqual(found.partition(":")[2].partition(": unset")[0], said.partition(":")[2])
 
-    def test_some_nodes_of_the_allocation(self):
-        job = {"SLURM_JOB_ID": "1", "SLURM_NTASKS": "4", "SLURM_JOB_NUM_NODES": "4",
-               "SLURM_JOB_NODELIST": "n[1-4]"}
-        self.lines(("--hosts n2,n4 -n 2 true", job, "--host n2:1,n4:1; --map-by ppr:1:node; --oversubscribe"),
-                   ("--hosts n2,n4 -n 4 true", job, "--host n2:2,n4:2; --map-by ppr:2:node; --oversubscribe"),
-                   # Another host has no other way to the variable.
-                   ("--hosts n3 -n 2 true", {**job, "NCCL_DEBUG": "INFO"}, "--map-by ppr:2:node; -x NCCL_DEBUG"))
-        self.refused(("--hosts h1 true", job, "h1: not of this Slurm allocation, whose nodes are n1 n2 n3 n4"),
-                     ("--hosts n1 true", {"SLURM_JOB_ID": "1"}, "n1: not of this Slurm allocation, whose nodes are unknown"))
-
-
-class Options(Case):
-    def test_refused(self):
-        with tempfile.TemporaryDirectory() as folder:
-            pathlib.Path(folder, "comments").write_text("# h1\n\n")
-            self.refused(*((words, {}, words.split()[0].rstrip("=")) for words in (
-                "-n", "-n 0 true", "-n x true", "-n ² true", "--wat true", "--bind x true", "--hosts a,,b true",
-                "--gpus= true", "--gpus 0,,1 true", "--gpus 0,a true", "--gpus 0,1,0 true", "--gpus GPU-a,GPU-a true",
-                "no_such_program", "no/such_program")), *(
-                    (f"--hostfile {path} true", {}, f"--hostfile {path}") for path in (
-                        "/nonexistent", folder, "/dev/null", f"{folder}/comments")),
-                         ("", {}, "no program"), ("--hosts a --hostfile b true", {}, "cannot be combined"))
-        for words in (["-n", "", "true"], ["--hosts", "", "true"], ["--gpus", "", "true"]):
-            with self.assertRaisesRegex(command.UsageError, words[0]):
-                line(*words)
-
+class Options(unittest.TestCase):
     def test_forms(self):
         for words in [["--gpus=0,1", "true", "-n", "9"],
                       ["--gpus", "0,1", "--", "true", "-n", "9"]]:
@@ -372,48 +258,7 @@ class Options(Case):
                 self.assertIn(name, text)
 
 
-class Hosts(Case):
-    def test_hosts(self):
-        two = "--hosts h1,h2"
-        self.lines((f"{two} --gpus 0,1,2,3 true", {"NCCL_DEBUG": "INFO"},
-                    "-n 8; --host h1:4,h2:4; -x NCCL_DEBUG; -x CUDA_VISIBLE_DEVICES=0,1,2,3"),
-                   (f"{two} true", {"CUDA_VISIBLE_DEVICES": "2,3", "NVIDIA_TF32_OVERRIDE": "0",
-                                    "NVIDIA_VISIBLE_DEVICES": "all"},
-                    "-n 4; -x NVIDIA_TF32_OVERRIDE", "VISIBLE_DEVICES; PATH; BACKENDS"),  # the first are each host's own
-                   ("true", {"NCCL_DEBUG": "INFO"}, "true", "-x"))
-
-    def test_variables_that_travel_to_other_hosts(self):
-        names = ["OFI_NCCL_PROTOCOL", "RDMAV_FORK_SAFE", "HCOLL_MAIN_IB", "NVSHMEM_IB_ENABLE", "UCX_TLS",
-                 "SHARP_COLL_LOG_LEVEL", "PMIX_MCA_gds", "UCC_TLS", "FI_PROVIDER", "NCCL_DEBUG"]
-        words = line("--hosts", "h1,h2", "-n", 2, "true", **dict.fromkeys(names, "1"), SSH_KEY="secret")
-        self.assertEqual([word for before, word in zip(words, words[1:]) if before == "-x"],
-                         [*sorted(names), "SHAKEDOWN_HOSTS=2"])
-
-    def test_names_that_differ_in_their_domain_are_two_hosts(self):
-        kept, hosts_ = "--mca orte_keep_fqdn_hostnames 1", "-x SHAKEDOWN_HOSTS=2"
-        job = {"SLURM_JOB_ID": "1", "SLURM_JOB_NUM_NODES": "2", "SLURM_JOB_NODELIST": "w[1-2].foo"}
-        self.lines(("--hosts w.1.foo,w.2.foo -n 2 true", {}, f"{kept}; {hosts_}"), ("-n 2 true", job, kept),
-                   ("--hosts h1,h2.site -n 2 true", {}, f"{kept}; {hosts_}"),
-                   ("--hosts h1,h2 -n 2 true", {}, hosts_, "orte_keep"),
-                   ("--hosts 10.0.0.1,10.0.0.2 -n 2 true", {}, hosts_, "orte_keep"))
-
-    def test_how_many_hosts_are_to_answer(self):
-        four = {"SLURM_JOB_ID": "1", "SLURM_JOB_NUM_NODES": "4", "SLURM_JOB_NODELIST": "n[1-4]"}
-        self.lines(*((words, environ, f"-x SHAKEDOWN_HOSTS={count}") for words, environ, count in [
-            ("--hosts h1,h2,h3 -n 5 true", {}, 3), ("-n 8 true", four, 4), ("-n 3 true", four, 3), ("-n 5 true", four, 3),
-            ("-n 2 true", {**four, "SLURM_NTASKS": "2"}, 4)]), ("-n 3 true", {"SHAKEDOWN_HOSTS": "7"}, "-n 3", "_HOSTS"))
-
-    def test_a_host_without_a_rank_is_refused(self):
-        self.refused(*((f"-n {count} --hosts {named} true", {}, f"no rank would run on {idle}: use a multiple")
-                       for count, named, idle in [(1, "h1,h2", "h2"), (5, "h1,h2,h3,h4", "h4"), (2, "a,b,c,d", "c d")]))
-
-    def test_words_that_are_no_host(self):
-        self.refused(*((f"--hosts h0,{word} true", {}, named) for word, named in [
-            ("fd00::5", "fd00::5 is an IPv6 address"), ("::1", "::1 is an IPv6 address"), ("[2001:db8::1]", "IPv6"),
-            ("[fd00::5]:4", "IPv6"), ("fe80::1%eth0", "IPv6"), ("h1:x", "'h1:x' is not a host"), ("h1:", "'h1:' is not"),
-            (":4", "':4' is not"), ("h[1-2]", "is not a host")]))
-        self.lines(("--hosts h1:4,h2,h1 -n 2 true", {}, "--host h1:1,h2:1"))
-
+class Hosts(unittest.TestCase):
     def test_names_of_one_host(self):
         for one, other, same in [("vm", "vm", True), ("vm", "vm.example.com", True),
                                  ("vm.example.com", "vm", True), ("w.1.foo", "w.2.foo", False),
@@ -436,12 +281,6 @@ class Hosts(Case):
             with self.assertRaisesRegex(places.InconclusiveError, "has 62 characters"):
                 check(["h1.a"])
 
-    def test_hostfile(self):
-        with tempfile.NamedTemporaryFile("w") as file:
-            file.write("# two\nh1 slots=8\n\nh2\nh1\n")
-            file.flush()
-            self.lines((f"--hostfile {file.name} -n 5 true", {}, "--host h1:3,h2:3"))
-
     def test_ranks_elsewhere(self):
         """Where some are, those of a job that was killed may still run there."""
         def elsewhere(*hosts, **environ):
@@ -459,14 +298,6 @@ class Hosts(Case):
                 (["h2"], {}, True), ([], {**one, **node}, False), ([], {**two, **node}, True),
                 ([], one, True), ([], two, True)]:  # on a login node
             self.assertIs(elsewhere(*hosts, **environ), expected, (hosts, environ))
-
-    def test_no_gpu_to_count_by(self):
-        none = {"CUDA_VISIBLE_DEVICES": "", "BACKENDS": "gpu"}
-        self.refused(*((words, {**none, **more}, "no GPU visible on this host; specify the number of ranks with -n")
-                       for words, more in [("--hosts h1,h2 true", {}), ("--hosts h1 true", {}),
-                                           ("true", {"SLURM_JOB_ID": "1", "SLURM_JOB_NODELIST": "n5"})]))
-        self.lines(("--hosts h1,h2 true", {**none, "BACKENDS": "cpu"}, "-n 4"))
-
 
 LEAVES = """SwitchName=leaf0 Level=0 LinkSpeed=1 Nodes=n[000-001]
 SwitchName=leaf1 Level=0 LinkSpeed=1 Nodes=n[002,004]

@@ -4,4 +4,4 @@ import pathlib
 import sys
 
 TREE = pathlib.Path(__file__).resolve().parents[2]
-sys.path[:0] = [str(TREE / each) for each in ("launch", "tests/programs", "tests/simulation", "tests/launch")]
+sys.path[:0] = [str(TREE / each) for each in ("launch", "tests/programs", "tests/simulation", "tests/support", "tests/launch")]

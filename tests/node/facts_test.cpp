@@ -166,69 +166,6 @@ TEST_CASE("CHS: a file that cannot be read in time fails, others are read",
   tree.write("/etc/os-release", "x");
 }
 
-TEST_CASE("thresholds of memory, disk and limits that users know", "[node][facts]") {
-  const auto space = [](double total, double free, double inodes, double free_inodes) {
-    return Json{{"total_bytes", total},
-                {"free_bytes", free},
-                {"inodes", inodes},
-                {"free_inodes", free_inodes}};
-  };
-  using enum Outcome;
-  const std::vector<std::tuple<const char*, const char*, Json, MaybeOutcome>> cases{
-      {"shared-memory", "shm", space(64e9, 60e9, 0, 0), unknown},  // what else there is to know
-      {"shared-memory", "shm", space(64 << 20, 64 << 20, 0, 0), warn},  // docker's default
-      {"shared-memory", "shm", space(64 << 20, 32 << 20, 0, 0), fail},
-      {"shared-memory", "shm", space(64e9, 2e9, 0, 0), warn},
-      {"tmp", "tmp", space(1e12, 1e11, 1e6, 1e5), pass},
-      {"tmp", "tmp", space(1e12, 1e11, 0, 0), pass},  // btrfs counts no inodes
-      {"tmp", "tmp", space(1e12, 1e11, 1e6, 9e3), warn},
-      {"tmp", "tmp", space(1e12, 1e11, 1e6, 0), fail},
-      {"tmp", "tmp", space(1e12, 1e8, 1e6, 1e5), warn},
-      {"current-folder", "current_folder", space(1e12, 0, 1e6, 1e5), fail},
-      {"host-memory", "memory", {{"available_bytes", 5e9}, {"total_bytes", 1e11}}, warn},
-      {"host-memory", "memory", {{"available_bytes", 5e10}, {"total_bytes", 1e11}}, pass},
-      {"launch-blocking", "cuda_variables", {{"CUDA_LAUNCH_BLOCKING", "1"}}, warn},
-      {"launch-blocking", "cuda_variables", Json::object(), pass},
-      {"governor", "governor", "performance", pass},
-      {"clocksource", "clocksource", "tsc", pass},
-      {"blocked-processes", "blocked_processes", Json::array(), pass},
-      {"libraries", "libraries", {{"nccl", "2.30.7"}, {"nccl_built", "2.27.3"}}, pass},
-      {"libraries", "libraries", {{"cudnn", "8.9.0"}, {"cudnn_built", "9.1.0"}}, fail},
-      {"libraries", "libraries", {{"cudnn", ""}, {"cudnn_built", "9.1.0"}}, unknown},
-  };
-  for (const auto& [rule, fact, value, outcome] : cases) {
-    INFO(rule << " " << value.dump());
-    CHECK(outcome_of({{fact, value}}, rule) == outcome);
-  }
-}
-
-TEST_CASE("limits: locked memory without bound matters with InfiniBand alone", "[node][facts]") {
-  Json facts{{"memlock", 8388608}, {"stack", "unlimited"}, {"open_files", 65536}};
-  CHECK(outcome_of(facts, "limits") == Outcome::pass);
-  facts["infiniband"] = {{{"port", "mlx5_0:1"}}};
-  CHECK(outcome_of(facts, "limits") == Outcome::warn);
-  facts["memlock"] = "unlimited";
-  CHECK(outcome_of(facts, "limits") == Outcome::pass);
-  facts["stack"] = 1 << 20;
-  CHECK(outcome_of(facts, "limits") == Outcome::warn);
-}
-
-TEST_CASE("NCCL variables are explained, and those unknown are named", "[node][nccl_variables]") {
-  const auto judgements = explain_nccl({{"HOME", "/root"},
-                                        {"NCCL_DEBUG", "INFO"},
-                                        {"NCCL_P2P_DISABLE", "1"},
-                                        {"NCCL_IB_DISABLE", "0"},
-                                        {"NCCL_ALGOO", "Ring"}});
-  REQUIRE(judgements.size() == 4);
-  std::map<std::string, MaybeOutcome> by_name;
-  for (const Judgement& judgement : judgements)
-    by_name[judgement.cause.substr(0, judgement.cause.find('='))] = judgement.outcome;
-  CHECK(by_name.at("NCCL_DEBUG") == Outcome::pass);
-  CHECK(by_name.at("NCCL_P2P_DISABLE") == Outcome::warn);
-  CHECK(by_name.at("NCCL_IB_DISABLE") == Outcome::pass);
-  CHECK(by_name.at("NCCL_ALGOO") == Outcome::warn);
-}
-
 TEST_CASE("a processor of ARM, sockets and NUMA nodes of a Grace are known", "[node][facts]") {
   const Tree tree;
   tree.write("/proc/cpuinfo", "processor\t: 0\nCPU implementer\t: 0x41\nCPU part\t: 0xd4f\n");
@@ -255,23 +192,6 @@ TEST_CASE("the IOMMU is judged by the GPUs' groups, on any processor", "[node][f
   CHECK(judged("") == Outcome::unknown);
 }
 
-TEST_CASE("GPUDirect RDMA needs the module, or dma-buf of an open driver", "[node][facts]") {
-  Json facts{{"gpus_on_bus", {"0000:18:00.0"}},
-             {"infiniband", {{{"port", "mlx5_0:1"}}}},
-             {"modules", {"nvidia"}},
-             {"kernel", "5.15.0-100-generic"},
-             {"open_driver", true}};
-  CHECK(outcome_of(facts, "peermem") == Outcome::pass);
-  facts["nccl_variables"] = {{"NCCL_DMABUF_ENABLE", "0"}};
-  CHECK(outcome_of(facts, "peermem") == Outcome::warn);
-  facts.erase("nccl_variables");
-  facts["kernel"] = "5.4.0";
-  CHECK(outcome_of(facts, "peermem") == Outcome::warn);
-  facts["kernel"] = "5.15.0";
-  facts["open_driver"] = false;
-  CHECK(outcome_of(facts, "peermem") == Outcome::warn);
-}
-
 TEST_CASE("a port of RoCE slower than the others of its board is named", "[node][facts]") {
   const Tree tree;
   for (int i = 0; i < 3; ++i) {
@@ -292,19 +212,6 @@ TEST_CASE("a port of RoCE slower than the others of its board is named", "[node]
                         "mlx5_1:1 at 100 Gbit/s, the fastest of its kind at 400"});
 }
 
-TEST_CASE("what to do about a small /dev/shm fits the place", "[node][facts]") {
-  Json facts{{"shm", {{"total_bytes", 64 << 20}, {"free_bytes", 64 << 20}}}};
-  const auto action = [&] {
-    for (const HostRule& rule : host_rules())
-      if (rule.name == std::string("shared-memory")) return rule.judge(facts).front().action;
-    return std::string();
-  };
-  facts["container"] = "docker";
-  CHECK_THAT(action(), ContainsSubstring("--ipc=host"));
-  facts["container"] = "none seen";
-  CHECK(action() == "mount -o remount,size=8g /dev/shm");
-}
-
 TEST_CASE("shared memory that is no tmpfs, cannot be written or has files left over",
           "[node][facts]") {
   const Tree tree;
@@ -323,34 +230,6 @@ TEST_CASE("shared memory that is no tmpfs, cannot be written or has files left o
   }
   CHECK(shm().at("left_over") == 1);
   CHECK(shm().at("writable") == true);
-
-  const Json healthy{{"total_bytes", 64e9},
-                     {"free_bytes", 60e9},
-                     {"writable", true},
-                     {"file_system", "tmpfs"},
-                     {"left_over", 0}};
-  for (const auto& [key, value, outcome, cause] :
-       std::vector<std::tuple<const char*, Json, MaybeOutcome, const char*>>{
-           {"writable", false, Outcome::fail, "cannot make files"},
-           {"file_system", "ext4", Outcome::warn, "/dev/shm is ext4, no tmpfs"},
-           {"left_over", 3, Outcome::warn, "3 files of NCCL or Open MPI that no process"},
-           {"file_system", "tmpfs", Outcome::pass, "a tmpfs of at least 8 GB"},
-           {"writable", {}, Outcome::unknown, "writable could not be read"},
-           {"file_system", {}, Outcome::unknown, "file_system could not be read"},
-           {"left_over", {}, Outcome::unknown, "left_over could not be read"}}) {
-    Json facts{{"shm", healthy}};
-    if (value.is_null())
-      facts["shm"].erase(key);
-    else
-      facts["shm"][key] = value;
-    for (const HostRule& rule : host_rules())
-      if (rule.name == std::string("shared-memory")) {
-        const Judgement found = worst(rule.judge(facts));
-        CHECK(found.outcome == outcome);
-        CHECK_THAT(found.cause, ContainsSubstring(cause));
-        CHECK(found.action.empty() == (outcome == Outcome::pass || outcome == Outcome::unknown));
-      }
-  }
 }
 
 TEST_CASE("what NCCL's variables name is looked for", "[node][facts][closed]") {

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "launch/node/health/facts/gpu_reading.hpp"
+#include "launch/node/health/facts/host_facts.hpp"
 #include "launch/node/health/facts/kernel_log.hpp"
 #include "launch/node/health/rules/host_rules.hpp"
 #include "launch/node/health/rules/node_rules.hpp"
@@ -94,6 +95,49 @@ inline Texts briefs(const std::vector<Finding>& findings) {
     all.push_back(
         fmt::format("{} {}: {}", text_of(finding.outcome), finding.node, finding.verdict.cause));
   return all;
+}
+
+/// Changes the value at a path as "nvlinks/12-17/active", where numbers are places of a list; null
+/// takes it away.
+inline void change(Json& value, const std::string& path, const Json& to) {
+  const std::size_t slash = path.find('/');
+  const std::string key = path.substr(0, slash);
+  const auto change_in = [&](auto at) {
+    if (slash != path.npos)
+      change(value[at], path.substr(slash + 1), to);
+    else if (to.is_null())
+      value.erase(at);
+    else
+      value[at] = to;
+  };
+  if (!value.is_array()) return change_in(key);
+  for (const int at : numbers_in(key)) change_in(static_cast<std::size_t>(at));
+}
+/// By path, in their order.
+inline void change(Json& value, const Json& changes) {
+  for (const auto& [path, to] : changes.items()) change(value, path, to);
+}
+
+/// For a transcript: "WARN HARDWARE: the cause -> the action".
+inline std::string line_of(const Judgement& judgement) {
+  const bool undecided = judgement.outcome == Outcome::inconclusive;
+  return fmt::format("{}{}: {}{}", undecided ? "INCONCLUSIVE" : text_of(judgement.outcome),
+                     judgement.class_ ? std::string(" ") + name_of(*judgement.class_) : "",
+                     judgement.cause, judgement.action.empty() ? "" : " -> " + judgement.action);
+}
+/// "ecc-volatile n0 GPU 3: WARN HARDWARE: the cause -> the action", a line each.
+inline std::string lines_of(const std::vector<Finding>& findings) {
+  std::string lines;
+  for (const Finding& finding : findings) {
+    lines += finding.check;
+    for (const std::string& word : {finding.node, finding.subject})
+      if (!word.empty()) lines += " " + word;
+    lines += ": " +
+             line_of(Judgement{finding.outcome, finding.verdict.cause, finding.verdict.class_,
+                               finding.verdict.action}) +
+             "\n";
+  }
+  return lines.empty() ? "nothing" : lines;
 }
 
 inline void add_xid(NodeReport& report, int code, double age_s) {

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <tuple>
 
 #include "common/numbers.hpp"
 #include "common/program.hpp"
@@ -105,6 +106,128 @@ TEST_CASE("products are right and repeat to the bit", "[product]") {
     const auto again = rig.product(spec, product->algorithm());
     CHECK(again->algorithm() == product->algorithm());
     CHECK_THROWS_AS(rig.product(spec, "no algorithm"), UsageError);
+  }
+}
+
+// Turns: the same product with its rows and columns in another order.
+
+namespace {
+
+/// Elements of C, as bits, that are not those of the product in its own order where the turn has
+/// them.
+std::size_t moved_wrong(Rig& rig, const ProductSpec& spec, Operands operands) {
+  const auto product = rig.product(spec);
+  const auto bits = [&](const Turn& turn) {
+    product->fill(operands, kSeed, turn, *rig.stream);
+    product->run(*rig.stream);
+    return download<std::uint8_t>(*rig.device, *rig.stream, product->c().data,
+                                  product->c().bytes());
+  };
+  const std::vector<std::uint8_t> own = bits({});
+  const std::size_t width = size_of(result_type(spec.type));
+  std::size_t wrong = 0;
+  for (const std::uint32_t number : {1U, 2U}) {
+    const Turn turn = turn_of(spec, kSeed, number);
+    const std::vector<std::uint8_t> turned = bits(turn);
+    CHECK(turned != own);
+    for (std::int64_t row = 0; row < spec.m; ++row)
+      for (std::int64_t column = 0; column < spec.n; ++column) {
+        const auto to = static_cast<std::size_t>(row * spec.n + column) * width;
+        const auto from = static_cast<std::size_t>(turn.rows.original(row) * spec.n +
+                                                   turn.columns.original(column)) *
+                          width;
+        if (std::memcmp(&turned[to], &own[from], width) != 0) ++wrong;
+      }
+  }
+  return wrong;
+}
+
+}  // namespace
+
+TEST_CASE("a turned product has the elements of the product, to the bit", "[product]") {
+  Rig rig(GENERATE(from_range(test::backends())));
+  for (const ProductType type : product_types(*rig.device)) {
+    CAPTURE(name_of(rig.device->kind()), name_of(type));
+    CHECK(moved_wrong(rig, {type, 384, 256, 512}, Operands::full_entropy) == 0);
+    CHECK(moved_wrong(rig, {type, 256, 128, 512}, Operands::integers) == 0);
+  }
+}
+
+GPU_TEST_CASE("a turned product of many tiles has the elements of the product", "[product]") {
+  Rig rig(BackendKind::gpu);
+  for (const ProductType type : product_types(*rig.device)) {
+    CAPTURE(name_of(type));
+    CHECK(moved_wrong(rig, {type, 4096, 3072, 4096}, Operands::full_entropy) == 0);
+  }
+}
+
+TEST_CASE("a turn moves tiles, and in them rows and groups of 16 bytes", "[product]") {
+  const ProductSpec spec{ProductType::bf16, 1024, 512, 64};  // groups of 8 columns
+  const Turn turn = turn_of(spec, kSeed, 1);
+  for (const auto& [order, lines, group] :
+       {std::tuple(turn.rows, spec.m, 1), std::tuple(turn.columns, spec.n, 8)}) {
+    std::vector<std::int64_t> seen;
+    int stayed = 0;
+    for (std::int64_t place = 0; place < lines; ++place) {
+      const std::int64_t line = order.original(place);
+      seen.push_back(line);
+      stayed += line == place ? 1 : 0;
+      CHECK(line % group == place % group);
+      CHECK(line / kTileEdge == order.tile(place / kTileEdge));
+      CHECK(order.place_of_tile(line / kTileEdge) == place / kTileEdge);
+      CHECK(order.place_of_line(static_cast<int>(line % kTileEdge)) == place % kTileEdge);
+    }
+    std::sort(seen.begin(), seen.end());
+    for (std::int64_t line = 0; line < lines; ++line) CHECK(seen[line] == line);
+    CHECK(stayed < lines / 8);
+  }
+  CHECK(turn_of(spec, kSeed, 0).rows.original(77) == 77);
+  const Turn other = turn_of(spec, kSeed, 2);
+  CHECK(std::memcmp(other.rows.lines, turn.rows.lines, kTileEdge) != 0);
+}
+
+TEST_CASE("an operand that changes in memory is found, with its place", "[product]") {
+  Rig rig(GENERATE(from_range(test::backends())));
+  for (const ProductType type : product_types(*rig.device)) {
+    CAPTURE(name_of(rig.device->kind()), name_of(type));
+    const ProductSpec spec{type, 128, 256, 64};
+    const auto product = rig.product(spec);
+    const Turn turn = turn_of(spec, kSeed, 1);
+    product->fill(Operands::full_entropy, kSeed, turn, *rig.stream);
+    const auto compare = [&](const Turn& with) {
+      const Buffer wrong = rig.of(std::vector<WordErrors>(2));
+      product->compare(Operands::full_entropy, kSeed, with, static_cast<WordErrors*>(wrong.data()),
+                       *rig.stream);
+      return download<WordErrors>(*rig.device, *rig.stream, wrong.data(), 2);
+    };
+    const auto none = compare(turn);
+    CHECK((none[0].count == 0 && none[1].count == 0));
+    CHECK(compare({})[0].count > 1000);  // rows in other places
+    flip_bit(*rig.device, *rig.stream, product->a(), 101, 5);
+    flip_bit(*rig.device, *rig.stream, product->b(), 7000, 1);
+    flip_bit(*rig.device, *rig.stream, product->b(), 9000, 1);
+    const auto found = compare(turn);
+    CHECK((found[0].count == 1 && found[0].first == 101));
+    CHECK((found[1].count == 2 && found[1].first == 7000));
+  }
+}
+
+TEST_CASE("C is the same wherever it begins in its buffer", "[product]") {
+  Rig rig(GENERATE(from_range(test::backends())));
+  for (const ProductType type : product_types(*rig.device)) {
+    CAPTURE(name_of(rig.device->kind()), name_of(type));
+    const auto product = rig.product({type, 256, 128, 128});
+    product->fill(Operands::full_entropy, kSeed, *rig.stream);
+    product->run(*rig.stream);
+    const auto own = rig.numbers(product->c());
+    const void* const begin = product->c().data;
+    product->move_result(kTileEdge);
+    CHECK(product->c().data != begin);
+    rig.device->zero(product->c().data, product->c().bytes(), *rig.stream);
+    product->run(*rig.stream);
+    CHECK(rig.numbers(product->c()) == own);
+    product->move_result(0);
+    CHECK(product->c().data == begin);
   }
 }
 

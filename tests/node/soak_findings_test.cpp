@@ -11,6 +11,7 @@
 #include "launch/node/soak/capsule.hpp"
 #include "launch/node/soak/evidence.hpp"
 #include "launch/node/soak/jury.hpp"
+#include "launch/node/soak/product_placing.hpp"
 #include "tests/catch.hpp"
 #include "tests/support.hpp"
 #include "tests/support/files.hpp"
@@ -28,7 +29,7 @@ const std::vector<RankIdentity> kRanks{
 RankWindow healthy() {
   RankWindow rank;
   rank.seconds = 10;
-  rank.counts[0] = {5000, 0, 0, 0, 6e15, 10};
+  rank.counts[0] = {5000, 0, 0, 0, 6e15, 10, 12};
   rank.hardware_slowdown_share = rank.thermal_share = 0;
   rank.power_cap_share = 1;
   rank.errors = {0, 0, 0, 0};
@@ -70,6 +71,7 @@ Capsule example() {
   capsule.operands = Operands::integers;
   capsule.spec = {ProductType::fp8, 256, 384, 512};
   capsule.algorithm = "cublasLt 13.1 7";
+  capsule.turn = 2;
   capsule.tile = 5;
   capsule.expected_hash = 1;
   capsule.found_hash = ~std::uint64_t{0};
@@ -97,6 +99,9 @@ TEST_CASE("healthy GPUs at the power cap have no finding", "[soak]") {
   const Verdict job = judge_job(all, {}, {{LoadKind::products}});
   CHECK(job.outcome == Outcome::pass);
   CHECK(job.cause == "0 wrong in 0.0833 GPU-hours: rate below 36 per GPU-hour at 95 %");
+  JobFacts facts{{LoadKind::products}};
+  facts.power = "power at 95 %: one product in 50000";
+  CHECK(judge_job(all, {}, facts).cause == job.cause + "; " + facts.power);
 }
 
 TEST_CASE("DCGM#242: throttling is judged by its share of the time", "[soak]") {
@@ -201,8 +206,8 @@ TEST_CASE("memory that not every pattern has covered never passes", "[soak][clos
   CHECK(job({{0.96, 0, 5, 6, 0.8}}, "SIGTERM").action.empty());
   const Verdict stopped = job({{0.96, 1, 2, 6}}, "SIGTERM");  // of which all was covered by then
   CHECK(stopped.outcome == Outcome::inconclusive);
-  CHECK_THAT(stopped.cause,
-             Catch::Matchers::StartsWith("stopped by SIGTERM after 120 of 300 s; 0 wrong in "));
+  CHECK_THAT(stopped.cause, Catch::Matchers::ContainsSubstring(
+                                "stopped by SIGTERM after 120 of 300 s; 0 wrong in "));
   const Verdict none = job({{0.96, 1, 0, 6}, {0.96, 0, 0, 6}});
   CHECK(none.outcome == Outcome::inconclusive);
   CHECK_THAT(none.cause, ContainsSubstring("rank 1 covered its memory by 0 of 6 patterns"));
@@ -281,13 +286,15 @@ TEST_CASE("the summary has each type's rate of checked products", "[soak]") {
   all[0].ranks[0].checked_over_unchecked = 0.98;
   all[1].ranks[0].checked_over_unchecked = 0.95;
   all[2].ranks[1].checked_over_unchecked = 0.99;
-  all[3].steady_products.reset();  // a square wave
   all[3].ranks[0].checked_over_unchecked = 0.3;
   for (Window& window : all)
     for (RankWindow& rank : window.ranks) rank.energy_j = 100;
   all[2].ranks[2].energy_j = kUnknown;  // a short window
   all[2].ranks[2].power_w = 50;         // for 10 s
   all[0].ranks[0].counts[0].self_compared = 4000;
+  for (Window& window : all) window.products = ProductSpec{*window.steady_products, 512, 256, 128};
+  all[3].steady_products.reset();  // a square wave
+  all[2].ranks[1].counts[0].checked = 4000;
   all[1].ranks[0].counts[1] = {700, 0, 0, 0, 0, 10};
   all[1].ranks[1].counts[4] = {30, 2, 0, 1e9, 0, 10};
   const Json summary = summary_of(all, {{{0.961, 1, 0, 6}, {132, 131, 17, 1.02}, {}},
@@ -300,7 +307,10 @@ TEST_CASE("the summary has each type's rate of checked products", "[soak]") {
   CHECK(summary.at("slowest_processor") == Json({17.0, 5.0}));
   CHECK(summary.at("energy_j") == 1600);
   CHECK(summary.at("gpu_hours") == Approx(1. / 30));
-  CHECK(summary.at("products") == 60000);
+  CHECK(summary.at("products") == 59000);
+  CHECK(summary.at("products.bf16") == Json({15000.0, 14000.0}));
+  CHECK(summary.at("product_turns.fp8") == Json({12.0, 12.0}));
+  CHECK(summary.at("product_elements") == 512 * 256);
   CHECK(summary.at("products_self_compared") == 4000);
   CHECK(summary.at("probes") == 700);
   CHECK(summary.at("link_bytes") == 1e9);
@@ -420,19 +430,68 @@ TEST_CASE("without a majority nobody is accused, but for its own unsteadiness", 
   CHECK_FALSE(vote(std::vector{unsteady(kRight), unsteady(kRight)}).undecided.empty());
 }
 
+TEST_CASE("turns of one GPU are a jury: majority, dissent, two dissents", "[soak]") {
+  const auto alone = [](std::vector<TileRecord> turns) {
+    return vote(turns, static_cast<std::uint32_t>(turns.size()));
+  };
+  CHECK(alone({steady(kRight), steady(kRight), steady(kRight)}).agreed());
+  const Ruling one = alone({steady(kRight), steady(kWrong), steady(kRight)});
+  CHECK(one.wrong == std::vector{0});
+  CHECK((one.right == kRight && one.turn == 1 && one.by_turns && one.undecided.empty()));
+  const Ruling two = alone({steady(kRight), steady(kRight), steady(9), steady(kRight), steady(10)});
+  CHECK((two.wrong == std::vector{0} && two.right == kRight && two.turn == 2));
+  for (const Ruling& none : {alone({steady(kRight), steady(9), steady(10)}),
+                             alone({steady(9), steady(kRight), steady(9), steady(kRight)})})
+    CHECK((none.wrong == std::vector{0} && !none.right && none.turn == 1 && none.by_turns));
+  const Ruling shaky = alone({steady(kRight), steady(kRight), unsteady(kRight)});
+  CHECK((shaky.wrong == std::vector{0} && shaky.right == kRight && shaky.turn == 2));
+  CHECK_FALSE(shaky.by_turns);
+  CHECK_FALSE(alone({unsteady(1), unsteady(1)}).right);
+}
+
+TEST_CASE("a GPU that contradicts itself is wrong where others do not", "[soak]") {
+  // By GPU three turns.
+  const std::vector<TileRecord> right(3, steady(kRight));
+  const auto with = [&](std::initializer_list<std::vector<TileRecord>> gpus) {
+    std::vector<TileRecord> votes;
+    for (const auto& gpu : gpus) votes.insert(votes.end(), gpu.begin(), gpu.end());
+    return vote(votes, 3);
+  };
+  CHECK(with({right, right}).agreed());
+  const Ruling one = with({right, {steady(kRight), steady(kRight), steady(kWrong)}});
+  CHECK((one.wrong == std::vector{1} && one.right == kRight && one.turn == 2));
+  const Ruling all = with({right, {steady(7000), steady(8000), steady(9000)}});
+  CHECK((all.wrong == std::vector{1} && all.right == kRight && all.turn == 0));
+  const std::vector<TileRecord> otherwise(3, steady(kWrong));
+  CHECK_THAT(with({right, otherwise}).undecided, ContainsSubstring("two GPUs differ"));
+  const Ruling third = with({right, otherwise, right});
+  CHECK((third.wrong == std::vector{1} && third.right == kRight));
+  const std::vector<TileRecord> moved{steady(kRight), steady(1), steady(2)};
+  CHECK_THAT(with({moved, moved}).undecided, ContainsSubstring("every GPU differs from itself"));
+}
+
 TEST_CASE("only tiles without agreement are findings", "[soak]") {
   const std::vector<std::vector<TileRecord>> records{{steady(1), steady(2), steady(3)},
                                                      {steady(1), steady(5), steady(3)},
                                                      {steady(1), steady(2), unsteady(3)}};
-  const auto findings = vote_by_tile(records);
+  const auto votes = vote_by_tile(records);
+  const auto& findings = votes.findings;
   REQUIRE(findings.size() == 2);
   CHECK(findings[0].tile == 1);
   CHECK(findings[0].ruling.wrong == std::vector{1});
   CHECK(findings[1].tile == 2);
   CHECK(findings[1].ruling.wrong == std::vector{2});
+  CHECK(votes.right == std::vector<std::optional<std::uint64_t>>{1, 2, 3});
   CHECK(digest_of(records[0]) != digest_of(records[1]));
   CHECK(digest_of(records[2]).differing == 3);
   CHECK(digest_of(records[0]) == digest_of({records[0]}));
+  // Two tiles in three turns: the dissent of the first turn comes first.
+  const std::vector<std::vector<TileRecord>> alone{
+      {steady(1), steady(7), steady(9), steady(2), steady(1), steady(2)}};
+  const auto turned = vote_by_tile(alone, 3).findings;
+  REQUIRE(turned.size() == 2);
+  CHECK((turned[0].tile == 1 && turned[0].ruling.turn == 0));
+  CHECK((turned[1].tile == 0 && turned[1].ruling.turn == 1));
 }
 
 TEST_CASE("second looks separate a defect, a transient and our own bug", "[soak]") {
@@ -463,6 +522,34 @@ TEST_CASE("where the vote decides nothing, the CPU's result or unsteadiness does
   CHECK(concluded({look(0, 1), look(0, 1)}) == "-1 INCONCLUSIVE SOFTWARE");
   const Ruling alone{{}, {}, "the result is not the known answer"};
   CHECK(brief(conclude(alone, std::vector{look(0, 3)})[0]) == "0 FAIL HARDWARE");
+}
+
+TEST_CASE("a wrong product is placed by what it is wrong with", "[soak]") {
+  const Attempts never{100, 0};
+  const Attempts always{100, 100};
+  const auto placed = [&](const ProductAttempts& attempts) {
+    const Placing placing = place_product(attempts, "SM");
+    CHECK((placing.outcome == Outcome::fail && placing.class_ == Class::hardware));
+    CHECK_FALSE(placing.action.empty());
+    return placing;
+  };
+  CHECK(placed({never, never, never, never}).culprit == Culprit::transient);
+  const Placing sm = placed({always, {90, 81}, {90, 2}, always, 132, {17}});
+  CHECK(sm.culprit == Culprit::processor);
+  CHECK(sm.cause ==
+        "SM 17: right without it, wrong without each of 131 others: wrong as it was 100 "
+        "of 100, at this place of the launch with other data 81 of 90, at other places "
+        "2 of 90, with C elsewhere in memory 100 of 100");
+  for (const std::vector<int>& cured : {std::vector<int>{}, {17, 18}})
+    CHECK_THAT(placed({always, never, never, always, 132, cured}).cause,
+               ContainsSubstring("stays at its place of the launch, so at one SM: "));
+  CHECK(placed({always, never, never, never}).culprit == Culprit::address);
+  CHECK_THAT(placed({always, never, always, always}).cause,
+             ContainsSubstring("follows the data, wherever they are computed"));
+  CHECK(placed({always, always, always, always}).culprit == Culprit::gpu);
+  CHECK(placed({always, {}, {}, always}).culprit == Culprit::unknown);
+  // One of ten other turns happens to bring the tile to the same SM.
+  CHECK(placed({always, {90, 80}, {100, 10}, always}).culprit == Culprit::processor);
 }
 
 TEST_CASE("a result that was refuted once fails, though it is right when repeated", "[soak]") {
@@ -509,16 +596,29 @@ TEST_CASE("a capsule comes back as it was written", "[soak]") {
   CHECK_FALSE(capsule_of(to_json(unknown), "").expected_hash);
 }
 
+TEST_CASE("a capsule of format 2 is replayed by its own hash, without a turn", "[soak]") {
+  Json json = to_json(example());
+  json["format"] = "shakedown product capsule 2";
+  json.erase("turn");
+  const Capsule old = capsule_of(json, "");
+  CHECK((old.old_hash && old.turn == 0 && old.expected_hash == 1));
+  CHECK_FALSE(capsule_of(to_json(example()), "").old_hash);
+  std::vector<std::byte> tile(kTileEdge * kTileEdge * 2);
+  for (std::size_t i = 0; i < tile.size(); ++i) tile[i] = static_cast<std::byte>(i * i % 251);
+  CHECK(old_hash_of_tile(tile) == 0xD3054D0905332C22U);  // of the version that wrote format 2
+}
+
 TEST_CASE("a malformed capsule is refused by the name of the key", "[soak]") {
   for (const char* key :
-       {"format", "seed", "operands", "type", "m", "n", "k", "algorithm", "tile"}) {
+       {"format", "seed", "operands", "type", "m", "n", "k", "algorithm", "turn", "tile"}) {
     CAPTURE(key);
     CHECK_THAT(refusal(key, nullptr),
                ContainsSubstring(std::string("c.json: ") + key + ": must be"));
     CHECK_THAT(refusal(key, -3), ContainsSubstring(std::string("c.json: ") + key + ": must be"));
   }
   CHECK_THAT(refusal("format", "shakedown product capsule 1"),
-             ContainsSubstring("format: must be \"shakedown product capsule 2\"; replay another"));
+             ContainsSubstring("format: must be \"shakedown product capsule 3\" or \"shakedown "
+                               "product capsule 2\"; replay another"));
   CHECK_THAT(refusal("m", 200), ContainsSubstring("m: must be a multiple of 128"));
   CHECK_THAT(refusal("tile", 6), ContainsSubstring("tile: must be a whole number from 0 to 5"));
   CHECK_THAT(refusal("seed", "0x12"), ContainsSubstring("seed: must be 0x and 16"));

@@ -9,7 +9,10 @@
 #include "launch/node/compute/product.hpp"
 #include "launch/node/soak/evidence.hpp"
 #include "launch/node/soak/product_load.hpp"
+#include "launch/node/soak/product_placing.hpp"
 #include "launch/node/soak/schedule.hpp"
+#include "launch/node/soak/sm_probe.hpp"
+#include "launch/node/soak/soak_run.hpp"
 #include "launch/node/soak/tile_hash.hpp"
 #include "tests/catch.hpp"
 #include "tests/support.hpp"
@@ -25,49 +28,176 @@ TEST_CASE("a cycle has every load on its own, a square wave and a mixture", "[so
       found.push_back(phase.name());
     return found;
   };
-  CHECK(names({"all"}, {"products", "copies", "collectives"}, false, 0) ==
-        Texts{"steady products fp32", "steady products bf16", "steady copies", "steady collectives",
-              "square products fp32 2 Hz", "mixed products bf16, copies, collectives"});
+  const Texts cycle{"steady products bf16",
+                    "steady products fp32",
+                    "steady copies",
+                    "steady collectives",
+                    "square products fp32 2 Hz",
+                    "mixed products bf16, copies, collectives"};
+  Texts first{"sweep products bf16", "sweep products fp32", "sweep copies", "sweep collectives"};
+  CHECK(names({"steady", "square", "mixed"}, {"products", "copies", "collectives"}, false, 0) ==
+        cycle);
+  CHECK(names({"sweep"}, {"products", "copies", "collectives"}, false, 7) == first);
+  first.insert(first.end(), cycle.begin(), cycle.end());
+  CHECK(names({"all"}, {"products", "copies", "collectives"}, false, 0) == first);
+  CHECK(names({"all"}, {"products"}, false, 2) ==
+        Texts{"steady products bf16", "steady products fp32", "square products fp32 10 Hz"});
   CHECK(names({"square"}, {"all"}, true, 1) == Texts{"square products bf16 0.5 Hz"});
   CHECK(names({"mixed"}, {"collectives"}, true, 0).empty());
-  CHECK(window_seconds(900, 12) == 10);
-  CHECK(window_seconds(7.2, 12) == Approx(0.1));
   CHECK(names({"steady"}, {"memory", "copies"}, true, 0) ==
-        Texts{"steady memory", "steady copies", "steady memory"});
-  CHECK(names({"all"}, {"memory"}, true, 0) == Texts{"steady memory"});
+        Texts{"steady memory", "steady copies"});
+  CHECK(names({"all"}, {"memory"}, true, 1) == Texts{"steady memory"});
   auto square = phases_of_cycle({"square"}, {"products"}, types, true, 1);
-  fit_pulses(square, 10);
+  fit_pulses(square, 2);  // whose share is 2
   CHECK(square[0].pulse_hertz == 0.5);
-  fit_pulses(square, 1.6);  // a window of two periods
+  fit_pulses(square, 0.8);  // a window of two periods
   CHECK(square[0].name() == "square products bf16 1.25 Hz");
 }
 
-TEST_CASE("one GPU alone compares each batch of integers with the known answer", "[soak]") {
+TEST_CASE("products have 83 % of a lone GPU's time, in windows of two seconds at most", "[soak]") {
+  const auto cycle = phases_of_cycle({"all"}, {"all"}, all_product_types(), true, 2);
+  double all = 0;
+  double products = 0;
+  for (const Phase& phase : cycle) {
+    all += phase.share;
+    if (phase.has(LoadKind::products)) products += phase.share;
+  }
+  CHECK(products / all == Approx(0.833).margin(0.001));
+  CHECK(window_seconds(900, cycle) == 2);
+  CHECK(window_seconds(10, cycle) == Approx(10 / (2 * all)));
+  for (const Phase& phase : phases_of_cycle({"sweep"}, {"all"}, all_product_types(), true, 0))
+    CHECK(phase.share <= (phase.has(LoadKind::products) ? 0 : 0.15));
+  CHECK(window_seconds(1, phases_of_cycle({"sweep"}, {"products"}, all_product_types(), true, 0)) ==
+        2);
+}
+
+namespace {
+
+/// A call of a load whose batches from `first` on have the fault, and what it found.
+struct Call {
+  LoadCount count;
+  std::vector<Mismatch> found;
+
+  Call(Device& device, FaultKind fault, int first) {
+    ProductSettings settings;
+    settings.spec = {ProductType::fp32, 512, 512, 32};
+    settings.load.fault = fault;
+    settings.first_faulty = first;
+    ProductLoad load(settings, device, test::session());
+    CHECK(load.algorithm().turns);
+    count = load.run(0, found);
+    count += load.confer(test::session(), found);
+  }
+};
+
+constexpr int kTurns = ProductLoad::kLeastTurns;  // of a call that has no time
+
+}  // namespace
+
+TEST_CASE("one GPU alone is the jury of its products, by turns", "[soak]") {
   const BackendKind kind = GENERATE(from_range(test::backends()));
   const auto device = test::open_device(kind);
   if (test::session().world_size() > 1) return;
   CAPTURE(name_of(kind));
-  ProductSettings settings;
-  settings.spec = {ProductType::fp32, 128, 128, 32};
-  const auto wrong_from = [&](int batch, LoadCount& count) {
-    settings.load.fault = FaultKind::product;
-    settings.first_faulty = batch;
+  const Call clean(*device, FaultKind::product, ProductLoad::kMostBatches);
+  CHECK(clean.found.empty());
+  CHECK(clean.count.wrong == 0);
+  CHECK(clean.count.checked >= ProductLoad::kSeeds * kTurns);
+  CHECK(clean.count.self_compared == 0);
+  CHECK(clean.count.turns == 3 * kTurns);  // a seed of four is of integers
+  // A place of the launch that is wrong in all turns of the last seed, of full entropy.
+  const Call sticky(*device, FaultKind::product, 3 * kTurns);
+  REQUIRE(sticky.found.size() == 1);
+  const Mismatch& one = sticky.found[0];
+  CHECK(one.operation == 3);
+  CHECK(one.outcome == Outcome::fail);
+  CHECK(one.class_ == Class::hardware);
+  CHECK_THAT(one.cause,
+             ContainsSubstring("the same product in other turns contradicts it; reproduces"));
+  CHECK_THAT(one.cause, ContainsSubstring("; stays at its place of the launch, so at one "));
+  CHECK(one.reproduced == kReruns);
+  CHECK((*one.expected ^ *one.found) == 1U << 16);
+  // The last turn of the last seed alone.
+  const Call last(*device, FaultKind::product, ProductLoad::kSeeds * kTurns - 1);
+  REQUIRE(last.found.size() == 1);
+  CHECK(last.found[0].operation == 3);
+  CHECK_THAT(last.found[0].where, EndsWith(", in turn 2"));
+  CHECK(last.count.wrong > 0);
+  CHECK(last.count.wrong < 1024);
+}
+
+GPU_TEST_CASE("products of the soak's size are alike in every turn, in every type", "[soak]") {
+  const auto device = test::open_device(BackendKind::gpu);
+  if (test::session().world_size() > 1) return;
+  for (const ProductType type : product_types(*device)) {
+    CAPTURE(name_of(type));
+    ProductSettings settings;
+    settings.spec = product_spec(type, 8192);
     ProductLoad load(settings, *device, test::session());
+    INFO(load.algorithm().name);
+    CHECK(load.algorithm().turns);
     std::vector<Mismatch> found;
-    count = load.run(0, found);
+    LoadCount count = load.run(1, found);
     count += load.confer(test::session(), found);
-    return found;
+    CHECK(found.empty());
+    CHECK(count.wrong == 0);
+    CHECK(count.self_compared == 0);
+    CHECK(count.turns >= 3 * kTurns);
+  }
+}
+
+GPU_TEST_CASE("an SM that is held gets no other work", "[soak]") {
+  const auto device = test::open_device(BackendKind::gpu);
+  const auto stream = device->make_stream();
+  const auto probe = make_probe(*device);
+  const std::vector<int> all = probe->processors();
+  const ProbeTask task{ProbeKind::integer, 5, 10};
+  CHECK(probe->run(task, all, *stream).size() == all.size());
+  for (const std::size_t at : {std::size_t{0}, all.size() / 2, all.size() - 1}) {
+    const HeldProcessor held(*device, all[at]);
+    REQUIRE(held.holds());
+    const int other = all[(at + 1) % all.size()];
+    CHECK(probe->run(task, std::span(&other, 1), *stream).size() == 1);
+    CHECK(probe->run(task, std::span(&all[at], 1), *stream).empty());
+  }
+  CHECK(probe->run(task, all, *stream).size() == all.size());
+}
+
+TEST_CASE("operands that change in memory are named by place and bit", "[soak]") {
+  const BackendKind kind = GENERATE(from_range(test::backends()));
+  const auto device = test::open_device(kind);
+  if (test::session().world_size() > 1) return;
+  CAPTURE(name_of(kind));
+  const Call call(*device, FaultKind::memory, ProductLoad::kSeeds * kTurns - 1);
+  REQUIRE(call.found.size() == 1);
+  const Mismatch& one = call.found[0];
+  CHECK(one.where == "operand B, element 31,8 in memory");
+  CHECK((*one.expected ^ *one.found) == 1U << 5);
+  CHECK(one.reproduced == one.repeats);
+  CHECK(one.class_ == Class::hardware);
+  CHECK(call.count.wrong == 1);
+}
+
+TEST_CASE("few tiles that differ between turns are a fault, most are the algorithm", "[soak]") {
+  std::vector<TileRecord> own(132);
+  for (std::size_t tile = 0; tile < own.size(); ++tile) own[tile].first = tile + 1;
+  const auto with_moved = [&](std::size_t tiles) {
+    auto other = own;
+    for (std::size_t tile = 0; tile < tiles; ++tile) other[tile].first += 1000;
+    return other;
   };
-  LoadCount count;
-  const auto found = wrong_from(8, count);
-  REQUIRE(!found.empty());
-  CHECK(found[0].operation == 8);
-  CHECK(found[0].outcome == Outcome::fail);
-  CHECK(count.wrong > 0);
-  CHECK(wrong_from(ProductLoad::kBatches, count).empty());
-  CHECK(count.checked >= 16);
-  CHECK(count.self_compared > 0);
-  CHECK(count.self_compared < count.checked);
+  CHECK(keeps_bits(own, own));
+  CHECK(keeps_bits(own, with_moved(66)));
+  CHECK_FALSE(keeps_bits(own, with_moved(67)));
+  auto unsteady = with_moved(132);
+  unsteady[70].differing = 1;
+  CHECK(keeps_bits(own, unsteady));
+  const BackendKind kind = GENERATE(from_range(test::backends()));
+  const auto device = test::open_device(kind);
+  for (const ProductType type : product_types(*device)) {
+    CAPTURE(name_of(kind), name_of(type));
+    CHECK(choose_algorithm({type, 256, 256, 256}, *device, test::session()).turns);
+  }
 }
 
 TEST_CASE("the matrices of a soak's product have as many bytes each", "[soak]") {
@@ -93,14 +223,20 @@ TEST_CASE("the CPU's tile is what the device computes, and wrong bits lie beyond
   for (const ProductType type : product_types(*device)) {
     CAPTURE(name_of(kind), name_of(type));
     const ProductSpec spec{type, 256, 128, 256};
-    ProductRig rig(spec, *device, "", 1, std::nullopt);
-    rig.fill(Operands::integers, 5);
-    rig.run_checked(0, 0);
+    ProductRig rig(spec, *device, "", 1);
     const HostTile exact = host_tile(spec, Operands::integers, 5, 1);
-    CHECK(rig.record(0, 1).first == hash_of_tile(encoded(exact, result_type(type))));
-    CHECK(beyond_bound(exact, rig.tile_bytes(1), result_type(type)).empty());
-    rig.fill(Operands::full_entropy, 5);
+    for (const std::uint32_t turn : {0U, 1U, 2U}) {
+      rig.fill({Operands::integers, 5, turn});
+      rig.run_checked(0, 0);
+      CHECK(rig.record(0, 1).first == hash_of_tile(encoded(exact, result_type(type)), 5));
+      CHECK(beyond_bound(exact, rig.tile_bytes(1), result_type(type)).empty());
+      CHECK_FALSE(rig.check_operands());
+    }
+    rig.fill({Operands::full_entropy, 5, 1});
     rig.run_checked(0, 0);
+    const std::uint64_t old_hash = old_hash_of_tile(rig.tile_bytes(1));
+    CHECK(look_by_old_hash(rig, 1, old_hash, 2).differing == 0);
+    CHECK(look_by_old_hash(rig, 1, old_hash + 1, 2).differing == 2);
     const HostTile near = host_tile(spec, Operands::full_entropy, 5, 1);
     auto bytes = rig.tile_bytes(1);
     CHECK(beyond_bound(near, bytes, result_type(type)).empty());
@@ -235,55 +371,69 @@ TEST_CASE("checked and unchecked products are compared at the same clock", "[soa
   CHECK(std::isnan(few.ratio()));
 }
 
-// Hashes of tiles: host and devices agree, and one bit is seen.
+// Hashes of tiles: host and devices agree in every turn, and one bit is seen.
 
 TEST_CASE("host and device hash a tile alike; a flipped bit changes it", "[soak][kernels]") {
   const BackendKind kind = GENERATE(from_range(test::backends()));
   const DataType type = GENERATE(DataType::float16, DataType::float32, DataType::float64);
   CAPTURE(name_of(kind), name_of(type));
-  const TileGrid grid{2 * kTileEdge, 3 * kTileEdge, static_cast<int>(size_of(type))};
+  const auto width = size_of(type);
+  const TileGrid grid{2 * kTileEdge, 3 * kTileEdge, static_cast<int>(width)};
   REQUIRE(grid.tiles() == 6);
+  constexpr std::uint64_t kSeed = 77;
   std::vector<std::byte> matrix(static_cast<std::size_t>(grid.rows * grid.row_bytes()));
   Random random(3);
   for (std::byte& byte : matrix) byte = static_cast<std::byte>(random.next());
   const auto device = test::open_device(kind);
   const auto stream = device->make_stream();
   const auto hasher = make_tile_hasher(kind);
-  const Buffer c = test::to_device(*device, *stream, matrix);
+  const Buffer c(*device, matrix.size());
+  const Buffer keys(*device, static_cast<std::size_t>(grid.tile_bytes()));
+  hasher->make_keys(kSeed, keys.view(DataType::uint64), *stream);
   const Buffer records = test::to_device(*device, *stream, std::vector<TileRecord>(6));
-  const auto hash = [&](std::uint32_t product) {
-    hasher->hash(c.view(type), grid, product, static_cast<TileRecord*>(records.data()), *stream);
+  const auto hash = [&](const Turn& turn, std::uint32_t product) {
+    hasher->hash(c.view(type), grid, turn, keys.view(DataType::uint64), product,
+                 static_cast<TileRecord*>(records.data()), *stream);
     return download<TileRecord>(*device, *stream, records.data(), 6);
   };
-  const std::vector<TileRecord> first = hash(0);
-  for (std::int64_t tile = 0; tile < 6; ++tile) {
-    CHECK(first[tile].first == hash_of_tile(matrix.data(), grid, tile));
-    CHECK(first[tile].first == hash_of_tile(read_tile(*device, c.view(type), grid, tile, *stream)));
+  std::vector<std::uint64_t> own;
+  for (std::uint32_t number = 0; number < 3; ++number) {
+    CAPTURE(number);
+    const Turn turn =
+        make_turn(grid.rows, grid.columns, static_cast<int>(16 / width), kSeed, number);
+    auto turned = matrix;
+    for (std::int64_t row = 0; row < grid.rows; ++row)
+      for (std::int64_t column = 0; column < grid.columns; ++column) {
+        const std::int64_t from =
+            turn.rows.original(row) * grid.columns + turn.columns.original(column);
+        std::memcpy(&turned[static_cast<std::size_t>(row * grid.columns + column) * width],
+                    &matrix[static_cast<std::size_t>(from) * width], width);
+      }
+    upload<std::byte>(*device, *stream, c.data(), turned);
+    const std::vector<TileRecord> first = hash(turn, 0);
+    if (number == 0)
+      for (const TileRecord& record : first) own.push_back(record.first);
+    for (std::int64_t tile = 0; tile < 6; ++tile) {
+      const auto at = static_cast<std::size_t>(tile);
+      CHECK(first[at].first == own[at]);
+      CHECK(own[at] ==
+            hash_of_tile(read_tile(*device, c.view(type), grid, turn, tile, *stream), kSeed));
+    }
+    CHECK(hash(turn, 1)[4].differing == 0);
+    const std::int64_t place = turn.rows.place_of_tile(1) * 3 + turn.columns.place_of_tile(1);
+    turned[static_cast<std::size_t>(grid.begin(place) + 5 * grid.row_bytes() + 17)] ^= std::byte{4};
+    upload<std::byte>(*device, *stream, c.data(), turned);
+    const std::vector<TileRecord> flipped = hash(turn, 2);
+    for (std::size_t tile = 0; tile < 6; ++tile) {
+      CHECK(flipped[tile].differing == (tile == 4 ? 1 : 0));
+      CHECK(flipped[tile].first == first[tile].first);
+    }
+    CHECK(flipped[4].product == 2);
+    CHECK(flipped[4].other ==
+          hash_of_tile(read_tile(*device, c.view(type), grid, turn, 4, *stream), kSeed));
   }
-  CHECK(hash(1)[4].differing == 0);
-  const auto at = static_cast<std::size_t>(grid.begin(4) + 5 * grid.row_bytes() + 17);
-  matrix[at] ^= std::byte{4};
-  upload<std::byte>(*device, *stream, c.data(), matrix);
-  const std::vector<TileRecord> flipped = hash(2);
-  for (std::size_t tile = 0; tile < 6; ++tile) {
-    CHECK(flipped[tile].differing == (tile == 4 ? 1 : 0));
-    CHECK(flipped[tile].first == first[tile].first);
-  }
-  CHECK(flipped[4].product == 2);
-  CHECK(flipped[4].other == hash_of_tile(matrix.data(), grid, 4));
-}
-
-TEST_CASE("a step of a hash's chain can be undone: another word never has the same", "[soak]") {
-  constexpr std::uint64_t kFactor = 0xFF51AFD7ED558CCDU;
-  std::uint64_t inverse = kFactor;  // right in the lowest 3 bits; each step doubles them
-  for (int bits = 3; bits < 64; bits *= 2) inverse *= 2 - kFactor * inverse;
-  Random random(5);
-  for (int i = 0; i < 1000; ++i) {
-    const std::uint64_t chain = random.next();
-    const std::uint64_t word = random.next();
-    const std::uint64_t folded = chained(chain, word) * inverse;
-    CHECK((folded ^ (folded >> 35) ^ chain) == word);
-  }
+  hasher->make_keys(kSeed + 1, keys.view(DataType::uint64), *stream);
+  CHECK(hash({}, 0)[0].first != own[0]);
 }
 
 /// A tile of elements of 2 bytes in which errors are made.
@@ -314,24 +464,24 @@ class HashedTile {
   static std::uint64_t hash(const std::vector<std::uint64_t>& words) {
     std::vector<std::byte> bytes(words.size() * 8);
     std::memcpy(bytes.data(), words.data(), bytes.size());
-    return hash_of_tile(bytes);
+    return hash_of_tile(bytes, 7);
   }
   std::vector<std::uint64_t> words_;
   std::uint64_t right_ = 0;
 };
 
 TEST_CASE("equal errors in several words of a tile do not cancel in its hash", "[soak]") {
-  const HashedTile tile(GENERATE(0, 16, 1));      // full entropy, small integers, zeros
-  constexpr std::size_t kAt = 1234;               // the first word of a pair
-  constexpr std::size_t kChain = 2 * kHashLanes;  // to the next pair of the chain
+  const HashedTile tile(GENERATE(0, 16, 1));  // full entropy, small integers, zeros
+  constexpr std::size_t kAt = 1234;           // the first word of a group
+  constexpr std::size_t kFar = 4 * HashedTile::kWordsPerRow;
   for (int bit = 0; bit < 64; ++bit) {
     CAPTURE(bit);
     const std::uint64_t one = std::uint64_t{1} << bit;
     CHECK(tile.finds_flips(one, {kAt}));
-    for (const std::size_t other : {kAt + 1, kAt + 2, kAt + HashedTile::kWordsPerRow, kAt + kChain,
-                                    kAt + kChain + 1, kAt + 2 * kChain})
+    for (const std::size_t other : {kAt + 1, kAt + 2, kAt + HashedTile::kWordsPerRow, kAt + kFar,
+                                    kAt + kFar + 1, kAt + 2 * kFar})
       CHECK(tile.finds_flips(one, {kAt, other}));
-    CHECK(tile.finds_flips(one, {kAt, kAt + 1, kAt + kChain, kAt + kChain + 1}));
+    CHECK(tile.finds_flips(one, {kAt, kAt + 1, kAt + kFar, kAt + kFar + 1}));
   }
   for (int bit = 0; bit < 16; ++bit) {  // of each element, as of a sign
     const std::uint64_t each = 0x0001000100010001U << bit;

@@ -149,7 +149,8 @@ class Bars(Folder):
     def test_an_earlier_run_is_the_reference(self):
         sizes = ["-b", "128K", "-e", "256K"]
         run("collective_perf", *sizes, "--record", self.record, ranks=2)
-        other = self.folder / "other.jsonl"
+        other, limits = self.folder / "other.jsonl", self.folder / "limits.json"
+        limits.write_text('[{"metric": "collective/*", "floor": 10}]')
 
         def earlier(factor, **changed):
             """The run above with other rates, so that no load on this machine decides."""
@@ -158,11 +159,11 @@ class Bars(Folder):
                 for line in read_record(self.record) if line["kind"] == "metric"))
 
         earlier(factor=1e-6)
-        self.expect(run("collective_perf", *sizes, "--reference", other, "--tolerance", 1000,
+        self.expect(run("collective_perf", *sizes, "--reference", other, "--limits", limits,
                         ranks=2), 0)  # however unsteady the samples of a busy machine are
         earlier(factor=1e9)
         judged = self.folder / "judged.jsonl"
-        self.expect(run("collective_perf", *sizes, "--reference", other, "--tolerance", 1000,
+        self.expect(run("collective_perf", *sizes, "--reference", other, "--limits", limits,
                         "--record", judged, ranks=2), 1,
                     "measuring again what seems slow: 4 rows", "FAIL job collective_perf")
         looks = [line["look"] for line in read_record(judged) if line["kind"] == "metric"]

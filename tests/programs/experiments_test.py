@@ -54,7 +54,7 @@ class Experiments(unittest.TestCase):
 
     @unittest.skipUnless(CPU, "the cpu backend is wanted")
     def test_one_that_cannot_run_does_not_keep_the_cause(self):
-        make_image_folder(self.folder / "data", 8)
+        make_image_folder(self.folder / "data/train", 8)
         out = self.experiments(2, "--data-dir", self.folder / "data", "-n", 1, "--quick", *SMALL,
                                "--strategies", "ddp,parameter-server")
         self.assertIn("--strategy parameter-server: at least 2 ranks", out)

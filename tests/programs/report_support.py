@@ -111,7 +111,7 @@ class Report(unittest.TestCase):
         return Shown.of(self.content_of(paths))
 
     def compared(self, *arguments, code=0):
-        """The tables of --against and --side-by-side."""
+        """The tables of --against."""
         tables = []
         with mock.patch.object(command, "show", lambda found, *_: tables.extend(found)):
             self.report(*arguments, code=code)

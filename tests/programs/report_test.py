@@ -2,8 +2,8 @@
 
 Most records are made by hand, so that each claim of the report can be turned round; others are the
 committed ones, and the last class feeds it what the programs write. What the report claims is in
-report_sentences.py, what bin/compare adds in report_compare.py, --against and --side-by-side in
-report_against.py, files and options in report_reading.py.
+report_cases.txt, --against in report_against.py, files and options in
+report_reading.py.
 """
 
 import csv
@@ -18,16 +18,17 @@ import tempfile
 import unittest
 from unittest import mock
 
-from report_against import Against, SideBySide, Watch  # noqa: F401, are run
-from report_compare import BucketCaps, Exchanges, Forecast, Terms  # noqa: F401, are run
+from report_against import Against, Folders  # noqa: F401, are run
+from report_cases import Cases  # noqa: F401, is run
 from report_model import Recorded, StepModel  # noqa: F401, are run
 from report_reading import Reading, Usage  # noqa: F401, are run
+from report_power import Power  # noqa: F401, is run
 from report_records import breakdown, collective, everything, header, link_cost, record, step, training
 from report_sentences import Sentences  # noqa: F401, are run
 from report_training import History, Input, Layers, MlLog  # noqa: F401, are run
 from report_verdicts import Paths, Shown, Verdicts  # noqa: F401, are run
 from report_support import Report, called, prefer_one_with_matplotlib
-from support import BIN, TREE, make_image_folder, run
+from support import BIN, TREE, make_image_folder, run, run_bare
 
 sys.path.insert(0, str(TREE / "docs"))
 import picture  # noqa: E402
@@ -39,22 +40,6 @@ CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
 
 
 class Figures(Report):
-    def test_the_interval_of_one_run_is_of_the_quantity_that_it_stands_beside(self):
-        of_median = {"images_per_s_low": 1020, "images_per_s_high": 1030}
-        for steps, interval, samples, note in (
-                ([step("ddp", 1000, 0.01)], "990-1,010", "1 run", "low-high: 95 % interval of the mean over the steps"),
-                ([step("ddp", 1000, **of_median)], None, "1 run", "low-high unknown"),
-                ([step("ddp", 1000, **of_median), step("ddp", 1004, 0.1)], "1,000-1,004", "2 runs", "fewer than six runs"),
-                ([step("ddp", 1000, 0.01), step("none", 1100), step("none", 1200)], "990-1,010", "1 run",
-                 "low-high of none: range of fewer than six runs\nlow-high of ddp: 95 % interval of the mean")):
-            shown = self.shown(*steps)
-            self.assertEqual(shown.cells("strategies", "ddp", "low-high"), [interval])
-            self.assertEqual(shown.cells("throughput", "ddp", "samples"), [samples])
-            self.assertIn(note, shown.words)
-        self.text_of(step("ddp", 1000, 0.01))
-        ddp = json.loads((self.out / "results_baseline_ddp.json").read_text())
-        self.assertEqual(ddp["throughput_interval"], "95 % interval of the mean")
-
     def test_a_resumed_training_is_one(self):
         """Of an epoch that was recorded, but not in the last checkpoint, the later run's counts."""
         epochs = training("ddp", [0.5, 0.6, 0.9, 0.7, 0.8, 0.75])
@@ -100,12 +85,6 @@ class Figures(Report):
                          [("", 900), ("no-overlap", 850)])
         self.assertEqual([served[key] for key in ("push_ms", "pull_ms", "communication_ms", "ranks_computing")],
                          [3, 4, 7, 3])
-
-    def test_collectives_alone(self):
-        only = self.shown(collective(0, 0.5, busbw_gbs=0)).row("collectives", "all_reduce")
-        self.assertEqual(list(only.values())[:3], ["4", "0", "0 B"])
-        self.assertIn("343 GB/s at 4 GiB", self.sentences(collective(2 ** 27, 10, busbw_gbs=290), collective(
-            2 ** 32, 10, busbw_gbs=343, launch_mode="graph"))["Fastest"])
 
 
 COMMITTED = TREE / "results/0.1/h200"
@@ -204,18 +183,20 @@ class Page(Report):
 
 class Measured(Report):
     def test_the_page_is_that_of_the_records(self):
-        """After a change that is meant: results/report --measured results >docs/measured.md."""
-        shown = self.report("--measured", TREE / "results").stdout
+        """After a change that is meant: docs/measured.py >docs/measured.md."""
+        shown = run_bare(TREE / "docs/measured.py").stdout
         self.assertEqual(shown, (TREE / "docs/measured.md").read_text())
         for link in re.findall(r"\]\((\.\./[^)]+)\)", shown):
             self.assertTrue((TREE / "docs" / link).exists(), link)
 
     def test_a_folder_without_provenance_or_with_a_missing_file_is_named(self):
-        self.assertIn("no provenance.json", self.report("--measured", self.folder, code=2).stderr)
+        def refused(words):
+            result = run_bare(TREE / "docs/measured.py", self.folder)
+            self.assertEqual((result.returncode, words in result.stderr), (1, True), result.stderr)
+        refused("no provenance.json")
         (self.folder / "provenance.json").write_text(json.dumps({"title": "x", "questions": [
             {"title": "y", "table": "links", "files": [{"file": "gone.jsonl"}]}]}))
-        self.assertIn("gone.jsonl is not there",
-                      self.report("--measured", self.folder, code=2).stderr)
+        refused("gone.jsonl is not there")
 
 
 class Pictures(Report):

@@ -142,7 +142,7 @@ class Input(Report):
     def advice(self, stall_s, seconds, workers=4, ranks=1, images=1000, **figures):
         return inputs.advice(training("ddp", [0.5])[0] | {
             "images_per_s": images / seconds, "epoch_s": seconds, "input_stall_ms": 1e3 * stall_s, "workers": workers,
-            "cores": 16, "loading_ranks": ranks, "decoder": "cpu", "source": "folder", "cached": False,
+            "cores": 16, "loading_ranks": ranks, "decoder": "cpu", "source": "folder",
             "stage_open_ms": 0.01, "stage_read_ms": 0.09, "stage_decode_ms": 1.2, "stage_augment_ms": 0.3,
             "stage_copy_ms": 0.02, **figures})
 
@@ -153,9 +153,8 @@ class Input(Report):
                          r"images/s.*more --workers \(a rank may use 16 cores\), --decoder nvjpeg")
         many = self.advice(0.3, 0.05, workers=16, ranks=2)
         self.assertRegex(many, "20000 images/s.*more cores than a rank's 16 or smaller images")
-        for source, cached, cure in (("folder", False, "--pack FILE"), ("folder", True, "--pack FILE"),
-                                     ("pack", False, "--cache reads"), ("pack", True, "a faster file system")):
-            said = self.advice(0.3, 0.25, workers=16, stage_open_ms=2, source=source, cached=cached)
+        for source, cure in (("folder", "--pack FILE"), ("pack", "a faster file system")):
+            said = self.advice(0.3, 0.25, workers=16, stage_open_ms=2, source=source)
             self.assertRegex(said, f"opening files limits.*at most\\): {cure}")
         engines = {"decoder": "nvjpeg", "stage_device_decode_ms": 0.5, "workers": 16}
         self.assertRegex(self.advice(0.3, 0.5, **engines), "decoding by nvjpeg limits it to 1923 images/s")

@@ -42,7 +42,11 @@ class Soak(Folder):
 
     def test_a_clean_soak_says_what_it_proves(self):
         out, records = self.soak("--minutes", 0.03)
-        self.assertRegex(out, r"PASS job soak: 0 wrong in \S+ (GPU|rank)-hours: rate below \S+ per (GPU|rank)-hour at 95 %")
+        self.assertRegex(out, r"PASS job soak: 0 wrong in \S+ (GPU|rank)-hours: rate below \S+ per (GPU|rank)-hour at 95 %; "
+                         r"power at 95 % on each (GPU|rank): an? (SM|core) wrong for 1 element in \S+, .*in each of \d types; "
+                         r"one product in \d+ \(.*\); one probe in \d+; a stuck word in .*; one copied word in \S+; "
+                         r"one word over links in \S+; not seen: what all (SM|core)s do alike")
+        self.assertIn(records["soak_summary"][0]["would_have_found"], out)
         self.assertRegex(out, r"Soak: 0 wrong in \S+ products, \S+ probes of\s+processors, \S+\s.B of memory, ")
         for key in ("products", "probes", "memory_bytes", "copied_bytes", "link_bytes", "gpu_hours"):
             self.assertGreater(records["soak_summary"][0][key], 0, key)
@@ -63,13 +67,14 @@ class Soak(Folder):
         mismatches, verdict = self.fault("product", "--loads", "products")
         self.assertEqual(verdict["class"], "HARDWARE")
         self.assertEqual((mismatches[0]["reproduced"], mismatches[0]["repeats"]), (100, 100))
-        self.assertIn("tile 1,1, element 191,192", mismatches[0]["where"])
+        self.assertRegex(mismatches[0]["where"], r"tile 1,1( and \d more tiles)?, element 191,192")
+        self.assertIn("; stays at its place of the launch, so at one ", mismatches[0]["cause"])
         self.assertEqual(int(mismatches[0]["expected"], 16) ^ int(mismatches[0]["found"], 16), 1 << 16)
         capsule = mismatches[0]["capsule"]
         self.assertNotIn(":", capsule.removeprefix(str(self.folder)))
         with open(capsule) as file:
             kept = json.load(file)
-        self.assertEqual(kept["tile"], 3)
+        self.assertEqual((kept["format"], kept["turn"], kept["tile"]), ("shakedown product capsule 3", 0, 3))
         self.assertEqual(kept["circumstances"]["rank"], 1)
         out, _ = self.soak("--replay", capsule, "--repeats", 5, ranks=2)
         self.assertEqual(out.count("reproduces 0 of 5"), 2)
@@ -77,6 +82,11 @@ class Soak(Folder):
         out, _ = self.soak("--replay", capsule, "--repeats", 5, "--inject-fault", "product:0",
                            ranks=1, code=1)
         self.assertIn("reproduces 5 of 5", out)
+        old = self.folder / "old.json"
+        old.write_text(json.dumps({key: value for key, value in kept.items() if key != "turn"}
+                                  | {"format": "shakedown product capsule 2"}))
+        out, _ = self.soak("--replay", old, "--repeats", 5, ranks=1)
+        self.assertIn("reproduces 0 of 5", out)
         del kept["seed"]
         broken = self.folder / "broken.json"
         broken.write_text(json.dumps(kept))
@@ -86,19 +96,25 @@ class Soak(Folder):
         refused = run(SOAK, "--output", "/proc/none", *QUICK)
         self.assertEqual(refused.returncode, 2)
         self.assertIn("--output /proc/none/capsule-rank0.json: cannot be written", refused.stderr)
-        refused = run(SOAK, *QUICK, "--loads", "products", "--inject-fault", "memory:1", ranks=2)
+        refused = run(SOAK, *QUICK, "--loads", "products", "--inject-fault", "copy:1", ranks=2)
         self.assertEqual(refused.returncode, 2)
-        self.assertIn("--inject-fault memory:1: must be KIND:RANK with KIND one of product, ", refused.stderr)
+        self.assertIn("--inject-fault copy:1: must be KIND:RANK with KIND one of product, ", refused.stderr)
 
-    def test_one_and_two_ranks_are_judged_by_the_known_answer(self):
-        for ranks in (1, 2):
+    def test_one_and_two_ranks_are_judged_by_their_turns(self):
+        for ranks, why in ((1, "the same product in other turns contradicts it"), (2, "the others contradict it")):
             with self.subTest(ranks=ranks):
                 out, records = self.soak("--inject-fault", f"product:{ranks - 1}", "--output",
                                          self.folder, *QUICK, "--loads", "products", ranks=ranks, code=1)
-                self.assertEqual(records["soak_summary"][0]["products_self_compared"] > 0, ranks == 1)
+                summary = records["soak_summary"][0]
+                self.assertEqual(summary["products_self_compared"], 0)
+                self.assertEqual(sum(summary["products.fp32"]) + sum(summary["products.int8"]), summary["products"])
+                # Three seeds of four are of full entropy, in three turns each, in a window or more.
+                self.assertEqual({turns % 9 for turns in summary["product_turns.fp32"]}, {0})
+                self.assertGreater(min(summary["product_turns.fp32"]), 0)
+                self.assertEqual(summary["product_elements"], 256 * 256)
                 self.assertEqual({line["rank"] for line in records["mismatch"]}, {ranks - 1})
                 for line in records["mismatch"]:
-                    self.assertIn("the CPU's result refutes it", line["cause"])
+                    self.assertIn(why, line["cause"])
                     self.assertEqual(line["reproduced"], 100)
                 self.assertEqual(records["verdict"][0]["class"], "HARDWARE")
 
@@ -106,6 +122,11 @@ class Soak(Folder):
         mismatches, verdict = self.fault("hash", "--loads", "products")
         self.assertEqual(verdict["class"], "SOFTWARE")
         self.assertIn("the hash disagrees though the data agree", mismatches[0]["cause"])
+
+    def test_a_wrong_operand_in_memory_is_found(self):
+        mismatches, _ = self.fault("memory", "--loads", "products")
+        self.assertEqual(mismatches[0]["where"], "operand B, element 3,232 in memory")
+        self.assertEqual(int(mismatches[0]["expected"], 16) ^ int(mismatches[0]["found"], 16), 32)
 
     def test_wrong_memory_is_found(self):
         mismatches, _ = self.fault("memory", "--loads", "memory")

@@ -139,10 +139,8 @@ class Epochs(Folder):
         pack = self.folder / "train.pack"
         self.expect(run(TRAIN, "--data-dir", self.folder, "--pack", pack, ranks=2), 0,
                     f"{pack}: 96 images of 3 classes, 0.00 GB in")
-        self.expect(run_bare(TRAIN, "--train-dir", self.folder / "train", "--cache"), 2,
-                    "--cache: ", "train is a folder, whose files the page cache keeps")
         shutil.rmtree(self.folder / "train")
-        train("--data-dir", self.folder, "--workers", 3, "--cache")
+        train("--data-dir", self.folder, "--workers", 3)
         for key in ("train_loss", "val_loss", "bad_images"):
             self.assertEqual(epochs[0][key], epochs[1][key])
         self.assertEqual(epochs[0]["bad_images"], 1)

@@ -104,11 +104,11 @@ class Usage(Folder):
         with open("/dev/full", "w", encoding="utf-8") as full:
             helped = subprocess.run([TRAIN, "--help"], stdout=full, stderr=subprocess.PIPE, text=True)
         self.assertEqual((helped.returncode, "standard output" in helped.stderr), (3, True), helped.stderr)
-        self.expect(run_bare(TRAIN, "--backend", "cpu", "--data-dir", "/tmp", "--pack", "/proc/no/t.pack"), 2,
+        self.expect(run_bare(TRAIN, "--backend", "cpu", "--train-dir", "/tmp", "--pack", "/proc/no/t.pack"), 2,
                     "--pack /proc/no/t.pack: cannot be written: No such file")
         notes = self.folder / "notes.txt"
         notes.write_text("not to be lost")
-        self.expect(run_bare(TRAIN, "--data-dir", "/tmp", "--pack", notes), 2,
+        self.expect(run_bare(TRAIN, "--train-dir", "/tmp", "--pack", notes), 2,
                     f"--pack {notes}: this file exists and is no packed file")
         self.assertEqual(notes.read_text(), "not to be lost")
 

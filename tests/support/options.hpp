@@ -2,6 +2,7 @@
 #pragma once
 
 #include <initializer_list>
+#include <nlohmann/json.hpp>
 #include <optional>
 #include <sstream>
 #include <string>
@@ -12,11 +13,11 @@
 
 namespace shakedown::test {
 
-/// The words of a command line; of one text, those between its blanks.
+/// The words of a command line; of one text, those between its blanks, where '' is an empty one.
 struct Words : Texts {
   Words(const char* line) {
     std::istringstream in(line);
-    for (std::string word; in >> word;) push_back(word);
+    for (std::string word; in >> word;) push_back(word == "''" ? "" : word);
   }
   Words(const std::string& line) : Words(line.c_str()) {}
   Words(std::initializer_list<std::string> words) : Texts(words) {}
@@ -42,6 +43,22 @@ inline std::string complaint_of(const OptionSet& set,
   CHECK(ending->text.starts_with(program));
   CHECK(ending->text.ends_with("\n"));
   return ending->text.substr(program.size(), ending->text.size() - program.size() - 1);
+}
+
+/// What a command line comes to, for a transcript: the usage error, or the options that have other
+/// values than in `defaults`.
+inline std::string answer_of(const OptionSet& set, const std::optional<OptionSet::Ending>& ending,
+                             const OptionSet& defaults) {
+  if (ending) return complaint_of(set, ending);
+  std::string changed;
+  const auto text = [](const OptionValue& of) {
+    return std::visit([](const auto& value) { return nlohmann::json(value).dump(); }, of.value);
+  };
+  const auto before = defaults.values();
+  const auto now = set.values();
+  for (std::size_t i = 0; i < now.size(); ++i)
+    if (text(now[i]) != text(before[i])) changed += " " + now[i].name + "=" + text(now[i]);
+  return changed.empty() ? "as by default" : changed.substr(1);
 }
 
 /// Options as "PROGRAM WORDS" has them.

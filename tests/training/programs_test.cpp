@@ -206,35 +206,6 @@ TEST_CASE("self-test: gradients are judged by certificate and weights", "[self_t
   CHECK(verdict_on_gradients(ddp, unclear, sound()).cause == unclear.cause);
 }
 
-TEST_CASE("self-test: sums of up to 4,096 ranks are exact, and show each", "[self_test]") {
-  for (const int ranks : {2, 8, 741, 742, 768, 1024, 2048, 4096})
-    for (std::size_t element = 0; element < 61; ++element) {
-      CAPTURE(ranks, element);
-      std::vector<float> tree;
-      double exact = 0;
-      float least = 1;
-      float sequential = 0;
-      for (int r = 0; r < ranks; ++r) {
-        tree.push_back(self_test_value(ranks, r, element, 2));
-        exact += tree.back();
-        sequential += tree.back();
-        least = std::min(least, tree.back());
-      }
-      while (tree.size() > 1) {
-        std::vector<float> sums;
-        for (std::size_t i = 0; i < tree.size(); i += 2)
-          sums.push_back(i + 1 < tree.size() ? tree[i] + tree[i + 1] : tree[i]);
-        tree = sums;
-      }
-      REQUIRE(least == 1);  // none is zero, which nobody would miss
-      REQUIRE(sequential == exact);
-      REQUIRE(tree.front() == exact);
-      REQUIRE(self_test_value(ranks, 0, element, 2) != self_test_value(ranks, 1, element, 2));
-    }
-}
-
-// The logits of all ranks, put in order.
-
 TEST_CASE("rows of several ranks are put in the order of the images", "[evaluation]") {
   // 5 images of 2 values on 2 ranks: images 0, 2, 4 and 1, 3 and a row of padding
   const std::vector<float> parts{0, 0.5, 2, 2.5, 4, 4.5, 1, 1.5, 3, 3.5, -1, -1};

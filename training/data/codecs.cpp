@@ -1,11 +1,6 @@
-// Only libjpeg's own interface: not every machine has TurboJPEG's. The order of its headers
-// matters: jpeglib.h needs cstdio's FILE, and jerror.h's numbers depend on the version jpeglib.h
-// sets.
-// clang-format off
+// Only libjpeg's own interface: not every machine has TurboJPEG's.
 #include "training/data/codecs.hpp"
 
-#include <jerror.h>
-#include <jpeglib.h>
 #include <png.h>
 
 #include <algorithm>
@@ -15,10 +10,15 @@
 #include <string_view>
 #include <utility>
 
+// jpeglib.h needs cstdio's FILE, and sets the version that the numbers of jerror.h depend on: those
+// of Ubuntu's libjpeg-turbo (8) are others than Debian's (6.2).
+// clang-format off
+#include <jpeglib.h>
+#include <jerror.h>
+// clang-format on
+
 #include "common/ensure.hpp"
 #include "training/data/image.hpp"
-
-// clang-format on
 
 namespace shakedown::training {
 namespace {

@@ -84,8 +84,8 @@ class ImageDecoder {
 
 // The orientation of a photograph that its camera noted.
 
-/// The orientation of a JPEG or PNG file, 1 to 8, in its EXIF data or, where these have none, its
-/// XMP; 1, upright, where it has none or it makes no sense.
+/// The orientation in a JPEG file's EXIF data, 1 to 8; 1, upright, where it has none or it makes no
+/// sense.
 int exif_orientation(std::span<const std::uint8_t> file);
 
 // PIL's exif_transpose, for a stored image of an orientation.

@@ -50,7 +50,6 @@ struct InputSetup {
   std::string decoder = "cpu";  // of training images: cpu or nvjpeg
   int ranks = 1;                // that load images
   bool packed = false;          // the training images are one packed file
-  bool cached = false;          // --cache
 };
 
 struct LoaderSettings {

@@ -18,8 +18,6 @@
 namespace shakedown::training {
 namespace {
 
-constexpr std::uint64_t kWindow = std::uint64_t{8} << 20;
-
 template <class Struct>
 std::span<std::uint8_t> bytes_of(Struct* first, std::size_t count) {
   return {reinterpret_cast<std::uint8_t*>(first), count * sizeof(Struct)};
@@ -49,10 +47,9 @@ bool is_packed_file(const std::string& path) {
   return magic == kPackMagic;
 }
 
-PackSource::PackSource(const std::string& path, bool by_windows) try : root_(path), file_(path) {
+PackSource::PackSource(const std::string& path) try : root_(path), file_(path) {
   read_index();
   file_.expect_random_reads();
-  if (by_windows) windows_ = std::make_unique<std::atomic_flag[]>(file_.size() / kWindow + 1);
 } catch (const UsageError& error) {
   throw UsageError(fmt::format("packed file {}: {}", path, error.what()));
 }
@@ -118,24 +115,10 @@ void PackSource::read(std::size_t index, std::vector<std::uint8_t>& bytes,
   using Clock = std::chrono::steady_clock;
   const auto start = Clock::now();
   const PackEntry& entry = entries_[index];
-  if (windows_) read_windows(begins_[index], begins_[index] + entry.bytes);
   bytes.resize(entry.bytes);
   read_patiently("packed file " + root_, {}, [&] { file_.read(begins_[index], bytes); });
   if (xxh64(bytes) != entry.checksum) throw UsageError("its checksum is wrong");
   times.read_s += std::chrono::duration<double>(Clock::now() - start).count();
-}
-
-/// Those with a byte of [begin, end) that no thread has read yet, into the page cache alone.
-void PackSource::read_windows(std::uint64_t begin, std::uint64_t end) const {
-  for (std::uint64_t w = begin / kWindow; w * kWindow < end; ++w) {
-    if (windows_[w].test_and_set()) continue;
-    const auto window = std::make_unique_for_overwrite<std::uint8_t[]>(kWindow);
-    const std::uint64_t bytes = std::min(kWindow, file_.size() - w * kWindow);
-    try {
-      file_.read(w * kWindow, {window.get(), bytes});
-    } catch (const UsageError&) {  // of an image elsewhere, perhaps: each one's own read decides
-    }
-  }
 }
 
 namespace {

@@ -163,7 +163,6 @@ struct DataOptions {
   std::string data_dir;   // or train_dir, or neither: synthetic
   std::string train_dir;  // a folder or a packed file
   std::string val_dir;
-  bool cache = false;
   int max_bad_images = 0;
   bool exif = false;
   TransformOptions transform;
@@ -179,9 +178,8 @@ void declare_options(OptionSet& options, DataOptions& values);
 int workers_of(const DataOptions& options, int cores);
 
 /// Sets train_dir and val_dir, as far as the run needs them and val_dir is not given, to what
-/// data_dir has: train.pack or train/, val.pack or val/. A data_dir without the former is itself
-/// the training folder. Looks at the disk. Throws UsageError where what is evaluated is missing,
-/// and where the folders in data_dir are splits under other names.
+/// data_dir has: train.pack or train/, val.pack or val/. Looks at the disk. Throws UsageError where
+/// what is trained on or evaluated is missing.
 void find_data(DataOptions& options, bool trains, bool validates);
 
 }  // namespace shakedown::training

@@ -110,7 +110,7 @@ Json stages_of(const InputTimes& input) {
 Json record_of(const InputSetup& of) {
   Json fields = Json::object();
   if (of.workers == 0) return fields;
-  MEMBERS(workers, decoder, cores, cached)
+  MEMBERS(workers, decoder, cores)
   fields["decoder_share"] = of.decoder == "cpu" ? 0 : 100;
   fields["loading_ranks"] = of.ranks;
   fields["source"] = of.packed ? "pack" : "folder";

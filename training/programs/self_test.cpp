@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <functional>
 #include <nlohmann/json.hpp>
 
 #include "common/hash.hpp"
@@ -20,102 +19,6 @@ namespace {
 constexpr int kWindow = 20;  // steps, over which loss and accuracy are averaged
 constexpr int kWindows = 10;
 constexpr double kLearningRate = 0.02;
-constexpr std::size_t kCounts[] = {1, 1000, 1 << 20};  // elements per rank
-constexpr int kRepetitions = 3;
-
-// ---- communication
-// --------------------------------------------------------------------------------
-
-constexpr std::size_t kPeriod = 61;  // of the values, in elements
-
-/// The sums of all ranks' values, over one period.
-std::vector<float> sums_of(int ranks, int repetition) {
-  std::vector<float> sums(kPeriod, 0.0F);
-  for (std::size_t i = 0; i < kPeriod; ++i)
-    for (int r = 0; r < ranks; ++r) sums[i] += self_test_value(ranks, r, i, repetition);
-  return sums;
-}
-
-/// One collective: how many parts of `count` elements it sends and receives, and what arrives.
-struct Collective {
-  const char* name;
-  int sent;
-  int received;
-  std::function<void(ConstView, View, Stream&)> run;
-  std::function<float(std::size_t element, std::size_t count, int repetition)> expected;
-};
-
-std::vector<Collective> collectives(Communicator& world) {
-  const int n = world.size();
-  const int rank = world.rank();
-  std::vector<std::vector<float>> sums;
-  for (int k = 0; k < kRepetitions; ++k) sums.push_back(sums_of(n, k));
-  const auto sum_of = [sums](std::size_t element, int repetition) {
-    return sums[static_cast<std::size_t>(repetition)][element % kPeriod];
-  };
-  const auto value_of = [n](int of_rank, std::size_t element, int repetition) {
-    return self_test_value(n, of_rank, element, repetition);
-  };
-  return {
-      {"all_reduce", 1, 1,
-       [&](auto send, auto recv, auto& s) { world.all_reduce(send, recv, Reduction::sum, s); },
-       [=](std::size_t i, std::size_t, int k) { return sum_of(i, k); }},
-      {"broadcast", 1, 1,
-       [&world, n](auto send, auto recv, auto& s) { world.broadcast(send, recv, n - 1, s); },
-       [=](std::size_t i, std::size_t, int k) { return value_of(n - 1, i, k); }},
-      {"all_gather", 1, n, [&](auto send, auto recv, auto& s) { world.all_gather(send, recv, s); },
-       [=](std::size_t i, std::size_t count, int k) {
-         return value_of(static_cast<int>(i / count), i % count, k);
-       }},
-      {"reduce_scatter", n, 1,
-       [&](auto send, auto recv, auto& s) { world.reduce_scatter(send, recv, Reduction::sum, s); },
-       [=](std::size_t i, std::size_t count, int k) {
-         return sum_of(static_cast<std::size_t>(rank) * count + i, k);
-       }}};
-}
-
-/// The first wrong element that arrives on this rank, or "".
-std::string fault_of(const Collective& collective, std::size_t count, int repetition,
-                     Communicator& world, Device& device, Stream& stream) {
-  std::vector<float> sent(count * static_cast<std::size_t>(collective.sent));
-  for (std::size_t i = 0; i < sent.size(); ++i)
-    sent[i] = self_test_value(world.size(), world.rank(), i, repetition);
-  const Buffer send(device, sent.size() * sizeof(float));
-  const Buffer recv(device, count * static_cast<std::size_t>(collective.received) * sizeof(float));
-  upload<float>(device, stream, send.data(), sent);
-  collective.run(send.view(DataType::float32), recv.view(DataType::float32), stream);
-  const auto done = device.make_event();
-  done->record(stream);
-  world.wait(*done, HostWait::polite);
-  const auto found = download<float>(device, stream, recv.data(), recv.bytes() / sizeof(float));
-  for (std::size_t i = 0; i < found.size(); ++i)
-    if (const float expected = collective.expected(i, count, repetition); found[i] != expected)
-      return fmt::format("element {} of {} is {}, not {}", i, found.size(), found[i], expected);
-  return "";
-}
-
-Verdict test_collective(const Collective& collective, Backend& backend, const MpiSession& session) {
-  const auto stream = backend.device->make_stream();
-  const auto verdict = [&](Outcome outcome, const std::string& cause) {
-    return Verdict{Scope::operation, fmt::format("{} float32", collective.name), outcome, cause};
-  };
-  for (const std::size_t count : kCounts)
-    for (int k = 0; k < kRepetitions; ++k) {
-      const auto faults = session.all_gather(
-          fault_of(collective, count, k, *backend.world, *backend.device, *stream));
-      for (std::size_t r = 0; r < faults.size(); ++r)
-        if (!faults[r].empty())
-          return verdict(Outcome::fail,
-                         fmt::format("rank {} on {}: {}", r, session.hosts()[r], faults[r]));
-    }
-  if (session.world_size() == 1)
-    return verdict(Outcome::inconclusive, "one rank exchanges nothing");
-  return verdict(Outcome::pass, fmt::format("exact, {} times with up to {} per rank", kRepetitions,
-                                            readable_bytes(kCounts[2] * sizeof(float))));
-}
-
-// ---- training
-// -------------------------------------------------------------------------------------
 
 /// Noise with one bright quadrant, which is the class; a few batches in device memory, over and
 /// over.
@@ -185,14 +88,6 @@ SelfTraining train(Engine& engine, BatchSource& batches, const MpiSession& sessi
 }
 
 }  // namespace
-
-float self_test_value(int ranks, int rank, std::size_t element, int repetition) {
-  constexpr int kExact = 1 << 24;                     // float32 has every integer up to it
-  const int values = std::min(4093, kExact / ranks);  // a prime: they differ by rank
-  const auto multiple = static_cast<std::size_t>(rank + 1) * (element % kPeriod + 1);
-  return static_cast<float>(
-      (multiple + static_cast<std::size_t>(repetition)) % static_cast<std::size_t>(values) + 1);
-}
 
 Verdict verdict_on_loss(const SelfTraining& trained) {
   const double first = trained.losses.front();
@@ -264,9 +159,6 @@ ExitCode run_self_test(const EngineSettings& settings, Backend& backend, const M
                                    record_of(verdict)));
     verdicts.push_back(std::move(verdict));
   };
-  for (const Collective& collective : collectives(*backend.world))
-    conclude(test_collective(collective, backend, session));
-
   Engine engine(settings, backend);
   engine.allocate(ranks_on_device(backend, session));
   GeneratedBatches batches(engine,

@@ -1,7 +1,6 @@
 // bin/train --self-test: whether this machine trains correctly, in under a minute.
 #pragma once
 
-#include <cstddef>
 #include <string>
 #include <vector>
 
@@ -14,10 +13,6 @@
 namespace shakedown::training {
 
 struct TrainOptions;
-
-/// What a rank sends in the collectives' tests: small integers, so that sums over up to 2^24 ranks
-/// are exact in any order. They repeat every 61 elements.
-float self_test_value(int ranks, int rank, std::size_t element, int repetition);
 
 /// The result of 200 steps, over all ranks.
 struct SelfTraining {
@@ -35,9 +30,9 @@ Verdict verdict_on_gradients(const StrategyEntry& strategy, const Certificate& c
 /// A small network on generated images of 32x32 pixels.
 EngineSettings self_test_settings(const TrainOptions& options, const Backend& backend);
 
-/// Tests the collectives with known answers, the strategy against its reference, and 200 steps of
-/// training: that the loss falls, that nothing diverges, and that the ranks' weights stay equal.
-/// Prints and records a verdict for each. Collective.
+/// Tests the strategy against its reference, and 200 steps of training: that the loss falls, that
+/// nothing diverges, and that the ranks' weights stay equal. Prints and records a verdict for each.
+/// Collective.
 ExitCode run_self_test(const EngineSettings& settings, Backend& backend, const MpiSession& session,
                        Record& record);
 

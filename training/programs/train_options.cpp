@@ -161,14 +161,14 @@ void declare_evaluation(OptionSet& options, TrainOptions& values) {
       .add("--evaluate", values.evaluate,
            "print loss, top-1 and top-5 of --weights on --val-dir, in place of the throughput run")
       .not_with({"--epochs", "--save", "--trace"})
-      .uses_only(
-          {"--batch-size", "--global-batch",    "--accumulate", "--record",        "--backend",
-           "--timeout",    "--model",           "--weights",    "--image-size",    "--classes",
-           "--precision",  "--label-smoothing", "--autotune",   "--deterministic", "--fusion",
-           "--recompute",  "--plan-cache",      "--strategy",   "--no-overlap",    "--throttle-gbs",
-           "--comm-ctas",  "--data-dir",        "--train-dir",  "--val-dir",       "--cache",
-           "--exif",       "--augment",         "--val-resize", "--workers",       "--prefetch",
-           "--logits",     "--describe",        "--recipe"});
+      .uses_only({"--batch-size", "--global-batch",  "--accumulate", "--record",
+                  "--backend",    "--timeout",       "--model",      "--weights",
+                  "--image-size", "--classes",       "--precision",  "--label-smoothing",
+                  "--autotune",   "--deterministic", "--fusion",     "--recompute",
+                  "--plan-cache", "--strategy",      "--no-overlap", "--throttle-gbs",
+                  "--comm-ctas",  "--data-dir",      "--train-dir",  "--val-dir",
+                  "--exif",       "--augment",       "--val-resize", "--workers",
+                  "--prefetch",   "--logits",        "--describe",   "--recipe"});
   options
       .add(
           "--logits", values.logits,
@@ -234,12 +234,11 @@ void declare_options(OptionSet& options, TrainOptions& values) {
       .only_with({"--data-dir", "--train-dir"})
       .not_with(
           {"--epochs", "--evaluate", "--save", "--trace", "--max-batch", "--layers", "--describe"})
-      .uses_only({"--iterations", "--warmup",     "--batch-size", "--global-batch",
-                  "--accumulate", "--seed",       "--record",     "--backend",
-                  "--timeout",    "--image-size", "--strategy",   "--data-dir",
-                  "--train-dir",  "--cache",      "--exif",       "--max-bad-images",
-                  "--augment",    "--workers",    "--prefetch",   "--decoder",
-                  "--recipe"});
+      .uses_only({"--iterations", "--warmup",     "--batch-size",     "--global-batch",
+                  "--accumulate", "--seed",       "--record",         "--backend",
+                  "--timeout",    "--image-size", "--strategy",       "--data-dir",
+                  "--train-dir",  "--exif",       "--max-bad-images", "--augment",
+                  "--workers",    "--prefetch",   "--decoder",        "--recipe"});
   declare_options(options, values.checkpoints);
   options.heading("Output");
   options.refuse("--history", "results/report --history FILE writes it from the record");
@@ -258,11 +257,10 @@ void declare_options(OptionSet& options, TrainOptions& values) {
       .not_with({"--epochs", "--evaluate", "--save", "--trace", "--max-batch"});
   options.heading("Checks");
   options
-      .add(
-          "--self-test", values.self_test,
-          "test collectives, gradient exchange and training with a small network on generated "
-          "images, in under a minute; PASS needs two ranks, as one exchanges nothing; exit code 1: "
-          "FAIL, 3: INCONCLUSIVE")
+      .add("--self-test", values.self_test,
+           "test gradient exchange and training with a small network on generated images, in under "
+           "a minute; PASS needs two ranks, as one exchanges nothing; exit code 1: "
+           "FAIL, 3: INCONCLUSIVE")
       .not_with({"--epochs", "--evaluate", "--pack", "--describe", "--layers", "--loader-only",
                  "--max-batch"})
       .uses_only({"--backend", "--precision", "--strategy", "--seed", "--graph", "--record",

@@ -84,7 +84,6 @@ TrainingData::TrainingData(const DataOptions& options, const Dataset& dataset,
   }
   if (!dataset.synthetic()) {
     setup_.packed = is_packed_file(dataset.training().root());
-    setup_.cached = options.cache;
     batches_per_epoch_ =
         training::batches_per_epoch(dataset.training(), loader_settings(true, rank));
     choose_decoder();
@@ -234,22 +233,6 @@ std::function<std::size_t(const NetworkSettings&)> input_bytes(const DataOptions
 
 namespace {
 
-double gib(std::uint64_t bytes) { return static_cast<double>(bytes) * 0x1p-30; }
-
-/// By windows if the whole file fits the memory: else each image would cost a window.
-std::unique_ptr<ImageSource> open_pack(const std::string& path, bool cache) {
-  std::error_code ignored;
-  const auto bytes = std::filesystem::file_size(path, ignored);
-  const std::size_t available = host_memory().free_bytes;
-  const bool fits = bytes <= available;
-  if (cache && !fits)
-    fmt::print(stderr,
-               "--cache: {} has {:.1f} GiB and {:.1f} GiB of memory are available: its images are "
-               "read one by one\n",
-               path, gib(bytes), gib(available));
-  return std::make_unique<PackSource>(path, cache && fits);
-}
-
 std::string checksum_text(const ImageSource* source) {
   return source == nullptr
              ? "none"
@@ -258,22 +241,17 @@ std::string checksum_text(const ImageSource* source) {
 
 }  // namespace
 
-std::unique_ptr<ImageSource> open_images(const std::string& path, bool cache) {
+std::unique_ptr<ImageSource> open_images(const std::string& path) {
   std::error_code ignored;
-  if (std::filesystem::is_regular_file(path, ignored)) return open_pack(path, cache);
+  if (std::filesystem::is_regular_file(path, ignored)) return std::make_unique<PackSource>(path);
   return std::make_unique<FolderSource>(scan_image_folder(path));
 }
 
 Dataset::Dataset(const DataOptions& options, const ModelOptions& model, bool evaluates,
                  const MpiSession& session)
     : classes_(model.classes) {
-  if (!options.train_dir.empty()) training_ = open_images(options.train_dir, options.cache);
-  if (!options.val_dir.empty()) validation_ = open_images(options.val_dir, options.cache);
-  if (options.cache && !is_packed_file(options.train_dir) && !is_packed_file(options.val_dir))
-    throw UsageError(fmt::format(
-        "--cache: {} is a folder, whose files the page cache keeps; --pack writes it as "
-        "a packed file, which --cache reads",
-        name()));
+  if (!options.train_dir.empty()) training_ = open_images(options.train_dir);
+  if (!options.val_dir.empty()) validation_ = open_images(options.val_dir);
   check_ranks_agree(session);
   if (training_ && validation_) check_same_classes(*training_, *validation_);
   if (synthetic() && !evaluates) return;

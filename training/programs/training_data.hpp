@@ -82,7 +82,7 @@ class Dataset {
 };
 
 /// The images of a folder or of a packed file; see --cache. Throws UsageError that names it.
-std::unique_ptr<ImageSource> open_images(const std::string& path, bool cache);
+std::unique_ptr<ImageSource> open_images(const std::string& path);
 
 class TrainingData {
  public:

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <numeric>
 
+#include "common/ensure.hpp"
 #include "common/error.hpp"
 #include "common/mpi_session.hpp"
 
@@ -44,6 +45,19 @@ double operand_value(ProductType type, Operands operands, std::uint64_t seed, in
                      std::uint64_t index) {
   const OperandRule rule = operand_rule(type, operands, seed, matrix);
   return number_format::decode(number_format::format_of(rule.type), operand_bits(rule, index));
+}
+
+View result_in(const Buffer& buffer, const ProductSpec& spec, std::int64_t row) {
+  ENSURE(row >= 0 && row <= kTileEdge, "C is in its buffer");
+  const DataType type = result_type(spec.type);
+  const auto begin = static_cast<std::size_t>(row * spec.n) * size_of(type);
+  return {static_cast<std::byte*>(buffer.data()) + begin, static_cast<std::size_t>(spec.m * spec.n),
+          type, buffer.place()};
+}
+
+Turn turn_of(const ProductSpec& spec, std::uint64_t seed, std::uint32_t number) {
+  return make_turn(spec.m, spec.n, static_cast<int>(16 / size_of(result_type(spec.type))), seed,
+                   number);
 }
 
 double flop_of(const ProductSpec& spec) {

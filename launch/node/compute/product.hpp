@@ -11,12 +11,15 @@
 #include "common/device.hpp"
 #include "common/host_device.hpp"
 #include "common/numbers.hpp"
+#include "launch/node/compute/turn.hpp"
 
 namespace shakedown {
 class MpiSession;
 }
 
 namespace shakedown::node {
+
+struct WordErrors;  // stream_kernels.hpp
 
 /// What is multiplied, and in what is accumulated: fp32 for tf32, fp16, bf16 and fp8; int32 for
 /// int8. The result C has float64, float32 (fp32, tf32), float16, bfloat16 (bf16, fp8) or int32.
@@ -44,21 +47,42 @@ class Product {
   /// The library, its version and the algorithm's number: with the same text and the same model of
   /// GPU the bits of C are the same.
   virtual std::string algorithm() const = 0;
+  /// What the library offers for this product, its first choice first. It may not run them all.
+  virtual std::vector<std::string> algorithms() const = 0;
 
-  /// A and B = values of (operands, seed, index) alone. Throws UsageError for integers with which
-  /// C would not be exact: k must be a multiple of 32; of bf16 at most 8192, of fp8 16384.
-  virtual void fill(Operands operands, std::uint64_t seed, Stream& stream) = 0;
+  /// A and B = values of (operands, seed, index) alone, with their rows where the turn has them.
+  /// Throws UsageError for integers with which C would not be exact: k must be a multiple of 32; of
+  /// bf16 at most 8192, of fp8 16384.
+  virtual void fill(Operands operands, std::uint64_t seed, const Turn& turn, Stream& stream) = 0;
+  void fill(Operands operands, std::uint64_t seed, Stream& stream) {
+    fill(operands, seed, Turn(), stream);
+  }
+  /// Adds to wrong[0] and wrong[1], in device memory, the elements of A and B in memory that are
+  /// not what fill() writes.
+  virtual void compare(Operands operands, std::uint64_t seed, const Turn& turn, WordErrors* wrong,
+                       Stream& stream) = 0;
   virtual void run(Stream& stream) = 0;
+  /// From now on C begins this many of its rows later in its buffer: kTileEdge at most.
+  virtual void move_result(std::int64_t rows) = 0;
 
   virtual View a() = 0;
   virtual View b() = 0;
   virtual View c() = 0;
 };
 
+/// C, `row` of its rows after the begin of a buffer that has kTileEdge rows more.
+View result_in(const Buffer& buffer, const ProductSpec& spec, std::int64_t row);
+inline std::int64_t elements_of_result(const ProductSpec& spec) {
+  return (spec.m + kTileEdge) * spec.n;
+}
+
 /// The value of element `index` (row-major) of A (matrix 0) or B (matrix 1): what fill() writes,
 /// for recomputing an element on the host.
 double operand_value(ProductType type, Operands operands, std::uint64_t seed, int matrix,
                      std::uint64_t index);
+
+/// Of the product of these operands; columns of C move in groups of 16 bytes.
+Turn turn_of(const ProductSpec& spec, std::uint64_t seed, std::uint32_t number);
 
 /// 2 m n k.
 double flop_of(const ProductSpec& spec);

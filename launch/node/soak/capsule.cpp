@@ -3,7 +3,9 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <cstdlib>
+#include <cstring>
 #include <fstream>
 #include <nlohmann/json.hpp>
 
@@ -15,7 +17,8 @@ namespace shakedown::node {
 namespace {
 
 /// Another number where tiles have other hashes, or a seed other operands.
-constexpr const char* kFormat = "shakedown product capsule 2";
+constexpr const char* kFormat = "shakedown product capsule 3";
+constexpr const char* kOldFormat = "shakedown product capsule 2";  // the same operands
 constexpr const char* kIntegers = "integers";
 constexpr const char* kFullEntropy = "full_entropy";
 
@@ -82,6 +85,23 @@ void add_if_known(Json& json, const char* key, const std::optional<std::uint64_t
 
 }  // namespace
 
+std::uint64_t old_hash_of_tile(const std::vector<std::byte>& tile) {
+  // Pairs of words go to chains in rotation; a step of a chain is a bijection of it and of the
+  // word.
+  std::array<std::uint64_t, 256> chains{};
+  for (std::size_t word = 0; word < tile.size() / 8; ++word) {
+    std::uint64_t bits = 0;
+    std::memcpy(&bits, &tile[8 * word], sizeof(bits));
+    std::uint64_t& chain = chains[word / 2 % chains.size()];
+    const std::uint64_t x = chain ^ bits;
+    chain = (x ^ (x >> 35)) * 0xFF51AFD7ED558CCDU;
+  }
+  std::uint64_t hash = 0;
+  for (std::size_t lane = 0; lane < chains.size(); ++lane)
+    hash += number_format::hash(chains[lane], lane);
+  return hash;
+}
+
 Json to_json(const Capsule& capsule) {
   Json json{{"format", kFormat},
             {"seed", hex(capsule.seed)},
@@ -91,6 +111,7 @@ Json to_json(const Capsule& capsule) {
             {"n", capsule.spec.n},
             {"k", capsule.spec.k},
             {"algorithm", capsule.algorithm},
+            {"turn", capsule.turn},
             {"tile", capsule.tile}};
   add_if_known(json, "expected_hash", capsule.expected_hash);
   add_if_known(json, "found_hash", capsule.found_hash);
@@ -103,11 +124,13 @@ Json to_json(const Capsule& capsule) {
 
 Capsule capsule_of(const Json& json, const std::string& file) {
   const Reader reader(json, file);
-  if (reader.text("format") != kFormat)
-    reader.refuse("format", fmt::format("must be \"{}\"; replay another one with the version of "
-                                        "Shakedown that wrote it",
-                                        kFormat));
+  const std::string format = reader.text("format");
+  if (format != kFormat && format != kOldFormat)
+    reader.refuse("format", fmt::format("must be \"{}\" or \"{}\"; replay another one with the "
+                                        "version of Shakedown that wrote it",
+                                        kFormat, kOldFormat));
   Capsule capsule;
+  capsule.old_hash = format == kOldFormat;
   capsule.seed = reader.bits("seed");
   const std::string operands = reader.text("operands");
   if (operands != kIntegers && operands != kFullEntropy)
@@ -116,6 +139,11 @@ Capsule capsule_of(const Json& json, const std::string& file) {
   capsule.spec = {type_of(reader), edge(reader, "m"), edge(reader, "n"),
                   reader.whole("k", 1, 1 << 24)};
   capsule.algorithm = reader.text("algorithm");
+  if (!capsule.old_hash)
+    capsule.turn = static_cast<std::uint32_t>(reader.whole("turn", 0, 1 << 30));
+  if (capsule.turn > 0 && std::max(capsule.spec.m, capsule.spec.n) > kMostTiles * kTileEdge)
+    reader.refuse("turn",
+                  fmt::format("must be 0 where m or n is above {}", kMostTiles * kTileEdge));
   capsule.tile = reader.whole("tile", 0, grid_of(capsule.spec).tiles() - 1);
   capsule.expected_hash = reader.bits_if_known("expected_hash");
   capsule.found_hash = reader.bits_if_known("found_hash");

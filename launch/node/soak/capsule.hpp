@@ -20,15 +20,20 @@ struct Capsule {
   Operands operands = Operands::full_entropy;
   ProductSpec spec;
   std::string algorithm;  // Product::algorithm()
+  std::uint32_t turn = 0;
   std::int64_t tile = 0;
   std::optional<std::uint64_t> expected_hash;  // of the tile; none: not known, see jury.hpp
   std::optional<std::uint64_t> found_hash;
+  bool old_hash = false;  // these two are old_hash_of_tile()
   // the first wrong element, where a re-run showed it
   std::optional<std::uint64_t> element;  // row-major in C
   std::optional<std::uint64_t> expected_bits, found_bits;
   // evidence: keys and values for people ("temperature_c", "serial", "versions.cublas", ...)
   Json circumstances = Json::object();
 };
+
+/// The hash of a tile's bytes in capsules of format 2, which have no turn: for their replay.
+std::uint64_t old_hash_of_tile(const std::vector<std::byte>& tile);
 
 Json to_json(const Capsule& capsule);
 /// Throws UsageError "FILE: key: what is allowed".

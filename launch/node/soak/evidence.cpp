@@ -9,6 +9,7 @@
 #include "common/program.hpp"
 #include "common/record.hpp"
 #include "launch/node/soak/capsule.hpp"
+#include "launch/node/soak/product_placing.hpp"
 
 namespace shakedown::node {
 namespace {
@@ -103,13 +104,24 @@ LookedAt look_again(ProductRig& rig, std::int64_t tile, std::optional<std::uint6
     }
   }
   seen.look.reruns = reruns;
-  seen.look.hash_disagrees = hash_of_tile(seen.bytes) != seen.look.hash ? 1 : 0;
+  seen.look.hash_disagrees = hash_of_tile(seen.bytes, rig.draw().seed) != seen.look.hash ? 1 : 0;
   if (host == nullptr) return seen;
   seen.look.beyond_bound =
       static_cast<int>(beyond_bound(*host, seen.bytes, result_type(rig.spec().type)).size());
   // All re-runs had the hash of bytes that are refuted.
   if (seen.look.beyond_bound > 0 && seen.look.differing == 0) seen.look.differing = reruns;
   return seen;
+}
+
+Look look_by_old_hash(ProductRig& rig, std::int64_t tile, std::uint64_t right, int reruns) {
+  Look look;
+  look.reruns = reruns;
+  for (int i = 0; i < reruns; ++i) {
+    rig.run();
+    look.hash = old_hash_of_tile(rig.tile_bytes(tile));
+    if (look.hash != right) ++look.differing;
+  }
+  return look;
 }
 
 std::vector<Conclusion> conclude(const Ruling& ruling, std::span<const Look> looks) {
@@ -121,9 +133,12 @@ std::vector<Conclusion> conclude(const Ruling& ruling, std::span<const Look> loo
                       "report a defect of bin/soak with the capsule")};
   std::vector<Conclusion> conclusions;
   for (const int juror : ruling.wrong)
-    conclusions.push_back(
-        wrong_gpu(juror, looks.size() == 1 ? "it differs from itself" : "the others contradict it",
-                  ruling.wrong, looks));
+    conclusions.push_back(wrong_gpu(juror,
+                                    looks.size() > 1 ? "the others contradict it"
+                                    : ruling.by_turns
+                                        ? "the same product in other turns contradicts it"
+                                        : "it differs from itself",
+                                    ruling.wrong, looks));
   return conclusions;
 }
 
@@ -157,23 +172,33 @@ std::vector<T> values_of(const std::string& bytes) {
 struct Case {
   const ProductRig& rig;
   Suspicion suspicion;
-  TileFinding finding;                           // on the tile that is looked at
-  std::size_t tiles = 1;                         // on which there is no agreement
-  std::vector<Look> looks;                       // by juror
-  std::vector<std::byte> expected;               // the tile's bytes; empty: not known
-  std::vector<std::vector<std::byte>> contents;  // by juror; empty but of the accused
+  TileFinding finding;                              // on the tile that is looked at
+  std::size_t tiles = 1;                            // on which there is no agreement
+  std::vector<Look> looks;                          // by juror
+  std::vector<std::byte> expected;                  // the tile's bytes; empty: not known
+  std::vector<std::vector<std::byte>> contents;     // by juror; empty but of the accused
+  std::vector<std::optional<std::uint64_t>> right;  // by tile, where the votes differ; else empty
+
+  /// What is repeated.
+  Draw draw() const {
+    return {suspicion.operands, suspicion.seed, suspicion.turns.at(finding.ruling.turn)};
+  }
 };
 
 Case open_case(const ProductRig& rig, const Suspicion& suspicion,
                const std::vector<std::vector<TileRecord>>& records) {
-  const auto findings = vote_by_tile(records);
-  if (!findings.empty()) return {rig, suspicion, findings.front(), findings.size(), {}, {}, {}};
+  const TileVotes votes = vote_by_tile(records, static_cast<std::uint32_t>(suspicion.turns.size()));
+  const auto& findings = votes.findings;
+  if (!findings.empty())
+    return {rig, suspicion, findings.front(), findings.size(), {}, {}, {}, votes.right};
   // All have the same hashes, and it is the known answer that differs.
   const double tile = *std::max_element(suspicion.refuted.begin(), suspicion.refuted.end());
   return {rig,
           suspicion,
-          {static_cast<std::int64_t>(tile), {{}, {}, "the result is not the known answer"}},
+          {static_cast<std::int64_t>(tile),
+           {{}, {}, "the result is not the known answer", suspicion.refuted_turn}},
           1,
+          {},
           {},
           {},
           {}};
@@ -197,10 +222,10 @@ Examination examine(ProductRig& rig, const Suspicion& suspicion, const TileFindi
   Examination result;
   if (!finding.ruling.undecided.empty() || jurors.world_size() < 3)
     result.host = host_tile(rig.spec(), suspicion.operands, suspicion.seed, finding.tile);
-  rig.fill(suspicion.operands, suspicion.seed);
+  rig.fill({suspicion.operands, suspicion.seed, suspicion.turns.at(finding.ruling.turn)});
   std::optional<std::uint64_t> right = finding.ruling.right;
   if (!right && result.host && suspicion.operands == Operands::integers)
-    right = hash_of_tile(encoded(*result.host, result_type(rig.spec().type)));
+    right = hash_of_tile(encoded(*result.host, result_type(rig.spec().type)), suspicion.seed);
   result.mine =
       look_again(rig, finding.tile, right, kReruns, result.host ? &*result.host : nullptr);
   result.looks = jurors.all_gather(result.mine.look);
@@ -227,16 +252,32 @@ void exchange_contents(Case& known, const std::vector<Conclusion>& conclusions,
   if (source >= 0) known.expected = known.contents[static_cast<std::size_t>(source)];
 }
 
+/// The tile's bytes from the first of the other turns in which this GPU has it right now; empty:
+/// none.
+std::vector<std::byte> right_in_other_turn(ProductRig& rig, const Case& known) {
+  for (const std::uint32_t turn : known.suspicion.turns) {
+    Draw draw = known.draw();
+    if (turn == draw.turn) continue;
+    draw.turn = turn;
+    rig.fill(draw);
+    rig.run_checked(0, 0);
+    if (rig.record(0, known.finding.tile).first == known.finding.ruling.right)
+      return rig.tile_bytes(known.finding.tile);
+  }
+  return {};
+}
+
 Capsule capsule_for(const Case& known, const Look* look) {
   Capsule capsule;
   capsule.seed = known.suspicion.seed;
   capsule.operands = known.suspicion.operands;
+  capsule.turn = known.draw().turn;
   capsule.spec = known.rig.spec();
   capsule.algorithm = known.rig.algorithm();
   capsule.tile = known.finding.tile;
   capsule.expected_hash = known.finding.ruling.right;
   if (!capsule.expected_hash && !known.expected.empty())
-    capsule.expected_hash = hash_of_tile(known.expected);
+    capsule.expected_hash = hash_of_tile(known.expected, capsule.seed);
   if (look != nullptr && look->hash != capsule.expected_hash) capsule.found_hash = look->hash;
   return capsule;
 }
@@ -258,6 +299,21 @@ void add_element(Capsule& capsule, const Case& known, const std::vector<std::byt
   capsule.found_bits = element_bits(found, index, grid.element_bytes);
 }
 
+/// Adds to what is concluded of this rank where its product comes from, if it is seen again.
+void place(Mismatch& mismatch, ProductRig& rig, const Case& known, const Look& look) {
+  if (known.right.empty() || !known.finding.ruling.right || look.differing == 0 ||
+      look.hash_disagrees != 0)
+    return;
+  rig.fill(known.draw());
+  const ProductAttempts attempts =
+      try_product(rig, known.finding.tile, known.right, {look.reruns, look.differing});
+  const Placing placing =
+      place_product(attempts, rig.device().kind() == BackendKind::gpu ? "SM" : "core");
+  mismatch.cause += "; " + placing.cause;
+  mismatch.action = placing.action;
+  if (attempts.cured_by.size() == 1) mismatch.sm = attempts.cured_by.front();
+}
+
 Mismatch mismatch_of(const Conclusion& conclusion, const Case& known) {
   const bool one = conclusion.juror >= 0;
   const auto juror = static_cast<std::size_t>(std::max(conclusion.juror, 0));
@@ -266,7 +322,7 @@ Mismatch mismatch_of(const Conclusion& conclusion, const Case& known) {
   if (one) add_element(capsule, known, known.contents[juror]);
   const TileGrid& grid = known.rig.grid();
   Mismatch mismatch;
-  mismatch.operation = known.suspicion.batch;
+  mismatch.operation = known.suspicion.number;
   mismatch.where =
       fmt::format("tile {},{}", capsule.tile / grid.across(), capsule.tile % grid.across());
   if (known.tiles > 1) mismatch.where += fmt::format(" and {} more tiles", known.tiles - 1);
@@ -274,6 +330,7 @@ Mismatch mismatch_of(const Conclusion& conclusion, const Case& known) {
     mismatch.where +=
         fmt::format(", element {},{}", *capsule.element / static_cast<std::uint64_t>(grid.columns),
                     *capsule.element % static_cast<std::uint64_t>(grid.columns));
+  if (capsule.turn > 0) mismatch.where += fmt::format(", in turn {}", capsule.turn);
   mismatch.index =
       capsule.element ? capsule.element : std::optional(static_cast<std::uint64_t>(capsule.tile));
   mismatch.expected = capsule.expected_bits ? capsule.expected_bits : capsule.expected_hash;
@@ -324,13 +381,19 @@ std::vector<Mismatch> find_evidence(ProductRig& rig, const Suspicion& suspicion,
     if (auto seen_once = refuted_once(suspicion.refuted, examined.looks); !seen_once.empty())
       examined.conclusions = std::move(seen_once);
   known.looks = examined.looks;
+  if (known.suspicion.operands != suspicion.operands) known.right.clear();  // they are of others
   exchange_contents(known, examined.conclusions, examined.mine, jurors);
+  if (known.expected.empty() && known.finding.ruling.right &&
+      is_accused(examined.conclusions, jurors.rank()))
+    known.expected = right_in_other_turn(rig, known);
   if (known.expected.empty() && examined.host && known.suspicion.operands == Operands::integers)
     known.expected = encoded(*examined.host, result_type(rig.spec().type));
   std::vector<Mismatch> mismatches;
   for (const Conclusion& conclusion : examined.conclusions)
-    if (conclusion.juror == jurors.rank() || (conclusion.juror < 0 && jurors.is_root()))
+    if (conclusion.juror == jurors.rank() || (conclusion.juror < 0 && jurors.is_root())) {
       mismatches.push_back(mismatch_of(conclusion, known));
+      if (conclusion.juror >= 0) place(mismatches.back(), rig, known, examined.mine.look);
+    }
   return mismatches;
 }
 
@@ -341,7 +404,7 @@ namespace {
 std::optional<std::uint64_t> right_hash(const Capsule& capsule) {
   if (capsule.operands == Operands::full_entropy) return capsule.expected_hash;
   const HostTile host = host_tile(capsule.spec, capsule.operands, capsule.seed, capsule.tile);
-  return hash_of_tile(encoded(host, result_type(capsule.spec.type)));
+  return hash_of_tile(encoded(host, result_type(capsule.spec.type)), capsule.seed);
 }
 
 Verdict verdict_of(const Look& look, const Capsule& capsule, int rank, const std::string& uuid) {
@@ -401,10 +464,13 @@ ExitCode replay_capsule(const SoakOptions& options, Backend& backend, MpiSession
                            capsule.spec.k, capsule.tile, capsule.algorithm));
   ProductRig rig(capsule.spec, *backend.device, capsule.algorithm, 1,
                  mine ? std::optional(fault->kind) : std::nullopt);
-  rig.fill(capsule.operands, capsule.seed);
-  const LookedAt seen =
-      look_again(rig, capsule.tile, right_hash(capsule), options.repeats, nullptr);
-  const auto looks = session.all_gather(seen.look);
+  rig.fill({capsule.operands, capsule.seed, capsule.turn});
+  const bool by_old_hash =
+      capsule.old_hash && capsule.expected_hash && capsule.operands == Operands::full_entropy;
+  const auto looks = session.all_gather(
+      by_old_hash
+          ? look_by_old_hash(rig, capsule.tile, *capsule.expected_hash, options.repeats)
+          : look_again(rig, capsule.tile, right_hash(capsule), options.repeats, nullptr).look);
   const auto uuids = session.all_gather(backend.device->identity().uuid);
   std::vector<Verdict> verdicts = verdicts_of(looks, capsule, uuids);
   for (const Verdict& verdict : verdicts) {

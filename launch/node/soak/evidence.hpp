@@ -13,7 +13,7 @@
 #include "launch/node/soak/capsule.hpp"
 #include "launch/node/soak/jury.hpp"
 #include "launch/node/soak/load.hpp"
-#include "launch/node/soak/product_load.hpp"
+#include "launch/node/soak/product_rig.hpp"
 #include "launch/node/soak/soak_run.hpp"
 
 namespace shakedown::node {
@@ -54,22 +54,28 @@ std::vector<Conclusion> conclude(const Ruling& ruling, std::span<const Look> loo
 std::vector<Conclusion> refuted_once(const std::vector<double>& refuted,
                                      std::span<const Look> looks);
 
-/// A batch of products that is to be looked at again.
+/// Products of one draw of operands that are to be looked at again.
 struct Suspicion {
   Operands operands = Operands::full_entropy;
   std::uint64_t seed = 0;
-  std::uint64_t batch = 0;
-  std::vector<double> refuted;  // by juror: the tile that is not the known answer; -1: none
+  std::uint64_t number = 0;             // the load's, of the draw
+  std::vector<std::uint32_t> turns{0};  // that were made, as the records have them
+  std::vector<double> refuted;          // by juror: the tile that is not the known answer; -1: none
+  std::uint32_t refuted_turn = 0;
 };
 
 /// A tile's values as bytes of their type.
 std::vector<std::byte> encoded(const HostTile& tile, DataType type);
 
 /// Collective of the jurors: votes tile by tile, looks again, and compares the bits. `records` are
-/// this rank's. Returns what concerns this rank; what concerns all of them on the first one.
+/// this rank's, of all tiles of the first turn, then of the next. Returns what concerns this rank;
+/// what concerns all of them on the first one.
 std::vector<Mismatch> find_evidence(ProductRig& rig, const Suspicion& suspicion,
                                     const std::vector<TileRecord>& records,
                                     const MpiSession& jurors);
+
+/// Of a product by the hash that capsules of format 2 have: every re-run's tile is hashed here.
+Look look_by_old_hash(ProductRig& rig, std::int64_t tile, std::uint64_t right, int reruns);
 
 // bin/soak --replay: a capsule's product, repeated on every rank's device.
 

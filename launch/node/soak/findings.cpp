@@ -182,8 +182,8 @@ Verdict judge_job(const std::vector<Window>& windows, const std::vector<Verdict>
   const double hours = hours_of(windows);
   verdict.cause = fmt::format("{:.0f} wrong in {:.3g} {}-hours", wrong, hours, facts.device);
   if (wrong == 0 && hours > 0)
-    verdict.cause +=
-        fmt::format(": rate below {:.3g} per {}-hour at 95 %", 3 / hours, facts.device);
+    verdict.cause += fmt::format(": rate below {:.3g} per {}-hour at 95 %{}{}", 3 / hours,
+                                 facts.device, facts.power.empty() ? "" : "; ", facts.power);
   for (const Verdict& finding : findings)
     if (finding.outcome == Outcome::inconclusive || finding.outcome == Outcome::fail)
       verdict.outcome = std::max(verdict.outcome, finding.outcome);
@@ -228,6 +228,12 @@ Json summary_of(const std::vector<Window>& windows, const std::vector<Tested>& t
               {"memory_bytes", of(LoadKind::memory).bytes},
               {"copied_bytes", of(LoadKind::copies).bytes},
               {"link_bytes", of(LoadKind::collectives).bytes}};
+  for (std::size_t rank = 0; rank < tested.size(); ++rank)
+    for (const auto& [type, count] : product_counts(windows, rank)) {
+      fields[fmt::format("products.{}", name_of(type))].push_back(count.products);
+      fields[fmt::format("product_turns.{}", name_of(type))].push_back(count.turns);
+      fields["product_elements"] = count.elements;
+    }
   for (const Tested& rank : tested) {
     if (rank.memory.patterns > 0) {
       fields["memory_share"].push_back(rank.memory.share);

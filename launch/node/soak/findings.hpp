@@ -44,17 +44,18 @@ struct JobFacts {
   std::string device = "GPU";               // what each rank tests: or "rank"
   double minutes = 0;                       // that it took
   double minutes_requested = 0;
+  std::string power = "";  // line_of(Power)
 };
 
 /// On the whole, with what it proves: without an error in T hours the rate is below 3 / T at 95 %,
-/// the rule of three (exactly -ln 0.05 / T). A kind of load that was requested and of which nothing
+/// the rule of three (exactly -ln 0.05 / T), and JobFacts::power. A kind of load that was requested and of which nothing
 /// was checked is INCONCLUSIVE, never PASS, and so are memory that not every pattern has covered,
 /// and a soak that a signal has stopped.
 Verdict judge_job(const std::vector<Window>& windows, const std::vector<Verdict>& findings,
                   const JobFacts& facts);
 
 /// The fields of a "soak_summary" record: what was checked, of which results/report makes the
-/// statement.
+/// statement, but for its power.
 Json summary_of(const std::vector<Window>& windows, const std::vector<Tested>& tested);
 
 // What a soak's windows show of the GPUs' health: throttling, counted errors, XIDs.

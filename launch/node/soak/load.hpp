@@ -34,6 +34,8 @@ struct LoadCount {
   double bytes = 0;                 // moved, or read, and verified
   double flop = 0;
   double seconds = 0;  // that the counted work took
+  std::uint64_t turns =
+      0;  // of products: distinct pairs of seed and turn, of full entropy, checked
   LoadCount& operator+=(const LoadCount& more) {
     checked += more.checked;
     wrong += more.wrong;
@@ -41,6 +43,7 @@ struct LoadCount {
     bytes += more.bytes;
     flop += more.flop;
     seconds += more.seconds;
+    turns += more.turns;
     return *this;
   }
 };

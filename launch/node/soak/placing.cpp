@@ -6,8 +6,6 @@
 #include <nlohmann/json.hpp>
 
 namespace shakedown::node {
-namespace {
-
 void add(Attempts& attempts, std::optional<bool> wrong) {
   if (!wrong) return;
   ++attempts.tried;
@@ -22,6 +20,8 @@ std::string text_of(const Attempts& attempts) {
   return attempts.tried == 0 ? "not tried"
                              : fmt::format("{} of {}", attempts.wrong, attempts.tried);
 }
+
+namespace {
 
 Culprit culprit_of(const Evidence& e) {
   // One sick helper of two makes half of the attempts wrong.

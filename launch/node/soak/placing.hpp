@@ -23,6 +23,13 @@ struct Attempts {
   bool operator==(const Attempts&) const = default;
 };
 
+/// Wrong ones of those tried; 0 of none.
+double rate_of(const Attempts& attempts);
+/// "3 of 100", or "not tried".
+std::string text_of(const Attempts& attempts);
+/// None: it was not tried.
+void add(Attempts& attempts, std::optional<bool> wrong);
+
 struct Evidence {
   Attempts same;              // processor and address of the error
   Attempts other_processors;  // at its address

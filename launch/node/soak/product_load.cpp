@@ -2,33 +2,22 @@
 
 #include <fmt/format.h>
 
-#include <chrono>
-#include <thread>
+#include <algorithm>
+#include <nlohmann/json.hpp>
 
-#include "common/device.hpp"
 #include "common/hash.hpp"
 #include "common/nvml.hpp"
 #include "launch/node/soak/evidence.hpp"
 
 namespace shakedown::node {
-namespace {
-
-/// That of the first juror: with the same algorithm the same bits are expected.
-std::string common_algorithm(const ProductSettings& settings, Device& device,
-                             const MpiSession& jurors) {
-  if (!settings.algorithm.empty()) return settings.algorithm;
-  std::string mine;
-  if (jurors.is_root())
-    mine = make_product(settings.spec, device, *device.make_stream())->algorithm();
-  return jurors.all_gather(mine).front();
-}
-
-}  // namespace
 
 ProductLoad::ProductLoad(const ProductSettings& settings, Device& device, const MpiSession& jurors)
-    : settings_(settings),
-      rig_(settings.spec, device, common_algorithm(settings, device, jurors), kBatches,
-           settings.load.fault),
+    : settings_([&] {
+        ProductSettings chosen = settings;
+        if (!chosen.algorithm) chosen.algorithm = choose_algorithm(settings.spec, device, jurors);
+        return chosen;
+      }()),
+      rig_(settings.spec, device, settings_.algorithm->name, kMostBatches, settings.load.fault),
       pace_(rig_.stream(), {device.make_event(), device.make_event(), device.make_event()}),
       clock_(make_sm_clock(device, kTimed + 1)),
       alone_(jurors.world_size() == 1),
@@ -50,12 +39,25 @@ void ProductRates::add(const ProductRates& more) {
     (this->*samples).insert((this->*samples).end(), (more.*samples).begin(), (more.*samples).end());
 }
 
+/// The same on every rank. A turn takes long next to the time in which its operands are made, and
+/// where rates are compared so long that it has fours of chunks of the slowest products.
+int ProductLoad::turns_in(double seconds) const {
+  constexpr double kTurnS = 0.05;
+  constexpr double kComparedS = 0.25;
+  constexpr double kElements = 1 << 27;  // of A and B, that are made in a fiftieth of a turn
+  if (pulse_hertz_ > 0) return kLeastTurns;
+  const ProductSpec& spec = settings_.spec;
+  const double elements = static_cast<double>((spec.m + spec.n) * spec.k);
+  const double turn_s = std::max(comparing_ ? kComparedS : kTurnS, kTurnS * elements / kElements);
+  return std::clamp(static_cast<int>(seconds / kSeeds / turn_s), kLeastTurns, kMostTurns);
+}
+
 void ProductLoad::work(int index, double until_s) {
-  Batch& batch = batches_[static_cast<std::size_t>(index)];
+  Batch& batch = this->batch(index);
   rig_.inject(index >= settings_.first_faulty ? settings_.load.fault : std::nullopt);
-  rig_.fill(batch.operands(), seed_of(batch));
+  rig_.fill({batch.operands(), seed_of(batch), batch.turn});
   std::optional<ProductVerifier> verifier;  // of the first product: the others must be like it
-  if (batch.integers())
+  if (batch.integers() && index % turns_ == 0)
     verifier.emplace(settings_.spec, seed_of(batch), rig_.device(), rig_.stream());
   batch.products = batch.checked = 0;
   batch.began->record(rig_.stream());
@@ -75,33 +77,40 @@ void ProductLoad::work(int index, double until_s) {
   batch.ended->record(rig_.stream());
 }
 
-LoadCount ProductLoad::run(double seconds, std::vector<Mismatch>&) {
-  for (int i = 0; i < kBatches; ++i)
-    batches_[static_cast<std::size_t>(i)].number =
-        calls_ * kBatches + static_cast<std::uint64_t>(i);
+LoadCount ProductLoad::run(double seconds, std::vector<Mismatch>& found) {
+  turns_ = turns_in(seconds);
+  for (int i = 0; i < batches(); ++i) {
+    batch(i).number = calls_ * kSeeds + static_cast<std::uint64_t>(i / turns_);
+    batch(i).turn = algorithm().turns ? static_cast<std::uint32_t>(i % turns_) : 0;
+  }
   ++calls_;
   refuted_.clear();
   samples_.clear();
-  pace_.begin(pulse_hertz_);
-  for (int i = 0; i < kBatches; ++i) work(i, seconds * (i + 1) / kBatches);
-  batches_.back().ended->synchronize();
-  take_sample(kBatches - 1);
   LoadCount count;
+  pace_.begin(pulse_hertz_);
+  for (int i = 0; i < batches(); ++i) {
+    work(i, seconds * (i + 1) / batches());
+    if ((i + 1) % turns_ == 0) count.wrong += check_operands(batch(i), found);
+  }
+  take_sample(batches() - 1);
   ComparedRates rates;
-  for (Batch& batch : batches_) {
-    count.checked += batch.checked;
-    if (alone_ && !batch.integers()) count.self_compared += batch.checked;
-    count.seconds += batch.seconds();
-    count.flop += batch.products * flop_of(settings_.spec);
-    batch.records = rig_.records(static_cast<int>(&batch - batches_.data()));
-    if (compares(batch)) rates.add(batch.chunks);
+  for (int i = 0; i < batches(); ++i) {
+    Batch& one = batch(i);
+    const bool turned = algorithm().turns || i % turns_ == 0;
+    count.checked += one.checked;
+    if (!one.integers() && alone_ && !algorithm().turns) count.self_compared += one.checked;
+    if (!one.integers() && one.checked > 0 && turned) ++count.turns;
+    count.seconds += one.seconds();
+    count.flop += one.products * flop_of(settings_.spec);
+    one.records = rig_.records(i);
+    if (compares(one)) rates.add(one.chunks);
   }
   ratio_ = rates.ratio();
   return count;
 }
 
 ProductRates ProductLoad::time_alone() {
-  const Chunk& last = batches_.back().chunks.back();
+  const Chunk& last = batch(batches() - 1).chunks.back();
   Laps laps(rig_.device(), kTimed);
   for (int batch = -1; batch < kTimed; ++batch) {  // the first one follows a pause
     if (batch == 0) laps.mark(rig_.stream());
@@ -126,8 +135,7 @@ ProductRates ProductLoad::time_alone() {
 /// A tile of the batch's last product, another one in each call.
 void ProductLoad::take_sample(int index) {
   if (!alone_) return;
-  const std::uint64_t seed = seed_of(batches_[static_cast<std::size_t>(index)]);
-  const auto tile = static_cast<std::int64_t>(derive_seed(seed, 1) %
+  const auto tile = static_cast<std::int64_t>(derive_seed(seed_of(batch(index)), 1) %
                                               static_cast<std::uint64_t>(rig_.grid().tiles()));
   samples_.push_back({index, tile, rig_.tile_bytes(tile)});
 }
@@ -135,15 +143,16 @@ void ProductLoad::take_sample(int index) {
 /// While no product runs: the host takes some tenths of a second for a tile.
 void ProductLoad::recompute_samples() {
   for (const Sample& sample : samples_) {
-    const Batch& batch = batches_[static_cast<std::size_t>(sample.index)];
-    const HostTile host = host_tile(settings_.spec, batch.operands(), seed_of(batch), sample.tile);
+    const Batch& of = batch(sample.index);
+    const HostTile host = host_tile(settings_.spec, of.operands(), seed_of(of), sample.tile);
     const DataType type = result_type(settings_.spec.type);
-    const bool right = batch.integers() ? encoded(host, type) == sample.bytes
-                                        : beyond_bound(host, sample.bytes, type).empty();
+    const bool right = of.integers() ? encoded(host, type) == sample.bytes
+                                     : beyond_bound(host, sample.bytes, type).empty();
     if (!right) refuted_.emplace(sample.index, sample.tile);
   }
 }
 
+/// Of a product that nothing has moved.
 void ProductLoad::check_known_answer(int index, const ProductVerifier& verifier) {
   const WrongSums wrong = verifier.check(rig_.product().c(), rig_.stream());
   if (index == 0) take_sample(index);
@@ -154,9 +163,45 @@ void ProductLoad::check_known_answer(int index, const ProductVerifier& verifier)
   refuted_[index] = tile_of(wrong.rows) * rig_.grid().across() + tile_of(wrong.columns);
 }
 
+/// 1 where an operand is not what was written. What is written again shows whether the memory keeps
+/// it: of the first one of a call.
+std::uint64_t ProductLoad::check_operands(const Batch& batch, std::vector<Mismatch>& found) {
+  const auto wrong = rig_.check_operands();
+  if (!wrong) return 0;
+  constexpr int kRefills = 20;
+  int again = 0;
+  const int repeats = found.empty() ? kRefills : 1;
+  for (int i = 0; i < repeats; ++i) {
+    rig_.fill(rig_.draw());
+    const auto next = rig_.check_operands();
+    if (next && next->matrix == wrong->matrix && next->index == wrong->index) ++again;
+  }
+  const char name = wrong->matrix == 0 ? 'A' : 'B';
+  const auto columns = static_cast<std::uint64_t>(settings_.spec.k);
+  Mismatch mismatch;
+  mismatch.load = fmt::format("product {}", name_of(settings_.spec.type));
+  mismatch.operation = batch.number;
+  mismatch.where = fmt::format("operand {}, element {},{} in memory", name, wrong->index / columns,
+                               wrong->index % columns);
+  mismatch.index = wrong->index;
+  mismatch.expected = wrong->expected;
+  mismatch.found = wrong->found;
+  mismatch.reproduced = again;
+  mismatch.repeats = repeats;
+  mismatch.conclude(failure(
+      Class::hardware,
+      fmt::format("{} element{} of {} changed in memory after it was written; written again, {} of "
+                  "{} times",
+                  wrong->count, wrong->count == 1 ? "" : "s", name, again, repeats),
+      again > 0 ? "reset the GPU, which remaps rows; RMA if it comes back"
+                : "run again for longer; RMA if it comes back"));
+  found.push_back(std::move(mismatch));
+  return 1;
+}
+
 ProductLoad::Seen ProductLoad::seen() const {
   Seen mine{};
-  for (std::size_t i = 0; i < batches_.size(); ++i)
+  for (std::size_t i = 0; i < static_cast<std::size_t>(batches()); ++i)
     mine.digests[i] = digest_of(batches_[i].records);
   for (const auto& [index, tile] : refuted_) mine.refuted[static_cast<std::size_t>(index)] = true;
   return mine;
@@ -169,85 +214,55 @@ LoadCount ProductLoad::confer(const MpiSession& jurors, std::vector<Mismatch>& f
   constexpr int kMostLooks = 2;  // per call: they take time, and the first ones say it all
   int looks = 0;
   LoadCount count;
-  for (int i = 0; i < kBatches; ++i) {
-    const auto at = static_cast<std::size_t>(i);
+  for (int first = 0; first < batches(); first += turns_) {
     std::vector<TileRecord> digests;  // a vote on digests as on one tile's hashes
     bool refuted = false;
-    for (const Seen& seen : all) {
-      const Digest& digest = seen.digests[at];
-      digests.push_back({digest.hash, 0, static_cast<std::uint32_t>(digest.differing), 0});
-      refuted = refuted || seen.refuted[at];
-    }
-    const Ruling ruling = vote(digests);
+    for (const Seen& seen : all)
+      for (int i = first; i < first + turns_; ++i) {
+        const auto at = static_cast<std::size_t>(i);
+        const Digest& digest = seen.digests[at];
+        digests.push_back({digest.hash, 0, static_cast<std::uint32_t>(digest.differing), 0});
+        refuted = refuted || seen.refuted[at];
+      }
+    const Ruling ruling = vote(digests, static_cast<std::uint32_t>(turns_));
     if (ruling.agreed() && !refuted) continue;
-    if (mine.digests[at].differing > 0) {
-      count.wrong += mine.digests[at].differing;
-    } else if (mine.refuted[at] || !ruling.undecided.empty() ||
-               (ruling.right && *ruling.right != mine.digests[at].hash)) {
-      count.wrong += batches_[at].checked;
+    for (int i = first; i < first + turns_; ++i) {
+      const auto at = static_cast<std::size_t>(i);
+      const bool contradicted =
+          ruling.right ? *ruling.right != mine.digests[at].hash
+                       : !ruling.agreed() && (!ruling.undecided.empty() ||
+                                              i - first == static_cast<int>(ruling.turn));
+      if (mine.digests[at].differing > 0)
+        count.wrong += mine.digests[at].differing;
+      else if (mine.refuted[at] || contradicted)
+        count.wrong += batch(i).checked;
     }
-    if (looks++ < kMostLooks) investigate(i, jurors, found);
+    if (looks++ < kMostLooks) investigate(first, jurors, found);
   }
   return count;
 }
 
-void ProductLoad::investigate(int index, const MpiSession& jurors, std::vector<Mismatch>& found) {
-  const Batch& batch = batches_[static_cast<std::size_t>(index)];
-  const auto refuted = refuted_.find(index);
-  const Suspicion suspicion{
-      batch.operands(), seed_of(batch), batch.number,
-      jurors.all_gather(refuted == refuted_.end() ? -1. : static_cast<double>(refuted->second))};
-  for (Mismatch& mismatch : find_evidence(rig_, suspicion, batch.records, jurors)) {
+/// `first`: the seed's first batch.
+void ProductLoad::investigate(int first, const MpiSession& jurors, std::vector<Mismatch>& found) {
+  Suspicion suspicion{batch(first).operands(), seed_of(batch(first)), batch(first).number, {}, {}};
+  std::vector<TileRecord> records;
+  double refuted = -1;
+  double turn = 0;
+  for (int i = first; i < first + turns_; ++i) {
+    suspicion.turns.push_back(batch(i).turn);
+    records.insert(records.end(), batch(i).records.begin(), batch(i).records.end());
+    const auto tile = refuted_.find(i);
+    if (tile == refuted_.end() || refuted >= 0) continue;
+    refuted = static_cast<double>(tile->second);
+    turn = i - first;
+  }
+  suspicion.refuted = jurors.all_gather(refuted);
+  for (const double of_juror : jurors.all_gather(turn))
+    suspicion.refuted_turn = std::max(suspicion.refuted_turn, static_cast<std::uint32_t>(of_juror));
+  for (Mismatch& mismatch : find_evidence(rig_, suspicion, records, jurors)) {
     mismatch.load = fmt::format("product {}", name_of(settings_.spec.type));
     found.push_back(std::move(mismatch));
   }
-}
-
-ProductRig::ProductRig(const ProductSpec& spec, Device& device, const std::string& algorithm,
-                       int batches, std::optional<FaultKind> fault)
-    : device_(device),
-      stream_(device.make_stream()),
-      product_(make_product(spec, device, *stream_, algorithm)),
-      hasher_(make_tile_hasher(device.kind())),
-      grid_(grid_of(spec)),
-      records_(device, static_cast<std::size_t>(batches * grid_.tiles()) * sizeof(TileRecord)),
-      fault_(fault) {}
-
-TileRecord* ProductRig::records_of(int batch) const {
-  return static_cast<TileRecord*>(records_.data()) + batch * grid_.tiles();
-}
-
-void ProductRig::run() {
-  product_->run(*stream_);
-  if (fault_ == FaultKind::product) {  // of an element in the middle of the last tile
-    const View c = product_->c();
-    const auto row = static_cast<std::size_t>(grid_.rows - kTileEdge / 2);
-    const std::size_t element = row * static_cast<std::size_t>(grid_.columns) - kTileEdge / 2;
-    flip_bit(device_, *stream_, c, element, 4 * static_cast<int>(size_of(c.type)));
-  }
-  if (fault_ == FaultKind::slow) {
-    const auto start = std::chrono::steady_clock::now();
-    stream_->synchronize();
-    constexpr auto kLeast = std::chrono::milliseconds(20);
-    std::this_thread::sleep_for(kLeast + (std::chrono::steady_clock::now() - start));
-  }
-}
-
-void ProductRig::run_checked(int batch, std::uint32_t product) {
-  run();
-  TileRecord* records = records_of(batch);
-  hasher_->hash(product_->c(), grid_, product, records, *stream_);
-  if (fault_ == FaultKind::hash && product == 0)
-    flip_bit(device_, *stream_, View(&records->first, 1, DataType::uint64, Place::device), 0, 32);
-}
-
-std::vector<TileRecord> ProductRig::records(int batch) {
-  return download<TileRecord>(device_, *stream_, records_of(batch),
-                              static_cast<std::size_t>(grid_.tiles()));
-}
-
-TileRecord ProductRig::record(int batch, std::int64_t tile) {
-  return download<TileRecord>(device_, *stream_, records_of(batch) + tile, 1).front();
 }
 
 }  // namespace shakedown::node

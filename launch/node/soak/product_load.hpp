@@ -1,9 +1,8 @@
-// Products of one type as a load of the soak: full-entropy ones judged by a jury of the GPUs of one
-// model, and ones of integers whose result is known.
+// Products of one type as a load of the soak: full-entropy ones judged by a jury of turns and of
+// the GPUs of one model, and ones of integers whose result is known.
 #pragma once
 
 #include <array>
-#include <functional>
 #include <map>
 #include <memory>
 #include <optional>
@@ -12,65 +11,20 @@
 
 #include "common/device.hpp"
 #include "common/mpi_session.hpp"
-#include "common/program.hpp"
 #include "common/sm_clock.hpp"
-#include "launch/node/compute/product.hpp"
 #include "launch/node/compute/verify.hpp"
 #include "launch/node/soak/jury.hpp"
 #include "launch/node/soak/load.hpp"
+#include "launch/node/soak/product_rig.hpp"
 #include "launch/node/soak/schedule.hpp"
-#include "launch/node/soak/tile_hash.hpp"
 
 namespace shakedown::node {
 
-// One product on this rank's device with what checks it: used by the soak, its second looks and
-// --replay alike.
-
-class ProductRig {
- public:
-  /// Room for the records of this many batches. `fault`: product, hash or slow, injected here.
-  ProductRig(const ProductSpec& spec, Device& device, const std::string& algorithm, int batches,
-             std::optional<FaultKind> fault);
-
-  const ProductSpec& spec() const { return product_->spec(); }
-  std::string algorithm() const { return product_->algorithm(); }
-  const TileGrid& grid() const { return grid_; }
-  Product& product() { return *product_; }
-  Stream& stream() { return *stream_; }
-  Device& device() { return device_; }
-
-  /// From now on this fault.
-  void inject(std::optional<FaultKind> fault) { fault_ = fault; }
-  void fill(Operands operands, std::uint64_t seed) { product_->fill(operands, seed, *stream_); }
-  /// Enqueues one product.
-  void run();
-  /// The same, and the hashes of its tiles into the batch's records; `product` is 0 for the first.
-  void run_checked(int batch, std::uint32_t product);
-
-  /// Waits for the stream.
-  std::vector<TileRecord> records(int batch);
-  TileRecord record(int batch, std::int64_t tile);
-  std::vector<std::byte> tile_bytes(std::int64_t tile) {
-    return read_tile(device_, product_->c(), grid_, tile, *stream_);
-  }
-
- private:
-  TileRecord* records_of(int batch) const;
-
-  Device& device_;
-  std::unique_ptr<Stream> stream_;
-  std::unique_ptr<Product> product_;
-  std::unique_ptr<TileHasher> hasher_;
-  TileGrid grid_;
-  Buffer records_;
-  std::optional<FaultKind> fault_;
-};
-
 struct ProductSettings {
   ProductSpec spec;
-  std::string algorithm;  // empty: what the first juror finds fastest
-  LoadSettings load;      // faults: product, hash, slow
-  int first_faulty = 0;   // batch of a call that has the fault; all later ones do
+  std::optional<AlgorithmChoice> algorithm;  // none: choose_algorithm()
+  LoadSettings load;                         // faults: product, hash, memory, slow
+  int first_faulty = 0;  // batch of a call that has the fault; all later ones do
 };
 
 /// Of batches of one type's products, one element per batch: the quantities of product/T/... On the
@@ -80,29 +34,33 @@ struct ProductRates {
   void add(const ProductRates& more);
 };
 
-/// A call of run() makes kBatches batches. A batch has operands of its own seed, and this many
-/// products of them, each of them hashed: they must all be alike, on every GPU. So of each batch a
-/// record per tile is enough (TileRecord), and of all tiles a digest: ranks exchange the digests
-/// once per call, and records only where digests differ. GPUs need not make the same number of
-/// products. The first product of each batch of integers is compared with the known answer. A juror
-/// on its own has nobody to differ from: its products of full entropy are compared only with
-/// themselves, but for one tile of each call, which the CPU recomputes within the bound of its
-/// rounding, as it does one of integers to the bit.
+/// A call of run() draws kSeeds seeds of operands, one of four of them of integers, and makes
+/// batches of products of each in several turns: others of its places compute each element. Every
+/// product is hashed by tiles, numbered as before the turn: all products of a seed must be alike,
+/// in every turn and on every GPU. So of each batch a record per tile is enough (TileRecord), and
+/// of all tiles a digest: ranks exchange the digests once per call, and records only where digests
+/// differ. GPUs need not make the same number of products. After a seed's last turn A and B are
+/// compared in memory with what was written. The first product of each seed of integers is compared
+/// with the known answer. Of a juror on its own the CPU recomputes a tile of each call too, within
+/// the bound of its rounding, as it does one of integers to the bit.
 class ProductLoad final : public Load {
  public:
-  static constexpr int kBatches = 16;
+  static constexpr int kSeeds = 4;
+  static constexpr int kLeastTurns = 3;
+  static constexpr int kMostTurns = 32;
+  static constexpr int kMostBatches = kSeeds * kMostTurns;
   static constexpr int kTimed = 12;  // batches of time_alone()
 
   /// Collective of the jurors: the ranks whose GPUs are of the same model.
   ProductLoad(const ProductSettings& settings, Device& device, const MpiSession& jurors);
 
-  std::string algorithm() const { return rig_.algorithm(); }
+  const AlgorithmChoice& algorithm() const { return *settings_.algorithm; }
   LoadCount run(double seconds, std::vector<Mismatch>& found) override;
   LoadCount confer(const MpiSession& jurors, std::vector<Mismatch>& found) override;
 
   /// From now on products are made in the first half of each period only; 0: always.
   void set_pulse(double hertz) { pulse_hertz_ = hertz; }
-  /// From now on half of the chunks of two batches of four are not checked, nor counted: to compare
+  /// From now on half of the chunks of two seeds of four are not checked, nor counted: to compare
   /// the rates.
   void set_comparing(bool on) { comparing_ = on; }
   /// After run(): products as they were there, without the hashes between them.
@@ -114,7 +72,8 @@ class ProductLoad final : public Load {
 
  private:
   struct Batch {
-    std::uint64_t number = 0;
+    std::uint64_t number = 0;  // of the seed
+    std::uint32_t turn = 0;
     std::uint32_t products = 0;
     std::uint32_t checked = 0;  // of them
     std::vector<Chunk> chunks;
@@ -130,25 +89,30 @@ class ProductLoad final : public Load {
     std::int64_t tile = 0;
     std::vector<std::byte> bytes;
   };
-  struct Seen {  // what jurors exchange of a call
-    std::array<Digest, kBatches> digests;
-    std::array<bool, kBatches> refuted;  // by the known answer
+  struct Seen {  // what jurors exchange of a call, by batch
+    std::array<Digest, kMostBatches> digests;
+    std::array<bool, kMostBatches> refuted;  // by the known answer
   };
 
+  Batch& batch(int index) { return batches_[static_cast<std::size_t>(index)]; }
+  int batches() const { return kSeeds * turns_; }
+  int turns_in(double seconds) const;
   std::uint64_t seed_of(const Batch& batch) const;
   void work(int index, double until_s);
   bool compares(const Batch& batch) const {
     return comparing_ && (batch.number % 4 == 1 || batch.number % 4 == 2);
   }
   void check_known_answer(int index, const ProductVerifier& verifier);
+  std::uint64_t check_operands(const Batch& batch, std::vector<Mismatch>& found);
   void take_sample(int index);
   void recompute_samples();
   Seen seen() const;
-  void investigate(int index, const MpiSession& jurors, std::vector<Mismatch>& found);
+  void investigate(int first, const MpiSession& jurors, std::vector<Mismatch>& found);
 
   ProductSettings settings_;
   ProductRig rig_;
-  std::array<Batch, kBatches> batches_;
+  std::array<Batch, kMostBatches> batches_;  // the turns of a seed, then those of the next
+  int turns_ = kLeastTurns;
   std::uint64_t calls_ = 0;
   Pace pace_;
   std::unique_ptr<SmClock> clock_;  // null on the cpu backend

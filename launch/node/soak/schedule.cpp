@@ -27,7 +27,7 @@ const char* name_of(LoadKind kind) {
 }
 
 const char* name_of(Shape shape) {
-  constexpr const char* kNames[] = {"steady", "square", "mixed"};
+  constexpr const char* kNames[] = {"sweep", "steady", "square", "mixed"};
   return kNames[static_cast<int>(shape)];
 }
 
@@ -67,32 +67,43 @@ std::vector<Phase> phases_of_cycle(const std::vector<std::string>& shapes,
     return types[static_cast<std::size_t>(turn) % types.size()];
   };
   std::vector<Phase> phases;
-  if (lists(shapes, name_of(Shape::steady))) {
+  const auto add_each = [&](Shape shape, double products_share, double share, double memory_share) {
     for (const LoadKind kind : kinds) {
-      if (kind != LoadKind::products)
-        phases.push_back({Shape::steady, {kind}, {}, 0});
+      if (kind == LoadKind::products)
+        for (auto each = types.rbegin(); each != types.rend(); ++each)
+          phases.push_back({shape, {kind}, *each, 0, products_share});
       else
-        for (const ProductType each : types) phases.push_back({Shape::steady, {kind}, each, 0});
+        phases.push_back({shape, {kind}, {}, 0, kind == LoadKind::memory ? memory_share : share});
     }
-    if (kinds.size() > 1 && std::count(kinds.begin(), kinds.end(), LoadKind::memory) > 0)
-      phases.push_back({Shape::steady, {LoadKind::memory}, {}, 0});
-  }
+  };
+  const bool sweeps_alone = std::ranges::none_of(
+      kShapes, [&](Shape shape) { return shape != Shape::sweep && lists(shapes, name_of(shape)); });
+  if (lists(shapes, name_of(Shape::sweep)) && (cycle == 0 || sweeps_alone))
+    add_each(Shape::sweep, 0, 0.05, 0.15);  // of memory two sweeps of an H200
+  if (lists(shapes, name_of(Shape::steady))) add_each(Shape::steady, 1, 0.4, 1);
   constexpr double kHertz[] = {2, 0.5, 10, 1, 5};
   if (products && lists(shapes, name_of(Shape::square)))
-    phases.push_back({Shape::square, {LoadKind::products}, type(cycle), kHertz[cycle % 5]});
+    phases.push_back({Shape::square,
+                      {LoadKind::products},
+                      type(cycle),
+                      kHertz[cycle % 5],
+                      kHertz[cycle % 5] < 1 ? 2. : 1.});  // two periods
   std::erase(kinds, LoadKind::probes);
   if (kinds.size() > 1 && lists(shapes, name_of(Shape::mixed)))
     phases.push_back({Shape::mixed, kinds, type(cycle + 1), 0});
   return phases;
 }
 
-double window_seconds(double total_s, std::size_t phases) {
-  return std::min(10.0, total_s / (6 * static_cast<double>(phases)));
+double window_seconds(double total_s, const std::vector<Phase>& cycle) {
+  double shares = 0;
+  for (const Phase& phase : cycle) shares += phase.share;
+  return std::min(2.0, total_s / (2 * shares));  // infinite of nothing but a sweep of products
 }
 
 void fit_pulses(std::vector<Phase>& phases, double window_s) {
   for (Phase& phase : phases)
-    if (phase.pulse_hertz > 0) phase.pulse_hertz = std::max(phase.pulse_hertz, 2 / window_s);
+    if (phase.pulse_hertz > 0)
+      phase.pulse_hertz = std::max(phase.pulse_hertz, 2 / window_s / phase.share);
 }
 
 PaceClock steady_clock() {

@@ -1,4 +1,5 @@
-// What a soak does when: phases of a few seconds, each of one load or of all, over and over.
+// What a soak does when: a sweep of all loads, then phases of two seconds, each of one load or of
+// all, over and over.
 #pragma once
 
 #include <fmt/format.h>
@@ -23,8 +24,8 @@ inline constexpr std::array kLoads{LoadKind::products, LoadKind::probes, LoadKin
 inline constexpr int kLoadKinds = kLoads.size();
 const char* name_of(LoadKind kind);
 
-enum class Shape { steady, square, mixed };
-inline constexpr std::array kShapes{Shape::steady, Shape::square, Shape::mixed};
+enum class Shape { sweep, steady, square, mixed };
+inline constexpr std::array kShapes{Shape::sweep, Shape::steady, Shape::square, Shape::mixed};
 const char* name_of(Shape shape);
 
 /// Of all loads, or shapes.
@@ -41,6 +42,7 @@ struct Phase {
   std::vector<LoadKind> loads;      // at the same time
   std::optional<ProductType> type;  // of the products, if they are one
   double pulse_hertz = 0;           // of the products; 0: steady
+  double share = 1;                 // of a window's seconds; 0: as short as the load can be
 
   /// "steady product bf16", "square product fp16 2 Hz", "mixed product fp8, memory, copies".
   std::string name() const;
@@ -49,16 +51,18 @@ struct Phase {
 
 bool any_has(const std::vector<Phase>& phases, LoadKind kind);
 
-/// The phases of one cycle: each type's products, each other load, memory once more, whose patterns
-/// need the time, then one square wave and one mixture of all but the probes, which need each SM
-/// for themselves; types and frequencies change from cycle to cycle. `alone`: a single rank, which
-/// has no collectives. Empty where nothing is left to do.
+/// The phases of one cycle: each type's products, fastest first; each other load; then one square
+/// wave and one mixture of all but the probes, which need each SM for themselves; types and
+/// frequencies change from cycle to cycle. Of a lone rank, which has no collectives (`alone`),
+/// products have 83 % of the time. The first cycle begins with a sweep: each load alone, products
+/// as few as a comparison needs, so that what is always wrong is found within seconds; every cycle
+/// does where no other shape has the load. Empty where nothing is left to do.
 std::vector<Phase> phases_of_cycle(const std::vector<std::string>& shapes,
                                    const std::vector<std::string>& loads,
                                    const std::vector<ProductType>& types, bool alone, int cycle);
 
-/// Seconds per window: at most 10, and so few that each phase comes six times.
-double window_seconds(double total_s, std::size_t phases);
+/// Seconds of a window of share 1: at most 2, and so few that there are two cycles.
+double window_seconds(double total_s, const std::vector<Phase>& cycle);
 
 /// Makes square waves that are too slow for a window faster: each has two periods in it at least.
 void fit_pulses(std::vector<Phase>& phases, double window_s);

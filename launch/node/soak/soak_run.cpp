@@ -25,7 +25,7 @@ std::vector<FaultKind> faults_of(BackendKind kind, const std::vector<Phase>& cyc
   const auto runs = [&](LoadKind load) { return any_has(cycle, load); };
   std::vector<FaultKind> faults;
   if (runs(LoadKind::products) || runs(LoadKind::probes)) faults.push_back(FaultKind::product);
-  if (runs(LoadKind::memory)) faults.push_back(FaultKind::memory);
+  if (runs(LoadKind::products) || runs(LoadKind::memory)) faults.push_back(FaultKind::memory);
   if (runs(LoadKind::copies)) faults.push_back(FaultKind::copy);
   if (runs(LoadKind::products)) faults.insert(faults.end(), {FaultKind::hash, FaultKind::slow});
   if (runs(LoadKind::collectives)) faults.push_back(FaultKind::collective);
@@ -40,8 +40,17 @@ constexpr int kCpuSize = 256;
 /// it.
 constexpr double kMoreForMemory = 0.5;
 
-/// Windows of a type of products in which some are not checked, to compare the rates.
-constexpr int kComparedCycles = 3;
+/// Of a type of products the first windows in which some are not checked, to compare the rates: one
+/// where the soak is so short that they are a share of its time.
+int compared_cycles(double minutes) { return minutes < 4 ? 1 : 3; }
+
+/// Cycles from one that times a type's products alone to the next: six of them per soak.
+int timed_every(double total_s, double cycle_s) {
+  return std::max(1, static_cast<int>(total_s / 6 / std::max(cycle_s, 1e-3)));
+}
+
+/// Memory is left alone for as long: a share of the soak that its patterns have time for.
+double retention_seconds(double total_s) { return std::min(10.0, total_s / 80); }
 
 std::vector<RankIdentity> identify(const MpiSession& session, const Backend& backend) {
   const DeviceIdentity device = backend.device->identity();
@@ -62,8 +71,9 @@ std::unique_ptr<MpiSession> split_by_model(const MpiSession& session,
   return session.split(static_cast<int>(first - ranks.begin()));
 }
 
-/// The value of --loads that has a load: "probes" for "probe".
-std::string loads_with(const std::string& load) {
+/// The value of --loads that has a load: "probes" for "probe", "products" for "product fp32".
+std::string loads_with(const std::string& of) {
+  const std::string load = of.substr(0, of.find(' '));
   for (const LoadKind kind : kLoads) {
     const std::string name = name_of(kind);
     if (name == load || name == load + "s" || (load == "copy" && kind == LoadKind::copies))
@@ -115,7 +125,7 @@ class SoakRun {
                                    fmt::join(options_.loads, ","), fmt::join(options_.shapes, ","),
                                    ranks_in(session_)));
     check_loads_run(first);
-    window_s_ = window_seconds(60 * options_.minutes, first.size());
+    window_s_ = window_seconds(60 * options_.minutes, first);
     WorkSettings settings;
     settings.phases = first;
     for (int cycle = 1; cycle < static_cast<int>(types_.size()); ++cycle)
@@ -123,7 +133,7 @@ class SoakRun {
     settings.size = size_;
     settings.load.seed = static_cast<std::uint64_t>(options_.seed);
     settings.load.fault = fault_;
-    settings.retention_s = window_s_;
+    settings.retention_s = retention_seconds(60 * options_.minutes);
     settings.load.stopped = [this] { return !signals_.received().empty(); };
     say(session_, fmt::format("soak: {}, {:g} minutes, products of {} in {}, windows of {:.3g} s",
                               ranks_in(session_), options_.minutes, settings.size,
@@ -178,7 +188,7 @@ class SoakRun {
       if (std::ranges::any_of(last, &RankWindow::stop) ||
           std::ranges::all_of(last, &RankWindow::memory_covered))
         return;
-      windows_.push_back(run_window(work, memory, false));
+      windows_.push_back(run_window(work, memory, {}));
       more_s -= windows_.back().seconds();
     }
   }
@@ -187,11 +197,15 @@ class SoakRun {
   void run_cycles(SoakWork& work) {
     const double total_s = 60 * options_.minutes;
     Progress progress("soak", std::lround(std::ceil(total_s)), "s", session_.is_root());
+    double cycle_s = 0;
+    for (const Phase& phase : phases(1)) cycle_s += phase.share * window_s_;
+    const int timed = timed_every(total_s, cycle_s);
+    const int compared = compared_cycles(options_.minutes);
     double wrong = 0;
     for (int cycle = 0;; ++cycle) {
       const std::vector<Phase> list = phases(cycle);
       for (std::size_t i = 0; i < list.size(); ++i) {
-        const Window window = run_window(work, list[i], cycle < kComparedCycles);
+        const Window window = run_window(work, list[i], {cycle < compared, cycle % timed == 0});
         windows_.push_back(window);
         wrong += window.wrong();
         progress.update(std::lround(std::min(elapsed_s(), total_s)),
@@ -205,10 +219,10 @@ class SoakRun {
     }
   }
 
-  Window run_window(SoakWork& work, const Phase& phase, bool comparing) {
+  Window run_window(SoakWork& work, const Phase& phase, SoakWork::Rates rates) {
     GpuSampler sampler(health_->stalled().empty() ? nvml_ : nullptr,
                        backend_.device->identity().uuid);
-    PhaseResult result = work.run(phase, window_s_, comparing);
+    PhaseResult result = work.run(phase, window_s_, rates);
     RankWindow& mine = result.window;
     mine.add_health(sampler.finish());
     mine.errors = health_->delta();
@@ -219,6 +233,7 @@ class SoakRun {
         static_cast<int>(windows_.size()), phase.name(), {}, session_.all_gather(mine), {}};
     if (backend_.kind == BackendKind::gpu)
       window.kernel_events = gather(session_, kernel_.events());
+    if (phase.has(LoadKind::products)) window.products = product_spec(*phase.type, size_);
     if (phase.shape == Shape::steady && phase.has(LoadKind::products)) {
       window.steady_products = phase.type;
       rates_[*phase.type].add(result.rates);
@@ -309,13 +324,20 @@ class SoakRun {
     const auto tested = session_.all_gather(work.tested());
     std::vector<MemoryCoverage> memory;
     for (const Tested& of_rank : tested) memory.push_back(of_rank.memory);
+    std::vector<Power> powers;
+    for (std::size_t r = 0; r < tested.size(); ++r)
+      powers.push_back(power_of(checked_by(r, windows_, tested[r], types_)));
+    const Power power = least_of(powers);
+    const bool on_gpus = backend_.kind == BackendKind::gpu;
     JobFacts facts{{requested.begin(), requested.end()},
                    memory,
                    unknown_health(windows_, ranks_),
                    signal,
                    ranks_.front().uuid.empty() ? "rank" : "GPU",
                    elapsed_s() / 60,
-                   options_.minutes};
+                   options_.minutes,
+                   line_of(power, on_gpus ? "SM" : "core", ranks_.size())};
+    facts.remarks.push_back(work.unturned());
     std::vector<Verdict> verdicts = judge_soak(windows_, incidents_, ranks_);
     const Outcome without_rates = judge_job(windows_, verdicts, facts).outcome;
     if (const judge::Evidence rates = evidence_of_rates(work); !rates.observations.empty()) {
@@ -330,7 +352,14 @@ class SoakRun {
     // The judge concludes anew what rates alone decide.
     if (without_rates == Outcome::pass && verdicts.back().outcome != Outcome::pass)
       verdicts.back().check = "rates";
-    record_.write("soak_summary", merged(identity_, summary_of(windows_, tested)));
+    double in_windows_s = 0;
+    for (const Window& window : windows_) in_windows_s += window.seconds();
+    const double between_s =
+        (60 * facts.minutes - in_windows_s) / static_cast<double>(windows_.size());
+    record_.write("soak_summary",
+                  merged(merged(identity_, summary_of(windows_, tested)),
+                         merged(record_of(power), {{"would_have_found", facts.power},
+                                                   {"between_windows_s", between_s}})));
     for (const Verdict& verdict : verdicts) {
       record_.write("verdict", merged(identity_, shakedown::record_of(verdict)));
       say(session_, line_of(verdict));
@@ -384,8 +413,8 @@ void declare_options(OptionSet& options, SoakOptions& values) {
       .idle_with({"--replay"});
   options
       .add("--shape", values.shapes,
-           "steady: each load alone; square: products on and off at 0.5 to 10 Hz; mixed: all loads "
-           "at the same time")
+           "sweep: each load alone, first of all and briefly; steady: each load alone; square: "
+           "products on and off at 0.5 to 10 Hz; mixed: all loads at the same time")
       .one_of(names_of(kShapes))
       .idle_with({"--replay"});
   options

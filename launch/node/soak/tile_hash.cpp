@@ -1,7 +1,6 @@
 #include "launch/node/soak/tile_hash.hpp"
 
 #include <algorithm>
-#include <array>
 #include <cmath>
 #include <cstring>
 
@@ -9,46 +8,39 @@
 #include "common/numbers.hpp"
 
 namespace shakedown::node {
-namespace {
 
-std::uint64_t hash_of_rows(const std::byte* first, std::int64_t stride, int row_bytes) {
-  std::array<std::uint64_t, kHashLanes> chains{};
-  std::size_t pair = 0;
-  for (int row = 0; row < kTileEdge; ++row)
-    for (int at = 0; at < row_bytes; at += 16) {
-      std::array<std::uint64_t, 2> words{};
-      std::memcpy(words.data(), first + row * stride + at, sizeof(words));
-      std::uint64_t& chain = chains[pair++ % kHashLanes];
-      chain = chained(chained(chain, words[0]), words[1]);
-    }
+std::uint64_t hash_of_tile(const std::vector<std::byte>& tile, std::uint64_t seed) {
   std::uint64_t hash = 0;
-  for (int lane = 0; lane < kHashLanes; ++lane)
-    hash += share_of_lane(chains[static_cast<std::size_t>(lane)], lane);
+  for (std::size_t word = 0; word < tile.size() / 8; ++word) {
+    std::uint64_t bits = 0;
+    std::memcpy(&bits, &tile[8 * word], sizeof(bits));
+    hash += share_of_word(bits, key_of_word(seed, word));
+  }
   return hash;
 }
 
-}  // namespace
-
-std::uint64_t hash_of_tile(const std::byte* matrix, const TileGrid& grid, std::int64_t tile) {
-  return hash_of_rows(matrix + grid.begin(tile), grid.row_bytes(), grid.tile_row_bytes());
-}
-
-std::uint64_t hash_of_tile(const std::vector<std::byte>& tile) {
-  const int row_bytes = static_cast<int>(tile.size()) / kTileEdge;
-  return hash_of_rows(tile.data(), row_bytes, row_bytes);
-}
-
 std::vector<std::byte> read_tile(Device& device, ConstView matrix, const TileGrid& grid,
-                                 std::int64_t tile, Stream& stream) {
+                                 const Turn& turn, std::int64_t tile, Stream& stream) {
   ENSURE(tile >= 0 && tile < grid.tiles(), "the tile is in the matrix");
   ENSURE(static_cast<std::int64_t>(matrix.bytes()) == grid.rows * grid.row_bytes(), "its size");
   const auto row_bytes = static_cast<std::size_t>(grid.tile_row_bytes());
-  std::vector<std::byte> bytes(kTileEdge * row_bytes);
-  const auto* from = static_cast<const std::byte*>(matrix.data) + grid.begin(tile);
+  const std::int64_t place = turn.rows.place_of_tile(tile / grid.across()) * grid.across() +
+                             turn.columns.place_of_tile(tile % grid.across());
+  std::vector<std::byte> turned(static_cast<std::size_t>(grid.tile_bytes()));
+  const auto* from = static_cast<const std::byte*>(matrix.data) + grid.begin(place);
   for (std::size_t row = 0; row < kTileEdge; ++row)
-    device.copy(bytes.data() + row * row_bytes,
+    device.copy(turned.data() + row * row_bytes,
                 from + static_cast<std::int64_t>(row) * grid.row_bytes(), row_bytes, stream);
   stream.synchronize();
+  std::vector<std::byte> bytes(turned.size());
+  const auto width = static_cast<std::size_t>(grid.element_bytes);
+  for (int row = 0; row < kTileEdge; ++row)
+    for (int column = 0; column < kTileEdge; ++column) {
+      const auto own =
+          static_cast<std::size_t>(turn.rows.line(row) * kTileEdge + turn.columns.line(column));
+      const auto at = static_cast<std::size_t>(row * kTileEdge + column);
+      std::memcpy(&bytes[own * width], &turned[at * width], width);
+    }
   return bytes;
 }
 

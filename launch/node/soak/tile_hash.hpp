@@ -14,9 +14,6 @@
 
 namespace shakedown::node {
 
-/// Rows and columns of a tile.
-inline constexpr int kTileEdge = 128;
-
 /// A row-major matrix [rows, columns] of `element_bytes`, in tiles; tile t is (t / across, t %
 /// across). Rows and columns are multiples of kTileEdge.
 struct TileGrid {
@@ -27,14 +24,16 @@ struct TileGrid {
   SHAKEDOWN_HOST_DEVICE std::int64_t tiles() const { return rows / kTileEdge * across(); }
   SHAKEDOWN_HOST_DEVICE std::int64_t row_bytes() const { return columns * element_bytes; }
   SHAKEDOWN_HOST_DEVICE int tile_row_bytes() const { return kTileEdge * element_bytes; }
+  SHAKEDOWN_HOST_DEVICE int tile_bytes() const { return kTileEdge * tile_row_bytes(); }
   /// Byte of the matrix where the tile begins.
   SHAKEDOWN_HOST_DEVICE std::int64_t begin(std::int64_t tile) const {
     return tile / across() * kTileEdge * row_bytes() + tile % across() * tile_row_bytes();
   }
 };
 
-/// What was seen of one tile in a batch of products of the same operands, which must all be alike:
-/// the first hash and those that differ from it. Whether the first one is right is for the jury.
+/// What was seen of one tile in a batch of products of the same operands in the same turn, which
+/// must all be alike: the first hash and those that differ from it. Whether the first one is right
+/// is for the jury.
 struct TileRecord {
   std::uint64_t first = 0;
   std::uint64_t other = 0;      // the hash of the last product that differed
@@ -44,31 +43,24 @@ struct TileRecord {
 
 using number_format::mix;
 
-// The words of a tile (of 8 bytes, row by row) go in pairs to kHashLanes chains: pair i to chain
-// i % kHashLanes. The hash is the sum of what the ends of the chains become by mix().
-//   - A step of a chain is a bijection of the chain and of the word, and so is mix(): a tile with
-//     one wrong word never has the right hash.
-//   - Several wrong words cancel where a later one is wrong by exactly what the earlier ones have
-//     made of the chain, or the ends of chains by the same sum. Both depend on all data before, so
-//     for errors that know nothing of the hash it happens once in 2^64: flips, equal ones too,
-//     exchanged words, rows and columns, shifted rows.
-//   - Within a pair it depends on less, but equal flips of one bit in one or several elements of
-//     both words never cancel: those of the first leave 11 bits or more of the chain wrong, and the
-//     second changes four of them at most.
+// NH (Black, Halevi, Krawczyk, Krovetz & Rogaway: UMAC, CRYPTO 1999): the sum over a tile's words
+// of 8 bytes of (low + key's low)(high + key's high), the additions modulo 2^32, the sum modulo
+// 2^64.
+//   - The keys are those of the word's place in the product before any turn, so the hash is free of
+//     the order in which words are added, and the same in every turn; exchanged words differ.
+//   - Any two different tiles have the same hash for at most one in 2^32 choices of keys, whatever
+//     the tiles are; alike ones always have. The keys are drawn anew with the operands.
 
-/// Threads of a GPU's block.
-inline constexpr int kHashLanes = 256;
-
-/// A chain with one more word. The upper bits are folded onto the lower ones first: a product
-/// passes on differences upwards alone, and that of the top bit as it is.
-SHAKEDOWN_HOST_DEVICE inline std::uint64_t chained(std::uint64_t chain, std::uint64_t word) {
-  const std::uint64_t x = chain ^ word;
-  return (x ^ (x >> 35)) * 0xFF51AFD7ED558CCDU;  // a multiplier of MurmurHash3's finalizer
+/// The keys of word `word` of a tile, row after row in its own order.
+SHAKEDOWN_HOST_DEVICE inline std::uint64_t key_of_word(std::uint64_t seed, std::uint64_t word) {
+  return number_format::hash(~seed, word);
 }
 
-/// The share of a chain's end in the tile's hash.
-SHAKEDOWN_HOST_DEVICE inline std::uint64_t share_of_lane(std::uint64_t chain, int lane) {
-  return number_format::hash(chain, static_cast<std::uint64_t>(lane));
+/// A word's share of the hash.
+SHAKEDOWN_HOST_DEVICE inline std::uint64_t share_of_word(std::uint64_t word, std::uint64_t key) {
+  const auto low = static_cast<std::uint32_t>(word) + static_cast<std::uint32_t>(key);
+  const auto high = static_cast<std::uint32_t>(word >> 32) + static_cast<std::uint32_t>(key >> 32);
+  return std::uint64_t{low} * high;
 }
 
 /// What a tile's record becomes by the hash of a batch's product.
@@ -82,23 +74,24 @@ SHAKEDOWN_HOST_DEVICE inline void add_hash(TileRecord& record, std::uint64_t has
   }
 }
 
-/// The hash of a tile in host memory; `matrix` is the whole.
-std::uint64_t hash_of_tile(const std::byte* matrix, const TileGrid& grid, std::int64_t tile);
-/// The same of a tile's bytes alone, row after row.
-std::uint64_t hash_of_tile(const std::vector<std::byte>& tile);
+/// The hash of a tile's bytes, row after row in its own order.
+std::uint64_t hash_of_tile(const std::vector<std::byte>& tile, std::uint64_t seed);
 
-/// The bytes of a tile, row after row, from where the matrix is. Waits for the stream.
+/// The bytes of a tile, row after row in its own order, from where the turned matrix is. Waits for
+/// the stream.
 std::vector<std::byte> read_tile(Device& device, ConstView matrix, const TileGrid& grid,
-                                 std::int64_t tile, Stream& stream);
+                                 const Turn& turn, std::int64_t tile, Stream& stream);
 
 /// Enqueues hashes on the stream.
 class TileHasher {
  public:
   virtual ~TileHasher() = default;
+  /// The keys of a tile's words, in device memory.
+  virtual void make_keys(std::uint64_t seed, View keys, Stream& stream) const = 0;
   /// Adds the hashes of the batch's product `product` (0: the first) to `records`, of grid.tiles()
-  /// in device memory.
-  virtual void hash(ConstView matrix, const TileGrid& grid, std::uint32_t product,
-                    TileRecord* records, Stream& stream) const = 0;
+  /// in device memory, in the order of the product before its turn.
+  virtual void hash(ConstView matrix, const TileGrid& grid, const Turn& turn, ConstView keys,
+                    std::uint32_t product, TileRecord* records, Stream& stream) const = 0;
 };
 
 namespace cpu {

@@ -1,6 +1,7 @@
 #include "launch/node/soak/window.hpp"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <chrono>
@@ -56,6 +57,46 @@ double Window::seconds() const {
   double longest = 0;
   for (const RankWindow& rank : ranks) longest = std::max(longest, rank.seconds);
   return longest;
+}
+
+std::map<ProductType, ProductCount> product_counts(const std::vector<Window>& windows,
+                                                   std::size_t rank) {
+  std::map<ProductType, ProductCount> counts;
+  for (const Window& window : windows) {
+    if (!window.products) continue;
+    const LoadCount& of_window =
+        window.ranks.at(rank).counts[static_cast<std::size_t>(LoadKind::products)];
+    ProductCount& count = counts[window.products->type];
+    count.products += static_cast<double>(of_window.checked);
+    if (of_window.self_compared == 0) count.turns += static_cast<double>(of_window.turns);
+    count.elements = static_cast<double>(window.products->m * window.products->n);
+  }
+  return counts;
+}
+
+Checked checked_by(std::size_t rank, const std::vector<Window>& windows, const Tested& tested,
+                   const std::vector<ProductType>& types) {
+  Checked checked;
+  checked.products = product_counts(windows, rank);
+  for (const ProductType type : types) checked.products.try_emplace(type);
+  checked.processors = tested.device_processors;
+  checked.lanes = tested.lanes;
+  if (tested.device_processors < 2 && !windows.empty() && windows.front().ranks.size() < 2)
+    for (auto& [type, count] : checked.products) count.turns = 0;  // no turn moves an element
+  LoadCount probes, copies, collectives;
+  for (const Window& window : windows) {
+    const auto& counts = window.ranks.at(rank).counts;
+    probes += counts[static_cast<std::size_t>(LoadKind::probes)];
+    copies += counts[static_cast<std::size_t>(LoadKind::copies)];
+    collectives += counts[static_cast<std::size_t>(LoadKind::collectives)];
+  }
+  checked.probes = static_cast<double>(probes.checked);
+  checked.copied_words = copies.bytes / 8;
+  checked.link_words = collectives.bytes / 8;
+  const MemoryCoverage& memory = tested.memory;
+  if (memory.passes + memory.patterns_done > 0) checked.memory_share = memory.share;
+  checked.memory_passes = memory.passes + memory.of_pass;
+  return checked;
 }
 
 Json record_of(const Window& window) {
@@ -150,11 +191,12 @@ std::unique_ptr<MemoryTest> SoakWork::make_memory() {
 std::unique_ptr<ProductLoad> SoakWork::make_products(const Phase& phase) {
   ProductSettings settings;
   settings.spec = product_spec(*phase.type, settings_.size);
-  settings.algorithm = algorithms_[*phase.type];
+  if (const auto known = algorithms_.find(*phase.type); known != algorithms_.end())
+    settings.algorithm = known->second;
   settings.load = settings_.load;
   settings.load.seed = derive_seed(settings_.load.seed, windows_);
   auto products = std::make_unique<ProductLoad>(settings, *backend_.device, jurors_);
-  algorithms_[*phase.type] = products->algorithm();
+  algorithms_.insert_or_assign(*phase.type, products->algorithm());
   products->set_pulse(phase.pulse_hertz);
   return products;
 }
@@ -165,12 +207,12 @@ Load& SoakWork::load_of(LoadKind kind) const {
   return *loads[static_cast<std::size_t>(kind)];
 }
 
-PhaseResult SoakWork::run(const Phase& phase, double seconds, bool comparing) {
+PhaseResult SoakWork::run(const Phase& phase, double seconds, Rates rates) {
   ++windows_;
   products_.reset();
   if (phase.has(LoadKind::products)) {
     products_ = make_products(phase);
-    products_->set_comparing(comparing && phase.shape == Shape::steady);
+    products_->set_comparing(rates.compared && phase.shape == Shape::steady);
   }
   backend_.session->barrier();
   PhaseResult result;
@@ -179,7 +221,7 @@ PhaseResult SoakWork::run(const Phase& phase, double seconds, bool comparing) {
   std::array<std::vector<Mismatch>, kLoadKinds> found;
   const auto run_one = [&](LoadKind kind) {
     const auto at = static_cast<std::size_t>(kind);
-    counts[at] = load_of(kind).run(seconds, found[at]);
+    counts[at] = load_of(kind).run(phase.share * seconds, found[at]);
     if (kind == LoadKind::collectives) {
       counts[at] += std::exchange(first_collectives_, {});
       std::move(first_found_.begin(), first_found_.end(), std::back_inserter(found[at]));
@@ -197,7 +239,8 @@ PhaseResult SoakWork::run(const Phase& phase, double seconds, bool comparing) {
   for (const LoadKind kind : phase.loads)
     if (kind == LoadKind::collectives || phase.loads.size() == 1) run_one(kind);
   for (auto& other : others) other.get();
-  if (products_ && phase.shape == Shape::steady) result.rates = products_->time_alone();
+  if (products_ && rates.timed && phase.shape == Shape::steady)
+    result.rates = products_->time_alone();
   result.window.seconds =
       std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   for (const LoadKind kind : phase.loads) {
@@ -207,6 +250,17 @@ PhaseResult SoakWork::run(const Phase& phase, double seconds, bool comparing) {
   }
   if (products_) result.window.checked_over_unchecked = products_->checked_over_unchecked();
   return result;
+}
+
+std::string SoakWork::unturned() const {
+  std::vector<std::string> types;
+  for (const auto& [type, algorithm] : algorithms_)
+    if (!algorithm.turns) types.emplace_back(name_of(type));
+  return types.empty() ? ""
+                       : fmt::format(
+                             "{} products in one turn alone: the library has no algorithm "
+                             "that keeps their bits in another",
+                             fmt::join(types, ", "));
 }
 
 Tested SoakWork::tested() const {
@@ -220,6 +274,8 @@ Tested SoakWork::tested() const {
                      static_cast<double>(memory_->bytes())};
   if (probes_) tested.processors = probes_->times();
   if (copies_) tested.copied = copies_->bytes();
+  tested.device_processors = backend_.device->identity().compute_threads;
+  if (backend_.kind == BackendKind::gpu) tested.lanes = kLanes;
   return tested;
 }
 

@@ -15,6 +15,7 @@
 #include "common/record.hpp"
 #include "launch/node/health/facts/at_work.hpp"
 #include "launch/node/soak/memory_test.hpp"
+#include "launch/node/soak/power.hpp"
 #include "launch/node/soak/product_load.hpp"
 #include "launch/node/soak/schedule.hpp"
 #include "launch/node/soak/sm_probe.hpp"
@@ -48,6 +49,8 @@ struct Tested {
   MemoryCoverage memory;
   ProcessorTimes processors;       // by the probes
   std::array<double, 3> copied{};  // bytes, by CopyWay
+  double device_processors = 0;    // SMs, or threads of the cpu backend
+  double lanes = 0;                // of each; 0: not known
 };
 
 /// One rank's share of a window, exchanged between ranks. Health is kUnknown where there is no
@@ -86,12 +89,19 @@ class SoakWork {
   /// Collective. `jurors`: the ranks with this rank's model of device.
   SoakWork(const WorkSettings& settings, Backend& backend, const MpiSession& jurors);
 
-  /// Collective. `comparing`: of steady products also measures some that are not checked.
-  PhaseResult run(const Phase& phase, double seconds, bool comparing);
+  /// Of steady products: what is measured of their rates.
+  struct Rates {
+    bool compared = false;  // those of some that are not checked
+    bool timed = false;     // products alone, afterwards
+  };
+  /// Collective. `seconds`: of a phase of share 1.
+  PhaseResult run(const Phase& phase, double seconds, Rates rates);
 
   Tested tested() const;
   /// Of the type's products, once they were made.
-  const std::string& algorithm_of(ProductType type) const { return algorithms_.at(type); }
+  const std::string& algorithm_of(ProductType type) const { return algorithms_.at(type).name; }
+  /// "fp32 products in one turn alone: ..."; empty: those of all types were turned.
+  std::string unturned() const;
 
  private:
   std::unique_ptr<ProductLoad> make_products(const Phase& phase);
@@ -102,7 +112,7 @@ class SoakWork {
   WorkSettings settings_;
   Backend& backend_;
   const MpiSession& jurors_;
-  std::map<ProductType, std::string> algorithms_;
+  std::map<ProductType, AlgorithmChoice> algorithms_;
   double free_share_ = 1;  // of the GPU's memory, before the loads allocated any
   std::uint64_t windows_ = 0;
   LoadCount first_collectives_;  // made before the first window
@@ -121,6 +131,7 @@ struct Window {
   std::vector<RankWindow> ranks;
   // By rank, of its GPU; none: the kernel's messages cannot be read. Empty without GPUs.
   std::vector<std::optional<std::vector<KernelEvent>>> kernel_events = {};
+  std::optional<ProductSpec> products = {};  // of its products, in any shape
 
   /// Of all ranks.
   LoadCount count(LoadKind kind) const;
@@ -128,6 +139,14 @@ struct Window {
   /// Of the slowest rank.
   double seconds() const;
 };
+
+/// What one rank checked in all windows, by type: of those with products. Turns whose products were
+/// compared only with themselves do not count.
+std::map<ProductType, ProductCount> product_counts(const std::vector<Window>& windows,
+                                                   std::size_t rank);
+/// And of all loads: what the soak's power follows from. `types`: that were to be checked.
+Checked checked_by(std::size_t rank, const std::vector<Window>& windows, const Tested& tested,
+                   const std::vector<ProductType>& types);
 
 /// The fields of a "soak" record.
 Json record_of(const Window& window);

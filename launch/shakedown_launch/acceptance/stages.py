@@ -48,7 +48,7 @@ class Settings:
 
 
 def soak(minutes, short="", start=10):
-    """`short`: what a short one is confined to, so that each load has time to be checked."""
+    """`short`: what a short one is confined to. All types of products are, as a fault may be in one alone."""
     return f"--minutes {minutes:g} {short}".rstrip(), 60 * minutes + start
 
 
@@ -99,10 +99,12 @@ STAGES = (
           faults=("product", "memory", "copy", "hash", "slow"), faults_of_two=("collective",),
           not_in_quick=("memory", "collective"),
           # Memory would not be covered by all patterns in that time, and one rank has no collectives.
-          tiers={QUICK: soak(0.08, "--types tf32,fp16 --shape steady --loads products,probes,copies",
-                             start=4),
+          tiers={QUICK: soak(0.08, "--shape sweep,steady --loads products,probes,copies", start=4),
                  DEFAULT: soak(2), FULL: soak(SOAK_MINUTES)},
-          on_cpu=soak(0.08, "--types fp32 --shape steady", start=2)),
+          on_cpu=soak(0.05, "--types fp32 --shape sweep,steady", start=2)),
+    # Of every SM and every type of products as few as find what is always wrong.
+    Stage("sweep", "soak", NODE, capsules=1, faults=("product", "hash"),
+          tiers={PROLOG: soak(0.01, "--shape sweep --loads products,probes", start=4)}),
     Stage("nodes", "node_check", GROUP,
           tiers={DEFAULT: ("", 8), FULL: ("", 8)}, on_cpu=("", 2)),
     Stage(LADDER, "collective_perf", GROUP, rates=("collectives",),  # also of nodes with one rank each

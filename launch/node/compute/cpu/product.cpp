@@ -13,15 +13,41 @@
 
 namespace shakedown::node::cpu {
 
-/// As the kernel gpu::fill_operand: x[i] = the operand's element i.
-inline void fill_operand(View x, const OperandRule& rule) {
+/// visit(i, bits): what element i of an operand is, its rows in this order; on all threads.
+template <class Visit>
+void for_each_element(std::size_t count, const OperandRule& rule, const LineOrder& order,
+                      std::int64_t columns, Visit&& visit) {
+  const auto rows = static_cast<std::int64_t>(count) / columns;
+#pragma omp parallel for schedule(static)
+  for (std::int64_t row = 0; row < rows; ++row)
+    for (std::int64_t column = 0; column < columns; ++column)
+      visit(static_cast<std::size_t>(row * columns + column),
+            operand_bits(rule, static_cast<std::uint64_t>(order.original(row) * columns + column)));
+}
+
+/// As the kernel gpu::fill_operand.
+inline void fill_operand(View x, const OperandRule& rule, const LineOrder& order,
+                         std::int64_t columns) {
   const std::size_t width = size_of(x.type);
   auto* const to = static_cast<std::byte*>(x.data);
-#pragma omp parallel for schedule(static)
-  for (std::size_t i = 0; i < x.count; ++i) {
-    const std::uint64_t bits = operand_bits(rule, i);  // little-endian, as all machines here
-    std::memcpy(to + i * width, &bits, width);
-  }
+  for_each_element(x.count, rule, order, columns, [&](std::size_t i, std::uint64_t bits) {
+    std::memcpy(to + i * width, &bits, width);  // little-endian, as all machines here
+  });
+}
+
+/// As the kernel gpu::compare_operand.
+inline void compare_operand(ConstView x, const OperandRule& rule, const LineOrder& order,
+                            std::int64_t columns, WordErrors& wrong) {
+  const std::size_t width = size_of(x.type);
+  const auto* const from = static_cast<const std::byte*>(x.data);
+  for_each_element(x.count, rule, order, columns, [&](std::size_t i, std::uint64_t bits) {
+    if (std::memcmp(from + i * width, &bits, width) == 0) return;
+#pragma omp critical(shakedown_operand_errors)
+    {
+      ++wrong.count;
+      wrong.first = std::min<unsigned long long>(wrong.first, i);
+    }
+  });
 }
 
 // Products by oneDNN.
@@ -76,7 +102,7 @@ class DnnlProduct final : public Product {
       : spec_(spec),
         a_(device, bytes(spec.m * spec.k, operand_type(spec.type))),
         b_(device, bytes(spec.n * spec.k, operand_type(spec.type))),
-        c_(device, bytes(spec.m * spec.n, result_type(spec.type))),
+        c_(device, bytes(elements_of_result(spec), result_type(spec.type))),
         description_(describe(engine_, spec)),
         matmul_(description_) {}
 
@@ -87,24 +113,33 @@ class DnnlProduct final : public Product {
                        description_.impl_info_str());
   }
 
-  void fill(Operands operands, std::uint64_t seed, Stream&) override {
+  std::vector<std::string> algorithms() const override { return {algorithm()}; }
+
+  void fill(Operands operands, std::uint64_t seed, const Turn& turn, Stream&) override {
     if (operands == Operands::integers) check_exact(spec_);
-    for (const int matrix : {0, 1})
-      fill_operand(matrix == 0 ? a() : b(), operand_rule(spec_.type, operands, seed, matrix));
+    fill_operand(a(), operand_rule(spec_.type, operands, seed, 0), turn.rows, spec_.k);
+    fill_operand(b(), operand_rule(spec_.type, operands, seed, 1), turn.columns, spec_.k);
+  }
+  void compare(Operands operands, std::uint64_t seed, const Turn& turn, WordErrors* wrong,
+               Stream&) override {
+    compare_operand(a(), operand_rule(spec_.type, operands, seed, 0), turn.rows, spec_.k, wrong[0]);
+    compare_operand(b(), operand_rule(spec_.type, operands, seed, 1), turn.columns, spec_.k,
+                    wrong[1]);
   }
   void run(Stream&) override {
-    const auto memory = [&](const Desc& description, const Buffer& buffer) {
-      return dnnl::memory(description, engine_, buffer.data());
+    const auto memory = [&](const Desc& description, View matrix) {
+      return dnnl::memory(description, engine_, matrix.data);
     };
-    matmul_.execute(stream_, {{DNNL_ARG_SRC, memory(description_.src_desc(), a_)},
-                              {DNNL_ARG_WEIGHTS, memory(description_.weights_desc(), b_)},
-                              {DNNL_ARG_DST, memory(description_.dst_desc(), c_)}});
+    matmul_.execute(stream_, {{DNNL_ARG_SRC, memory(description_.src_desc(), a())},
+                              {DNNL_ARG_WEIGHTS, memory(description_.weights_desc(), b())},
+                              {DNNL_ARG_DST, memory(description_.dst_desc(), c())}});
     stream_.wait();
   }
+  void move_result(std::int64_t rows) override { c_row_ = rows; }
 
   View a() override { return a_.view(operand_type(spec_.type)); }
   View b() override { return b_.view(operand_type(spec_.type)); }
-  View c() override { return c_.view(result_type(spec_.type)); }
+  View c() override { return result_in(c_, spec_, c_row_); }
 
  private:
   static std::size_t bytes(std::int64_t elements, DataType type) {
@@ -113,6 +148,7 @@ class DnnlProduct final : public Product {
 
   ProductSpec spec_;
   Buffer a_, b_, c_;
+  std::int64_t c_row_ = 0;
   dnnl::engine engine_{dnnl::engine::kind::cpu, 0};
   dnnl::stream stream_{engine_};
   Matmul::primitive_desc description_;

@@ -1,4 +1,4 @@
-// Grid-stride loops over elements.
+// Operands made and compared, sums of matrices, and streams of words.
 #include "launch/node/compute/gpu/product.hpp"
 
 #include <algorithm>
@@ -12,19 +12,6 @@
 namespace shakedown::node::gpu {
 
 inline constexpr int kThreads = 256;
-
-/// Blocks of a grid-stride loop: enough to fill any GPU, few where there is little to do.
-inline unsigned blocks_for(std::size_t count) {
-  const std::size_t blocks = (count + kThreads - 1) / kThreads;
-  return static_cast<unsigned>(std::clamp<std::size_t>(blocks, 1, 4096));
-}
-
-__device__ inline std::size_t global_thread() {
-  return static_cast<std::size_t>(blockIdx.x) * blockDim.x + threadIdx.x;
-}
-__device__ inline std::size_t grid_threads() {
-  return static_cast<std::size_t>(gridDim.x) * blockDim.x;
-}
 
 namespace {
 
@@ -110,26 +97,59 @@ std::unique_ptr<Checksums> make_checksums() { return std::make_unique<CudaChecks
 
 namespace {
 
+/// A block per row.
 template <class Bits>
-__global__ void fill_operand_kernel(Bits* x, std::size_t count, OperandRule rule) {
-  for (std::size_t i = global_thread(); i < count; i += grid_threads())
-    x[i] = static_cast<Bits>(operand_bits(rule, i));
+__global__ void fill_operand_kernel(Bits* x, std::int64_t columns, OperandRule rule,
+                                    const __grid_constant__ LineOrder order) {
+  const std::int64_t first = std::int64_t{blockIdx.x} * columns;
+  const std::int64_t original = order.original(blockIdx.x) * columns;
+  for (std::int64_t column = threadIdx.x; column < columns; column += blockDim.x)
+    x[first + column] =
+        static_cast<Bits>(operand_bits(rule, static_cast<std::uint64_t>(original + column)));
+}
+
+template <class Bits>
+__global__ void compare_operand_kernel(const Bits* x, std::int64_t columns, OperandRule rule,
+                                       const __grid_constant__ LineOrder order, WordErrors* wrong) {
+  const std::int64_t first = std::int64_t{blockIdx.x} * columns;
+  const std::int64_t original = order.original(blockIdx.x) * columns;
+  for (std::int64_t column = threadIdx.x; column < columns; column += blockDim.x) {
+    const Bits found = __ldcs(x + first + column);
+    if (found ==
+        static_cast<Bits>(operand_bits(rule, static_cast<std::uint64_t>(original + column))))
+      continue;
+    atomicAdd(&wrong->count, 1ULL);
+    atomicMin(&wrong->first, static_cast<Word>(first + column));
+  }
+}
+
+/// Calls launch with the bits of the operand's elements, and its rows: blocks.
+template <class Launch>
+void with_bits(View x, std::int64_t columns, Launch&& launch) {
+  const auto rows = static_cast<unsigned>(static_cast<std::int64_t>(x.count) / columns);
+  switch (size_of(x.type)) {
+    case 1: launch(static_cast<std::uint8_t*>(x.data), rows); break;
+    case 2: launch(static_cast<std::uint16_t*>(x.data), rows); break;
+    case 4: launch(static_cast<std::uint32_t*>(x.data), rows); break;
+    default: launch(static_cast<Word*>(x.data), rows);
+  }
+  CHECK_LAUNCH();
 }
 
 }  // namespace
 
-void fill_operand(View x, const OperandRule& rule, cudaStream_t stream) {
-  const auto launch = [&]<class Bits>(Bits) {
-    fill_operand_kernel<<<blocks_for(x.count), kThreads, 0, stream>>>(static_cast<Bits*>(x.data),
-                                                                      x.count, rule);
-  };
-  switch (size_of(x.type)) {
-    case 1: launch(std::uint8_t{}); break;
-    case 2: launch(std::uint16_t{}); break;
-    case 4: launch(std::uint32_t{}); break;
-    default: launch(std::uint64_t{});
-  }
-  CHECK_LAUNCH();
+void fill_operand(View x, std::int64_t columns, const OperandRule& rule, const LineOrder& order,
+                  cudaStream_t stream) {
+  with_bits(x, columns, [&](auto* bits, unsigned rows) {
+    fill_operand_kernel<<<rows, kThreads, 0, stream>>>(bits, columns, rule, order);
+  });
+}
+
+void compare_operand(View x, std::int64_t columns, const OperandRule& rule, const LineOrder& order,
+                     WordErrors* wrong, cudaStream_t stream) {
+  with_bits(x, columns, [&](const auto* bits, unsigned rows) {
+    compare_operand_kernel<<<rows, kThreads, 0, stream>>>(bits, columns, rule, order, wrong);
+  });
 }
 
 namespace {

@@ -9,6 +9,7 @@
 #include "common/error.hpp"
 #include "common/gpu/native.hpp"
 #include "launch/node/compute/gpu/product.hpp"
+#include "launch/node/compute/stream_kernels.hpp"
 
 namespace shakedown::node::gpu {
 namespace {
@@ -99,7 +100,7 @@ class CublasProduct final : public Product {
       : spec_(spec),
         a_(device, bytes(spec.m * spec.k, operand_type(spec.type))),
         b_(device, bytes(spec.n * spec.k, operand_type(spec.type))),
-        c_(device, bytes(spec.m * spec.n, result_type(spec.type))),
+        c_(device, bytes(elements_of_result(spec), result_type(spec.type))),
         workspace_(device, kWorkspaceBytes) {
     CHECK_CUBLASLT(cublasLtCreate(&library_.get));
     CHECK_CUBLASLT(
@@ -121,19 +122,35 @@ class CublasProduct final : public Product {
   const ProductSpec& spec() const override { return spec_; }
   std::string algorithm() const override { return text_of(algorithm_); }
 
-  void fill(Operands operands, std::uint64_t seed, Stream& stream) override {
+  std::vector<std::string> algorithms() const override {
+    std::vector<std::string> texts;
+    for (const cublasLtMatmulAlgo_t& one : candidates()) texts.push_back(text_of(one));
+    return texts;
+  }
+
+  void fill(Operands operands, std::uint64_t seed, const Turn& turn, Stream& stream) override {
     if (operands == Operands::integers) check_exact(spec_);
     const cudaStream_t on = shakedown::gpu::native(stream);
-    fill_operand(a(), operand_rule(spec_.type, operands, seed, 0), on);
-    fill_operand(b(), operand_rule(spec_.type, operands, seed, 1), on);
+    fill_operand(a(), spec_.k, operand_rule(spec_.type, operands, seed, 0), turn.rows, on);
+    fill_operand(b(), spec_.k, operand_rule(spec_.type, operands, seed, 1), turn.columns, on);
+  }
+  void compare(Operands operands, std::uint64_t seed, const Turn& turn, WordErrors* wrong,
+               Stream& stream) override {
+    const cudaStream_t on = shakedown::gpu::native(stream);
+    compare_operand(a(), spec_.k, operand_rule(spec_.type, operands, seed, 0), turn.rows, wrong,
+                    on);
+    compare_operand(b(), spec_.k, operand_rule(spec_.type, operands, seed, 1), turn.columns,
+                    wrong + 1, on);
   }
   void run(Stream& stream) override {
     check_cublas(enqueue(algorithm_, stream), "cublasLtMatmul", __FILE__, __LINE__);
   }
 
+  void move_result(std::int64_t rows) override { c_row_ = rows; }
+
   View a() override { return a_.view(operand_type(spec_.type)); }
   View b() override { return b_.view(operand_type(spec_.type)); }
-  View c() override { return c_.view(result_type(spec_.type)); }
+  View c() override { return result_in(c_, spec_, c_row_); }
 
  private:
   using Layout = CublasHandle<cublasLtMatrixLayout_t, cublasLtMatrixLayoutDestroy>;
@@ -158,7 +175,7 @@ class CublasProduct final : public Product {
 
   /// The library's, its first choice first, without those of the same text; none where it has none.
   /// Partial sums of split-k stay in the accumulator's type.
-  std::vector<cublasLtMatmulAlgo_t> algorithms() const {
+  std::vector<cublasLtMatmulAlgo_t> candidates() const {
     CublasHandle<cublasLtMatmulPreference_t, cublasLtMatmulPreferenceDestroy> preference;
     CHECK_CUBLASLT(cublasLtMatmulPreferenceCreate(&preference.get));
     const auto set = [&](cublasLtMatmulPreferenceAttributes_t attribute, auto value) {
@@ -190,15 +207,15 @@ class CublasProduct final : public Product {
   cublasStatus_t enqueue(const cublasLtMatmulAlgo_t& algorithm, Stream& stream) {
     const Factor one = factor(1);
     const Factor zero = factor(0);
+    void* const c = this->c().data;
     return cublasLtMatmul(library_.get, operation_.get, &one, b_.data(), first_.get, a_.data(),
-                          second_.get, &zero, c_.data(), result_.get, c_.data(), result_.get,
-                          &algorithm, workspace_.data(), kWorkspaceBytes,
-                          shakedown::gpu::native(stream));
+                          second_.get, &zero, c, result_.get, c, result_.get, &algorithm,
+                          workspace_.data(), kWorkspaceBytes, shakedown::gpu::native(stream));
   }
 
   /// Runs it once, which loads the kernel.
   void choose(const std::string& algorithm, Stream& stream) {
-    const std::vector<cublasLtMatmulAlgo_t> all = algorithms();
+    const std::vector<cublasLtMatmulAlgo_t> all = candidates();
     if (all.empty())
       throw UsageError(fmt::format("cuBLASLt has no {} product with m = {}, n = {}, k = {} here",
                                    name_of(spec_.type), spec_.m, spec_.n, spec_.k));
@@ -217,6 +234,7 @@ class CublasProduct final : public Product {
 
   ProductSpec spec_;
   Buffer a_, b_, c_, workspace_;
+  std::int64_t c_row_ = 0;
   CublasHandle<cublasLtHandle_t, cublasLtDestroy> library_;
   CublasHandle<cublasLtMatmulDesc_t, cublasLtMatmulDescDestroy> operation_;
   Layout first_, second_, result_;

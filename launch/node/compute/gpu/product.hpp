@@ -8,7 +8,11 @@
 
 namespace shakedown::node::gpu {
 
-/// x[i] = the operand's element i.
-void fill_operand(View x, const OperandRule& rule, cudaStream_t stream);
+/// The operand's rows, of `columns` elements, in this order.
+void fill_operand(View x, std::int64_t columns, const OperandRule& rule, const LineOrder& order,
+                  cudaStream_t stream);
+/// Adds the elements in memory that are others.
+void compare_operand(View x, std::int64_t columns, const OperandRule& rule, const LineOrder& order,
+                     WordErrors* wrong, cudaStream_t stream);
 
 }  // namespace shakedown::node::gpu

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cstddef>
+#include <cstring>
 #include <functional>
 #include <span>
 #include <thread>
@@ -126,12 +127,38 @@ namespace {
 
 class CpuTileHasher final : public TileHasher {
  public:
-  void hash(ConstView matrix, const TileGrid& grid, std::uint32_t product, TileRecord* records,
-            Stream&) const override {
+  void make_keys(std::uint64_t seed, View keys, Stream&) const override {
+    for (std::size_t word = 0; word < keys.count; ++word)
+      static_cast<std::uint64_t*>(keys.data)[word] = key_of_word(seed, word);
+  }
+  void hash(ConstView matrix, const TileGrid& grid, const Turn& turn, ConstView keys,
+            std::uint32_t product, TileRecord* records, Stream&) const override {
     const auto* bytes = static_cast<const std::byte*>(matrix.data);
+    const auto* words = static_cast<const std::uint64_t*>(keys.data);
 #pragma omp parallel for schedule(static)
-    for (std::int64_t tile = 0; tile < grid.tiles(); ++tile)
-      add_hash(records[tile], hash_of_tile(bytes, grid, tile), product);
+    for (std::int64_t place = 0; place < grid.tiles(); ++place) {
+      const std::int64_t tile = turn.rows.tile(place / grid.across()) * grid.across() +
+                                turn.columns.tile(place % grid.across());
+      add_hash(records[tile], hash_of_place(bytes + grid.begin(place), grid, turn, words), product);
+    }
+  }
+
+ private:
+  /// Of the tile that begins there.
+  static std::uint64_t hash_of_place(const std::byte* begin, const TileGrid& grid, const Turn& turn,
+                                     const std::uint64_t* keys) {
+    const int words = grid.tile_row_bytes() / 8;  // per row
+    const int columns = 8 / grid.element_bytes;   // per word
+    std::uint64_t hash = 0;
+    for (int row = 0; row < kTileEdge; ++row) {
+      const std::uint64_t* const of_row = keys + turn.rows.line(row) * words;
+      for (int word = 0; word < words; ++word) {
+        std::uint64_t bits = 0;
+        std::memcpy(&bits, begin + row * grid.row_bytes() + std::int64_t{word} * 8, sizeof(bits));
+        hash += share_of_word(bits, of_row[turn.columns.line(word * columns) / columns]);
+      }
+    }
+    return hash;
   }
 };
 

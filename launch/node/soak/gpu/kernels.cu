@@ -4,6 +4,7 @@
 #include "common/gpu/native.hpp"
 #include "launch/node/soak/gpu/sm_probe.cuh"
 #include "launch/node/soak/memory_test.hpp"
+#include "launch/node/soak/product_placing.hpp"
 #include "launch/node/soak/tile_hash.hpp"
 
 namespace shakedown::node::gpu {
@@ -160,33 +161,90 @@ std::unique_ptr<SweepKernels> make_sweep_kernels(Device& device) {
 
 namespace {
 
-/// A block per tile, a thread per chain. A pair of words costs 18 instructions, a fifth of what an
-/// H200's SM could issue while its memory delivers them, and a thread has four loads under way.
-template <int kElementBytes>
-__global__ void __launch_bounds__(kHashLanes)
-    hash_tiles_kernel(const std::byte* matrix, std::int64_t row_bytes, std::uint32_t product,
-                      TileRecord* records) {
-  constexpr int kPairs = kTileEdge * kElementBytes / 16;  // per row of a tile
-  constexpr int kRows = kHashLanes / kPairs;              // that a block reads at a time
-  const unsigned lane = threadIdx.x;
-  const std::int64_t row = static_cast<std::int64_t>(blockIdx.y) * kTileEdge + lane / kPairs;
-  const std::int64_t pair = static_cast<std::int64_t>(blockIdx.x) * kPairs + lane % kPairs;
-  const std::byte* at = matrix + row * row_bytes + pair * 16;
-  std::uint64_t hash = 0;
-#pragma unroll 8
-  for (int i = 0; i < kTileEdge / kRows; ++i, at += kRows * row_bytes) {
-    const auto words = __ldcs(reinterpret_cast<const ulonglong2*>(at));
-    hash = chained(chained(hash, words.x), words.y);
+/// The same by one thread of a block, while the others of it wait.
+__global__ void __launch_bounds__(kThreadsOfOne)
+    hold_processor_kernel(HoldWords* words, int processor) {
+  if (threadIdx.x == 0) {
+    auto* const resident = static_cast<volatile std::int32_t*>(&words->resident);
+    auto* const stop = static_cast<volatile std::int32_t*>(&words->stop);
+    if (this_processor() == processor) {
+      atomicAdd_system(&words->resident, 1);
+      while (*stop == 0) __nanosleep(20'000);
+    } else {  // so that blocks yet to come get to it; 5 ms at most
+      const unsigned long long begin = nanoseconds();
+      while (*resident == 0 && nanoseconds() - begin < 5000000) __nanosleep(20'000);
+    }
   }
-  hash = share_of_lane(hash, lane);
+  __syncthreads();
+}
+
+}  // namespace
+
+void launch_hold_processor(HoldWords* words, int processor, Stream& stream) {
+  int device = 0;
+  int processors = 0;
+  CHECK_CUDA(cudaGetDevice(&device));
+  CHECK_CUDA(cudaDeviceGetAttribute(&processors, cudaDevAttrMultiProcessorCount, device));
+  launch_one_per_processor(hold_processor_kernel, static_cast<std::size_t>(processors),
+                           kThreadsOfOne, shakedown::gpu::native(stream), words, processor);
+}
+
+namespace {
+
+constexpr int kHashThreads = 256;
+
+__global__ void make_keys_kernel(std::uint64_t seed, std::uint64_t* keys) {
+  const std::uint64_t word = std::uint64_t{blockIdx.x} * kHashThreads + threadIdx.x;
+  keys[word] = key_of_word(seed, word);
+}
+
+/// A block per tile of the launch, the last ones first: the second cache may still have them. A
+/// thread has groups of 16 bytes of one column, some of them
+/// under way, and their keys from the first cache, in which the table stays: 14 instructions per
+/// group, and a load of shared memory.
+template <int kElementBytes>
+__global__ void __launch_bounds__(kHashThreads)
+    hash_tiles_kernel(const std::byte* matrix, std::int64_t row_bytes, std::uint32_t product,
+                      const __grid_constant__ LineOrder row_order,
+                      const __grid_constant__ LineOrder column_order, const ulonglong2* keys,
+                      TileRecord* records) {
+  constexpr int kGroups = kTileEdge * kElementBytes / 16;  // per row of a tile
+  constexpr int kColumns = 16 / kElementBytes;             // per group
+  constexpr int kRows = kHashThreads / kGroups;            // that a block reads at a time
+  constexpr int kUnderWay = 4;
+  __shared__ const ulonglong2* keys_of_row[kTileEdge];
+  const auto thread = static_cast<int>(threadIdx.x);
+  if (thread < kTileEdge) keys_of_row[thread] = keys + row_order.line(thread) * kGroups;
+  __syncthreads();
+  const int group = thread % kGroups;
+  const int key = column_order.line(group * kColumns) / kColumns;
+  const std::int64_t down = gridDim.y - 1 - blockIdx.y;
+  const std::int64_t across = gridDim.x - 1 - blockIdx.x;
+  const std::int64_t row = down * kTileEdge + thread / kGroups;
+  const std::byte* at = matrix + row * row_bytes + (across * kGroups + group) * 16;
+  const ulonglong2* const* keys_at = keys_of_row + thread / kGroups;
+  std::uint64_t hash = 0;
+  for (int i = 0; i < kTileEdge / kRows / kUnderWay; ++i) {
+    ulonglong2 words[kUnderWay];
+    ulonglong2 of_words[kUnderWay];
+#pragma unroll
+    for (int j = 0; j < kUnderWay; ++j, at += kRows * row_bytes, keys_at += kRows) {
+      words[j] = __ldcs(reinterpret_cast<const ulonglong2*>(at));
+      of_words[j] = __ldg(*keys_at + key);
+    }
+#pragma unroll
+    for (int j = 0; j < kUnderWay; ++j)
+      hash += share_of_word(words[j].x, of_words[j].x) + share_of_word(words[j].y, of_words[j].y);
+  }
   for (int distance = 16; distance > 0; distance /= 2)
     hash += __shfl_down_sync(0xFFFFFFFFU, hash, distance);
-  __shared__ std::uint64_t sums[kHashLanes / 32];
-  if (lane % 32 == 0) sums[lane / 32] = hash;
+  __shared__ std::uint64_t sums[kHashThreads / 32];
+  if (thread % 32 == 0) sums[thread / 32] = hash;
   __syncthreads();
-  if (lane != 0) return;
-  for (int warp = 1; warp < kHashLanes / 32; ++warp) hash += sums[warp];
-  add_hash(records[blockIdx.y * gridDim.x + blockIdx.x], hash, product);
+  if (thread != 0) return;
+  for (int warp = 1; warp < kHashThreads / 32; ++warp) hash += sums[warp];
+  const std::int64_t tile = row_order.tile(down) * gridDim.x + column_order.tile(across);
+  add_hash(records[tile], hash, product);
 }
 
 auto kernel_for(const TileGrid& grid) {
@@ -200,12 +258,20 @@ auto kernel_for(const TileGrid& grid) {
 
 class CudaTileHasher final : public TileHasher {
  public:
-  void hash(ConstView matrix, const TileGrid& grid, std::uint32_t product, TileRecord* records,
-            Stream& stream) const override {
+  void make_keys(std::uint64_t seed, View keys, Stream& stream) const override {
+    ENSURE(keys.count % kHashThreads == 0, "keys of a whole tile");
+    make_keys_kernel<<<static_cast<unsigned>(keys.count / kHashThreads), kHashThreads, 0,
+                       shakedown::gpu::native(stream)>>>(seed,
+                                                         static_cast<std::uint64_t*>(keys.data));
+    CHECK_LAUNCH();
+  }
+  void hash(ConstView matrix, const TileGrid& grid, const Turn& turn, ConstView keys,
+            std::uint32_t product, TileRecord* records, Stream& stream) const override {
     const dim3 tiles(static_cast<unsigned>(grid.across()),
                      static_cast<unsigned>(grid.rows / kTileEdge));
-    kernel_for(grid)<<<tiles, kHashLanes, 0, shakedown::gpu::native(stream)>>>(
-        static_cast<const std::byte*>(matrix.data), grid.row_bytes(), product, records);
+    kernel_for(grid)<<<tiles, kHashThreads, 0, shakedown::gpu::native(stream)>>>(
+        static_cast<const std::byte*>(matrix.data), grid.row_bytes(), product, turn.rows,
+        turn.columns, static_cast<const ulonglong2*>(keys.data), records);
     CHECK_LAUNCH();
   }
 };

@@ -4,11 +4,11 @@ import json
 import re
 import statistics
 
-from . import words
-from .exports import hidden_share
-from .intervals import median_interval
-from .records import number, numbers
-from .summary import Summary, highest, median_of
+from reporting import words
+from reporting.communication_tables import hidden_share
+from reporting.intervals import median_interval
+from reporting.records import number, numbers
+from reporting.summary import Summary, highest, median_of
 
 
 COMPILED, GRAPH, EAGER = HOW = "torch.compile", "CUDA graph", "eager"

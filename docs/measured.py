@@ -1,19 +1,23 @@
-"""docs/measured.md: the committed records as one table for each question. Each folder of records
+#!/usr/bin/env python3
+"""Prints docs/measured.md: the committed records as one table for each question. Each folder of records
 has a provenance.json: the questions, the command of each file, what its records do not say, and
-other files, of which no question has a table."""
+other files, of which no question has a table. usage: docs/measured.py [FOLDER] >docs/measured.md"""
 
 import json
 import pathlib
+import sys
 import textwrap
 
-from . import measured_tables
-from .reading import read_runs
-from .records import UsageError
+TREE = pathlib.Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(TREE / "results"))
+import measured_tables  # noqa: E402
+from reporting.reading import read_runs  # noqa: E402
+from reporting.records import UsageError  # noqa: E402
 
 WIDTH = 120
 HEAD = """# Measured results
 
-Generated from the committed records by `results/report --measured results >docs/measured.md`; do
+Generated from the committed records by `docs/measured.py >docs/measured.md`; do
 not edit. Each question has a table of figures and a table of the files that it is made from, with
 machine, command and revision; files without a question come last in each part. Absolute figures
 drift on shared machines: compare them with the peer that was measured interleaved with them.
@@ -25,7 +29,7 @@ def page(folder):
     """The text of docs/measured.md."""
     found = sorted(pathlib.Path(folder).rglob("provenance.json"), reverse=True)
     if not found:
-        raise UsageError(f"--measured {folder}: no provenance.json in this folder")
+        raise UsageError(f"{folder}: no provenance.json in this folder")
     sections = [section(path, folder) for path in found]
     return "\n".join([HEAD, extent(found), *sections])
 
@@ -94,3 +98,10 @@ def markdown(heads, rows):
     lines += [[str("" if row[at] is None else row[at]).replace("|", "\\|") for at in used]
               for row in rows]
     return "\n".join(f"| {' | '.join(cells)} |" for cells in lines)
+
+
+if __name__ == "__main__":
+    try:
+        print(page(sys.argv[1] if sys.argv[1:] else TREE / "results"), end="")
+    except UsageError as error:
+        sys.exit(f"docs/measured.py: {error}")

@@ -1,0 +1,25 @@
+// What the kernels of libfaulty.so keep in device memory.
+#pragma once
+
+#include "tests/faulty/excitation.hpp"
+
+namespace shakedown::faulty {
+
+/// Blocks that the stand-in grid has at most: block b of a larger product is on the SM of b modulo
+/// this.
+inline constexpr std::uint32_t kBlocks = 1U << 16;
+
+/// One per context.
+struct State {
+  Counts counts;
+  std::uint64_t flips_before;  // the operation at work
+  unsigned first_claimed;
+  // of the SMs that are held while a product runs
+  unsigned resident, stop;
+  // SM of each block: of the first launch of the stand-in grid, and of its last one
+  std::uint32_t fixed[kBlocks], moving[kBlocks];
+};
+
+enum class Operation : int { product, copy, collective };
+
+}  // namespace shakedown::faulty

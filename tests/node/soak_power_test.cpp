@@ -1,0 +1,136 @@
+// What a soak would have found, from its counts: against faults that are drawn one by one.
+#include "launch/node/soak/power.hpp"
+
+#include <cmath>
+#include <functional>
+#include <nlohmann/json.hpp>
+
+#include "common/numbers.hpp"
+#include "common/nvml.hpp"
+#include "tests/catch.hpp"
+
+namespace shakedown::node {
+namespace {
+
+using enum ProductType;
+
+/// Two minutes of one H200 by the design's schedule.
+Checked two_minutes() {
+  Checked checked;
+  checked.products = {{fp64, {630, 286, 8192. * 8192}},
+                      {bf16, {8400, 400, 8192. * 8192}},
+                      {fp8, {24000, 400, 8192. * 8192}}};
+  checked.processors = 132;
+  checked.lanes = kLanes;
+  checked.probes = 63500;
+  checked.memory_share = 0.971;
+  checked.memory_passes = 1.28;
+  checked.copied_words = 2.77e10;
+  return checked;
+}
+
+/// Share of 4,000 faults of which one in `count` trials of probability p or more is wrong. Each has
+/// bits of its own.
+double found(double count, double p, std::uint64_t seed) {
+  constexpr int kFaults = 4000;
+  int found = 0;
+  for (int fault = 0; fault < kFaults; ++fault) {
+    const std::uint64_t of_fault = number_format::hash(seed, static_cast<std::uint64_t>(fault));
+    for (std::uint64_t trial = 0; trial < static_cast<std::uint64_t>(count); ++trial)
+      if (static_cast<double>(number_format::hash(of_fault, trial)) < p * 0x1p64) {
+        ++found;
+        break;
+      }
+  }
+  return static_cast<double>(found) / kFaults;
+}
+
+}  // namespace
+
+TEST_CASE("95 of 100 faults at the stated power are found", "[soak][power]") {
+  Checked checked;
+  checked.processors = 4;
+  checked.lanes = 32;
+  checked.products = {{bf16, {900, 100, 16384}}, {fp8, {700, 60, 16384}}};
+  checked.probes = 1300;
+  const Power power = power_of(checked);
+  const auto near = [](double share) { return share > 0.943 && share < 0.957; };
+  // A lane's elements in all turns of the type with the fewest; the operands of each excite others.
+  CHECK(near(found(60 * 16384. / 4 / 32, 1 / power.lane_elements, 1)));
+  CHECK(power.processor_elements == Approx(32 * power.lane_elements));
+  CHECK(near(found(1600, 1 / power.products, 2)));
+  CHECK(near(found(700, 1 / power.products_of.at(fp8), 3)));
+  CHECK(near(found(1300, 1 / power.probes, 4)));
+  // Ten times rarer ones, by the same formula.
+  CHECK(std::abs(found(1600, 0.1 / power.products, 5) - (1 - std::exp(-0.3))) < 0.015);
+}
+
+TEST_CASE("a soak that checks more finds rarer faults", "[soak][power]") {
+  const Power before = power_of(two_minutes());
+  const auto grows = [&](const std::function<void(Checked&)>& more) {
+    Checked checked = two_minutes();
+    more(checked);
+    const Power after = power_of(checked);
+    int grown = 0;
+    for (const auto number :
+         {&Power::processor_elements, &Power::lane_elements, &Power::products, &Power::probes,
+          &Power::copied_words, &Power::link_words, &Power::memory_share, &Power::memory_passes}) {
+      CHECK(after.*number >= before.*number);
+      grown += after.*number > before.*number ? 1 : 0;
+    }
+    return grown;
+  };
+  CHECK(grows([](Checked& c) { c.products[fp64].turns += 20; }) == 2);
+  CHECK(grows([](Checked& c) { c.products[bf16].turns += 20; }) == 0);  // fp64 has fewer
+  CHECK(grows([](Checked& c) { c.products[bf16].products += 50; }) == 1);
+  CHECK(grows([](Checked& c) { c.probes *= 2; }) == 1);
+  CHECK(grows([](Checked& c) { c.link_words = 8000; }) == 1);
+  // Of two GPUs the one that checked less counts, quantity by quantity.
+  Checked other = two_minutes();
+  other.products[fp64].turns = 100;
+  other.products[bf16].turns = 0;
+  other.probes *= 2;
+  const Power least = least_of({before, power_of(other)});
+  CHECK(least.probes == before.probes);
+  CHECK(least.lane_elements == power_of(other).lane_elements);
+  CHECK(least.unmoved_types == std::vector{bf16});
+}
+
+TEST_CASE("the line of power, word by word", "[soak][power]") {
+  CHECK(line_of(power_of(two_minutes()), "SM", 1) ==
+        "power at 95 %: an SM wrong for 1 element in 4.8e7, a lane for 1 in 1.8e5, in each of 3 "
+        "types; "
+        "one product in 11000 (fp64 210, fp8 8000); one probe in 21000; a stuck word in 97.1 % of "
+        "the "
+        "memory, 1.2 passes; one copied word in 9.2e9; not seen: what all SMs do alike, but with "
+        "integers, 2.9 % of the memory, a wrong word over links");
+  Checked few;
+  few.processors = 2;
+  few.products = {{fp32, {40, 0, 65536}}, {int8, {2, 2, 65536}}};
+  few.memory_share = kUnknown;
+  few.memory_passes = 3;
+  few.link_words = 9000;
+  const Power power = least_of({power_of(few), power_of(few)});
+  CHECK(
+      line_of(power, "core", 2) ==
+      "power at 95 % on each rank: a core wrong for 1 element in 21000, in int8; one product in 14 "
+      "(int8 1, fp32 13); a stuck word in the tested memory, 3.0 passes; one word over links in "
+      "3000; "
+      "not seen: what all cores do alike, but with integers, a core that is always wrong in fp32, "
+      "a "
+      "wrong probe, a wrong copied word");
+  CHECK(record_of(power).at("one_in.products.fp32") == Approx(40. / 3));
+  CHECK_FALSE(record_of(power).contains("one_in.lane_elements"));
+  Checked untouched;
+  untouched.products[fp32] = {};
+  untouched.probes = 30;
+  CHECK(
+      line_of(power_of(untouched), "SM", 1) ==
+      "power at 95 %: one probe in 10; not seen: what all SMs do alike, but with integers, a wrong "
+      "product, wrong memory, a wrong copied word, a wrong word over links");
+  untouched.probes = 0;
+  CHECK(line_of(power_of(untouched), "SM", 1).empty());
+  CHECK(record_of(power_of(untouched)).at("one_in.products.fp32") == 0);
+}
+
+}  // namespace shakedown::node
