@@ -125,8 +125,9 @@ class Soak(Folder):
 
     def test_a_wrong_operand_in_memory_is_found(self):
         mismatches, _ = self.fault("memory", "--loads", "products")
-        self.assertEqual(mismatches[0]["where"], "operand B, element 3,232 in memory")
-        self.assertEqual(int(mismatches[0]["expected"], 16) ^ int(mismatches[0]["found"], 16), 32)
+        fp32 = next(line for line in mismatches if line["load"] == "product fp32")
+        self.assertEqual(fp32["where"], "operand B, element 3,232 in memory")
+        self.assertEqual(int(fp32["expected"], 16) ^ int(fp32["found"], 16), 32)
 
     def test_wrong_memory_is_found(self):
         mismatches, _ = self.fault("memory", "--loads", "memory")

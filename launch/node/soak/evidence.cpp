@@ -299,10 +299,11 @@ void add_element(Capsule& capsule, const Case& known, const std::vector<std::byt
   capsule.found_bits = element_bits(found, index, grid.element_bytes);
 }
 
-/// Adds to what is concluded of this rank where its product comes from, if it is seen again.
+/// Adds to what is concluded of this rank where its product comes from.
 void place(Mismatch& mismatch, ProductRig& rig, const Case& known, const Look& look) {
-  if (known.right.empty() || !known.finding.ruling.right || look.differing == 0 ||
-      look.hash_disagrees != 0)
+  const auto& turns = known.suspicion.turns;
+  const bool turned = std::ranges::any_of(turns, [](std::uint32_t turn) { return turn > 0; });
+  if (!turned || known.right.empty() || !known.finding.ruling.right || look.hash_disagrees != 0)
     return;
   rig.fill(known.draw());
   const ProductAttempts attempts =

@@ -17,6 +17,7 @@ namespace shakedown::node {
 /// What was tried of a tile that was wrong, and how often it was wrong.
 struct ProductAttempts {
   Attempts same;                // the product as it was
+  Attempts any;                 // the same: any tile of it
   Attempts place;               // in other turns: what is then where the tile was in the launch
   Attempts element;             // in other turns: the tile, where it is then
   Attempts elsewhere;           // with C elsewhere in its buffer
@@ -24,8 +25,13 @@ struct ProductAttempts {
   std::vector<int> cured_by{};  // those of them without which no tile was wrong
 };
 
-/// Pure. Wrong wherever it is computed: the data. Else wrong with C elsewhere too: the SM, which is
-/// named where it is the only one without which all is right; else the memory of C. `unit`: "SM".
+/// Wrong in other turns too: wherever the tile is computed, half as often at least.
+bool follows_data(const ProductAttempts& attempts);
+
+/// Pure. The SM is named where it is the only one without which all is right, whatever tiles were
+/// wrong: blocks may come to other SMs from launch to launch. Else what is wrong in other turns too
+/// is wrong by its data; what is wrong with C elsewhere too, by the SM at its place of the launch;
+/// and the rest by the memory of C. `unit`: "SM".
 Placing place_product(const ProductAttempts& attempts, const std::string& unit);
 
 /// `right` is by tile the hash that most have; none: not known. `same`: what the re-runs were. The

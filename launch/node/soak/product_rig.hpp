@@ -89,8 +89,8 @@ struct AlgorithmChoice {
 /// part that is broken has not most of them, or is unsteady.
 bool keeps_bits(std::span<const TileRecord> turn, std::span<const TileRecord> other);
 
-/// The library's first algorithm that keeps bits in turns; its first where none does. Found by the
-/// first juror: with the same one the same bits are expected. Collective.
+/// The library's first algorithm with the same bits in every turn; its first where none has them.
+/// Found by the first juror: with the same one the same bits are expected. Collective.
 AlgorithmChoice choose_algorithm(const ProductSpec& spec, Device& device, const MpiSession& jurors);
 
 }  // namespace shakedown::node
