@@ -22,7 +22,7 @@ std::vector<unsigned char> bytes_of(const std::vector<std::uint64_t>& bits, Data
 std::vector<Operands> all_operands() {
   std::vector<Operands> all;
   for (DataType type : all_data_types())
-    for (int ranks : {1, 2, 3, 8, 64, 1024, 4096}) {
+    for (int ranks : {1, 3, 8, 64, 1024}) {
       all.push_back(operands::make_operands(type, false, Reduction::sum, ranks, 5, 9));
       for (Reduction op : all_reductions())
         all.push_back(operands::make_operands(type, true, op, ranks, 5, 9));
@@ -31,7 +31,7 @@ std::vector<Operands> all_operands() {
 }
 
 void compare_with_host(BackendKind kind) {
-  constexpr std::size_t kCount = 1003;  // the last unit is not whole
+  constexpr std::size_t kCount = 515;  // the last unit is not whole
   constexpr std::uint64_t kFirst = 4096 + 5;
   test::DeviceRig rig(kind);
   const auto verifier = make_verifier(kind);
@@ -59,7 +59,7 @@ void compare_with_host(BackendKind kind) {
     for (std::size_t i = 0; i < kCount; ++i) expected[i] = combined_bits(o, kFirst + i);
     upload<unsigned char>(*rig.device, *rig.stream, data.data(), bytes_of(expected, o.type));
     CHECK(check(o, kAllRanks, 0).wrong == 0);
-    for (const std::size_t wrong : {std::size_t{16}, std::size_t{17}, std::size_t{500}, kCount - 1})
+    for (const std::size_t wrong : {std::size_t{16}, std::size_t{17}, std::size_t{400}, kCount - 1})
       expected[wrong] ^= std::uint64_t{1} << (8 * size - 2);  // the exponent's highest
     upload<unsigned char>(*rig.device, *rig.stream, data.data(), bytes_of(expected, o.type));
     const Mismatches found = check(o, kAllRanks, 7);
