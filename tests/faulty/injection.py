@@ -7,7 +7,7 @@ import shutil
 import subprocess
 import time
 
-KILLED_AFTER = 60  # seconds, of a tool that was stopped or whose time is over
+KILLED_AFTER = 300  # seconds, of a tool that was stopped or whose time is over
 TYPES = {"tf32": 32, "fp32": 32, "fp64": 64, "fp16": 16, "bf16": 16, "fp8": 16, "int8": 32}  # bits of a result
 # What bin/soak's verdicts say of where an error is; an SM by its number where it names one.
 PLACES = {"unit": r"stays at its place of the launch|(?:SM|core) (?P<sm>\d+): right without it",
@@ -64,16 +64,19 @@ def inject(tool, file, seed, library, options, gpu):
     with open(said, "w") as out:
         job = subprocess.Popen(list(map(str, tool.command(preload, output))), cwd=tool.folder, stdout=out, stderr=out,
                                env=environment, start_new_session=True)
-        found, at, code = watch(job, lambda: tool.found(said.read_text(errors="replace")), tool.end,
-                                options.seconds if not tool.ends_itself else 2 * options.seconds + KILLED_AFTER)
+        found, at, over, code = watch(job, lambda: tool.found(said.read_text(errors="replace")), tool.end,
+                                      options.seconds if not tool.ends_itself else 2 * options.seconds + KILLED_AFTER)
     counts = json.loads(log.read_text()) if log.exists() else {}
     started = counts.get("started")
     line = {"class": model["class"], "model": file.name, "tool": tool.name, "seed": seed, "limit_s": options.seconds,
             "exit_code": code, "found": found is not None, "ran_s": at - started if started else 0}
     for key in ("products", "wrong_products", "flips", "copies", "collectives"):
         line[key] = counts.get(key, 0)
-    if not started:
-        line["void"] = f"no call was wrapped: see {name}/{said.name}"
+    why = ("no call was wrapped" if not started else "" if found is not None else
+           "it did not come to its end" if over and tool.ends_itself else
+           f"it ended with exit code {code}" if not over and code not in (0, 1, 3) else "")  # 3: inconclusive
+    if why:
+        line["void"] = f"{why}: see {name}/{said.name}"
     if found is not None:
         line["seconds"] = line["ran_s"]
         line["named"] = found.get("where") or found.get("cause", "")
@@ -86,19 +89,19 @@ def inject(tool, file, seed, library, options, gpu):
 
 
 def watch(job, found, end, seconds):
-    """(what was found or None, the time of that or of the end, exit code)"""
+    """(what was found or None, the time of that or of the end, whether it was stopped as its time was over, exit code)"""
     limit, result = time.time() + seconds, None
     while job.poll() is None and result is None and time.time() < limit:
         time.sleep(0.02)
         result = found()
-    at = time.time()
+    at, over = time.time(), result is None and job.poll() is None
     if job.poll() is None:
         os.killpg(job.pid, end)
         try:
             job.wait(KILLED_AFTER)
         except subprocess.TimeoutExpired:
             os.killpg(job.pid, 9)
-    return result or found(), at, job.wait()
+    return result or found(), at, over, job.wait()
 
 
 def text_of(line):

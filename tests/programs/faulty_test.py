@@ -208,6 +208,12 @@ class Injections(Faulty):
         table = subprocess.run([TREE / "tests/faulty/table", self.folder / "injections.jsonl"], capture_output=True, text=True)
         self.expect(table, 0, "| SM, any data | - |")
 
+    def test_a_tool_that_fails_is_void(self):
+        said = self.inject("--model", "sm", "--seconds", 0.3, "--", *QUICK[2:], "--size", 64)
+        self.assertIn("void", self.records()[0])
+        self.assertIn("see soak-sm-1/said.log", said.stdout)
+        self.assertIn("--size 64: must be", (self.folder / "soak-sm-1/said.log").read_text())
+
     def test_a_capsule_becomes_a_model(self):
         mismatches, _, _ = self.soak(self.model("sm"))
         placed = next(line for line in mismatches if "stays at its place" in line["cause"])
