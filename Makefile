@@ -68,7 +68,7 @@ PROGRAM_SOURCES := training/programs/train.cpp training/programs/compare.cpp col
                    $(wildcard launch/node/*.cpp)
 # A room is an archive: of it a program has what it calls, and of the others nothing.
 ROOMS := training node collectives resnet common  # each before those that it calls
-sources_common := $(call room_sources,common) $(wildcard common/judge/*.cpp)
+sources_common := $(call room_sources,common) $(wildcard common/judge/*.cpp common/operands/*.cpp)
 sources_resnet := $(call room_sources,resnet)
 sources_collectives := $(filter-out $(PROGRAM_SOURCES),$(call room_sources,collectives)) $(wildcard collectives/perf/*.cpp collectives/links/*.cpp)
 sources_training := $(filter-out $(PROGRAM_SOURCES),$(foreach folder,$(wildcard training/*),$(call room_sources,$(folder))))

@@ -3,13 +3,18 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <chrono>
 #include <cstdio>
+#include <cstring>
 #include <functional>
+#include <string_view>
 #include <thread>
+#include <vector>
 
 #include "collectives/links/links.hpp"
 #include "collectives/perf/bench.hpp"
+#include "collectives/wrong_data.hpp"
 #include "common/error.hpp"
 #include "common/options.hpp"
 #include "common/program.hpp"
@@ -25,6 +30,26 @@ void sleep_if_late(const Injection& injection, int rank) {
 bool is_wrong(const Injection& injection, int rank, long operation) {
   return injection.wrong_rank == rank &&
          (injection.operation < 0 || injection.operation == operation);
+}
+
+/// As a transport with the fault would have left it.
+void damage(const Injection& injection, const Received& received, Device& device) {
+  if (!injection.damage) return flip_bit(device, received.data, injection.index, injection.bit);
+  const auto stream = device.make_stream();
+  const std::size_t size = size_of(received.data.type);
+  const std::size_t first = injection.first_byte / size;
+  const std::size_t last = first + std::max<std::size_t>(injection.bytes / size, 1);
+  for (const SourceRange& range : received.ranges) {
+    const std::size_t begin = std::max(range.begin, first);
+    const std::size_t end = std::min(range.begin + range.count, last);
+    if (begin >= end) continue;
+    operands::Region region = fetch(received, range, begin, end - begin, device, *stream);
+    apply(*injection.damage, received.operands, 0, end - begin, region);
+    std::vector<unsigned char> bytes((end - begin) * size);
+    for (std::size_t i = 0; i < region.found.size(); ++i)
+      std::memcpy(bytes.data() + i * size, &region.found[i], size);
+    upload<unsigned char>(device, *stream, received.data.slice(begin, end - begin).data, bytes);
+  }
 }
 
 class InjectedBench final : public CollectiveBench {
@@ -46,7 +71,7 @@ class InjectedBench final : public CollectiveBench {
     const Times times = CollectiveBench::run(trial, slots);
     for (const Slot& slot : ring().first(slots))
       if (is_wrong(injection_, rank_, slot.operation))
-        flip_bit(device_, slot.call.recv, injection_.index, injection_.bit);
+        damage(injection_, received(trial, slot), device_);
     return times;
   }
 
@@ -72,11 +97,9 @@ class InjectedMessages final : public LinkMessages {
     });
   }
 
-  unsigned long long check(View found, const Pattern& pattern, int source, std::uint64_t start,
-                           int message, std::string& complaint) override {
-    if (is_wrong(injection_, rank_, message))
-      flip_bit(device_, found, injection_.index, injection_.bit);
-    return LinkMessages::check(found, pattern, source, start, message, complaint);
+  unsigned long long check(const Received& received, int message, std::string& complaint) override {
+    if (is_wrong(injection_, rank_, message)) damage(injection_, received, device_);
+    return LinkMessages::check(received, message, complaint);
   }
 
  private:
@@ -90,21 +113,52 @@ class InjectedMessages final : public LinkMessages {
 void declare_options(OptionSet& options, InjectionOptions& values) {
   options.heading("");
   options.add("--inject-fault", values.fault,
-              "RANK[:OPERATION[:INDEX[:BIT]]]: flip a bit of what this rank receives");
+              "RANK[:OPERATION[:INDEX[:BIT]]]: flip a bit of what this rank receives; or "
+              "RANK:CLASS[:OPERATION[:BYTE[:LENGTH]]]: what a fault of this class leaves there");
   options.add("--inject-delay", values.delay,
               "RANK:MICROSECONDS: this rank sleeps before each iteration or message");
 }
+
+namespace {
+
+/// "1:stale:7:4096:512".
+bool parse_class(const std::string& text, int ranks, Injection& injection) {
+  std::array<char, 16> name{};
+  char rest = 0;
+  const int read =
+      std::sscanf(text.c_str(), "%d:%15[a-z-]:%ld:%zu:%zu%c", &injection.wrong_rank, name.data(),
+                  &injection.operation, &injection.first_byte, &injection.bytes, &rest);
+  if (read < 2 || read > 5) return false;
+  for (const operands::WrongData kind : operands::all_wrong_data())
+    if (operands::option_name_of(kind) == std::string_view(name.data()))
+      injection.damage = Damage{.kind = kind, .rank = (injection.wrong_rank + 1) % ranks};
+  return injection.damage.has_value();
+}
+
+bool parse_flip(const std::string& text, Injection& injection) {
+  char rest = 0;
+  const int read = std::sscanf(text.c_str(), "%d:%ld:%zu:%d%c", &injection.wrong_rank,
+                               &injection.operation, &injection.index, &injection.bit, &rest);
+  return read >= 1 && read <= 4 && (read > 1 || text.find(':') == std::string::npos);
+}
+
+}  // namespace
 
 Injection parse_injection(const InjectionOptions& options, int ranks) {
   Injection injection;
   char rest = 0;
   if (!options.fault.empty()) {
-    const int read = std::sscanf(options.fault.c_str(), "%d:%ld:%zu:%d%c", &injection.wrong_rank,
-                                 &injection.operation, &injection.index, &injection.bit, &rest);
-    if (read < 1 || read > 4 || injection.wrong_rank < 0 || injection.wrong_rank >= ranks)
+    const bool parsed =
+        parse_class(options.fault, ranks, injection) || parse_flip(options.fault, injection);
+    if (!parsed || injection.wrong_rank < 0 || injection.wrong_rank >= ranks) {
+      std::vector<const char*> classes;
+      for (const operands::WrongData kind : operands::all_wrong_data())
+        classes.push_back(operands::option_name_of(kind));
       throw UsageError(fmt::format(
-          "--inject-fault {}: must be RANK[:OPERATION[:INDEX[:BIT]]] with a rank below {}",
-          options.fault, ranks));
+          "--inject-fault {}: must be RANK[:OPERATION[:INDEX[:BIT]]] or "
+          "RANK:CLASS[:OPERATION[:BYTE[:LENGTH]]] with a rank below {} and a class of {}",
+          options.fault, ranks, fmt::join(classes, ", ")));
+    }
   }
   if (!options.delay.empty()) {
     const int read = std::sscanf(options.delay.c_str(), "%d:%d%c", &injection.late_rank,

@@ -4,8 +4,10 @@
 
 #include <cstddef>
 #include <memory>
+#include <optional>
 #include <string>
 
+#include "collectives/injected_data.hpp"
 #include "common/device.hpp"
 
 namespace shakedown {
@@ -31,10 +33,13 @@ void declare_options(OptionSet& options, InjectionOptions& values);
 struct Injection {
   int late_rank = -1;  // sleeps before each iteration, or message; -1: none
   int delay_us = 0;
-  int wrong_rank = -1;  // has one bit of what it received flipped; -1: none
+  int wrong_rank = -1;  // has one bit of what it received flipped, or `damage`; -1: none
   long operation = -1;  // in this operation of a row, or message of an exchange; -1: in all
   std::size_t index = 0;
   int bit = 4;
+  std::optional<Damage> damage;  // of these bytes of what it received:
+  std::size_t first_byte = 0;
+  std::size_t bytes = 4096;
 
   bool none() const { return late_rank < 0 && wrong_rank < 0; }
 };

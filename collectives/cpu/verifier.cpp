@@ -6,22 +6,22 @@
 namespace shakedown::collectives::cpu {
 namespace {
 
-/// Gives a pattern what is constant in a loop, so that the compiler knows it.
+/// Gives operands what is constant in a loop, so that the compiler knows it.
 template <bool combined, Reduction reduction>
 struct Known {
-  Pattern operator()(Pattern p) const {
-    p.combined = combined;
-    p.reduction = reduction;
-    return p;
+  Operands operator()(Operands o) const {
+    o.combined = combined;
+    o.reduction = reduction;
+    return o;
   }
 };
 
-/// Calls body with Known of the pattern: without branches on the reduction, filling and checking
+/// Calls body with Known of the operands: without branches on the reduction, filling and checking
 /// take two thirds of the time.
 template <class Body>
-void with_reduction(const Pattern& p, Body&& body) {
-  if (!p.combined) return body(Known<false, Reduction::sum>());
-  switch (p.reduction) {
+void with_reduction(const Operands& o, Body&& body) {
+  if (!o.combined) return body(Known<false, Reduction::sum>());
+  switch (o.reduction) {
     case Reduction::sum: return body(Known<true, Reduction::sum>());
     case Reduction::prod: return body(Known<true, Reduction::prod>());
     case Reduction::min: return body(Known<true, Reduction::min>());
@@ -30,45 +30,53 @@ void with_reduction(const Pattern& p, Body&& body) {
   }
 }
 
-/// Calls body with an unsigned integer of the type's width and Known of the pattern.
+/// Calls body with an unsigned integer of the type's width and Known of the operands.
 template <class Body>
-void with_constants(const Pattern& pattern, Body&& body) {
-  with_width(pattern.type, [&]<class Bits>(Bits bits) {
-    with_reduction(pattern, [&](auto known) { body(bits, known); });
+void with_constants(const Operands& operands, Body&& body) {
+  with_width(operands.type, [&]<class Bits>(Bits bits) {
+    with_reduction(operands, [&](auto known) { body(bits, known); });
   });
 }
 
 class CpuVerifier final : public Verifier {
  public:
-  void fill(View to, const Pattern& pattern, int rank, std::uint64_t first,
+  void fill(View to, const Operands& operands, int rank, std::uint64_t first,
             Stream&) const override {
-    with_constants(pattern, [&]<class Bits>(Bits, auto known) {
+    with_constants(operands, [&]<class Bits>(Bits, auto known) {
       auto* x = static_cast<Bits*>(to.data);
-      Pattern p = pattern;  // in registers
-#pragma omp parallel for schedule(static) firstprivate(p)
+      const Operands o = operands;  // in registers
+#pragma omp parallel for schedule(static) firstprivate(o)
       for (std::size_t i = 0; i < to.count; ++i)
-        x[i] = static_cast<Bits>(input_bits(known(p), rank, first + i));
+        x[i] = static_cast<Bits>(input_bits(known(o), rank, first + i));
     });
   }
 
   void poison(View to, Stream&) const override { std::memset(to.data, 0xFF, to.bytes()); }
 
-  void check(ConstView found, const Pattern& pattern, int source, std::uint64_t first,
+  void check(ConstView found, const Operands& operands, int source, std::uint64_t first,
              std::uint64_t index, Mismatches* result, Stream&) const override {
-    with_constants(pattern, [&]<class Bits>(Bits, auto known) {
+    with_constants(operands, [&]<class Bits>(Bits, auto known) {
       const auto* x = static_cast<const Bits*>(found.data);
-      Pattern p = pattern;  // in registers
+      const Operands o = operands;  // in registers
+      const std::size_t all = (found.count + kElementsOfUnit<Bits> - 1) / kElementsOfUnit<Bits>;
       unsigned long long wrong = 0;
+      unsigned long long units = 0;
       unsigned long long lowest = result->first;
-#pragma omp parallel for schedule(static) firstprivate(p) reduction(+ : wrong) \
-    reduction(min : lowest)
-      for (std::size_t i = 0; i < found.count; ++i) {
-        if (fits(known(p), expected_bits(known(p), source, first + i), x[i])) continue;
-        ++wrong;
-        lowest = std::min<unsigned long long>(lowest, index + i);
+      unsigned long long highest = result->last;
+#pragma omp parallel for schedule(static) firstprivate(o) reduction(+ : wrong, units) \
+    reduction(min : lowest) reduction(max : highest)
+      for (std::size_t u = 0; u < all; ++u) {
+        const WrongInUnit unit = check_unit(x, found.count, u, known(o), source, first);
+        if (unit.count == 0) continue;
+        wrong += unit.count;
+        ++units;
+        lowest = std::min<unsigned long long>(lowest, index + unit.first);
+        highest = std::max<unsigned long long>(highest, index + unit.last);
       }
       result->wrong += wrong;
+      result->units += units;
       result->first = lowest;
+      result->last = highest;
     });
   }
 };

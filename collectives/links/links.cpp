@@ -178,14 +178,14 @@ namespace {
 
 constexpr std::size_t kStep = 2;  // words from message to message: 16 bytes, NCCL's widest access
 constexpr std::size_t kWord = sizeof(std::uint64_t);
+constexpr int kMostRegions = 16;  // decoded of the first wrong message
 
 }  // namespace
 
-Pattern pattern_of(int from, int to) {
-  Pattern pattern;
-  pattern.type = DataType::uint64;
-  pattern.seed = derive_seed(static_cast<std::uint64_t>(from), static_cast<std::uint64_t>(to));
-  return pattern;
+Operands pattern_of(int from, int to) {
+  return operands::make_operands(
+      DataType::uint64, false, Reduction::sum, 1,
+      derive_seed(static_cast<std::uint64_t>(from), static_cast<std::uint64_t>(to)));
 }
 
 Verdict wrong_data(const NodeMap& nodes, int from, int to, const std::string& what,
@@ -196,7 +196,7 @@ Verdict wrong_data(const NodeMap& nodes, int from, int to, const std::string& wh
           .name = fmt::format("{}->{}", from, to),
           .outcome = Outcome::fail,
           .cause = fmt::format("{}: {}", what, complaint),
-          .action = kWrongDataAction,
+          .action = operands::action_of(operands::WrongData::unknown),
           .check = "wrong-data",
           .hosts = hosts};
 }
@@ -229,12 +229,12 @@ LinkMessages::LinkMessages(Backend& backend, const MessageSettings& settings)
   mismatches_ = Buffer(device_, sizeof(Mismatches));
 }
 
-void LinkMessages::fill(const Pattern& pattern, int rank) {
-  fill({outgoing_->data(), outgoing_words_, DataType::uint64, outgoing_->place()}, pattern, rank);
+void LinkMessages::fill(const Operands& operands, int rank) {
+  fill({outgoing_->data(), outgoing_words_, DataType::uint64, outgoing_->place()}, operands, rank);
 }
 
-void LinkMessages::fill(View to, const Pattern& pattern, int rank) {
-  verifier_->fill(to, pattern, rank, 0, *stream_);
+void LinkMessages::fill(View to, const Operands& operands, int rank) {
+  verifier_->fill(to, operands, rank, 0, *stream_);
   stream_->synchronize();
 }
 
@@ -266,26 +266,37 @@ void LinkMessages::meet(Communicator& communicator, int peer, int message) {
   communicator.wait(*event_, HostWait::timed);
 }
 
-unsigned long long LinkMessages::check(const Pattern& pattern, int source, std::size_t words,
+unsigned long long LinkMessages::check(const Operands& operands, int source, std::size_t words,
                                        int message, std::string& complaint) {
-  return check(incoming(words), pattern, source, kStep * static_cast<std::uint64_t>(message),
+  return check(incoming(words), operands, source, kStep * static_cast<std::uint64_t>(message),
                message, complaint);
 }
 
-unsigned long long LinkMessages::check(View found, const Pattern& pattern, int source,
+unsigned long long LinkMessages::check(View found, const Operands& operands, int source,
                                        std::uint64_t start, int message, std::string& complaint) {
+  return check(Received{.data = found,
+                        .sent = {},
+                        .operands = operands,
+                        .ranges = {{0, found.count, source, start}},
+                        .extent = outgoing_words_,
+                        .earlier = {0, kStep}},
+               message, complaint);
+}
+
+unsigned long long LinkMessages::check(const Received& received, int message,
+                                       std::string& complaint) {
+  const SourceRange& range = received.ranges.front();
   const Mismatches none;
   upload<Mismatches>(device_, *stream_, mismatches_.data(), {&none, 1});
-  verifier_->check(found, pattern, source, start, 0, static_cast<Mismatches*>(mismatches_.data()),
-                   *stream_);
+  verifier_->check(received.data, received.operands, range.source, range.position, 0,
+                   static_cast<Mismatches*>(mismatches_.data()), *stream_);
   const Mismatches result = download<Mismatches>(device_, *stream_, mismatches_.data(), 1).front();
   if (result.wrong == 0 || !complaint.empty()) return result.wrong;
-  std::uint64_t bits = 0;
-  device_.copy(&bits, found.slice(result.first, 1).data, kWord, *stream_);
-  stream_->synchronize();
-  complaint =
-      fmt::format("word {} of {} of message {}: expected {:016x}, found {:016x}", result.first,
-                  found.count, message, expected_bits(pattern, source, start + result.first), bits);
+  const auto word = fetch(received, range, result.first, 1, device_, *stream_);
+  complaint = fmt::format(
+      "word {} of {} of message {}: expected {:016x}, found {:016x}; {}", result.first, range.count,
+      message, expected_bits(received.operands, range.source, word.position), word.found[0],
+      text_of(diagnose(received, result, kMostRegions, device_, *stream_)));
   return result.wrong;
 }
 

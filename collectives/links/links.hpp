@@ -11,6 +11,7 @@
 
 #include "collectives/links/options.hpp"
 #include "collectives/verifier.hpp"
+#include "collectives/wrong_data.hpp"
 #include "common/backend.hpp"
 #include "common/judge/observation.hpp"
 #include "common/placement.hpp"
@@ -37,7 +38,7 @@ inline constexpr int kLinkSamples = 5;
 
 // The messages of bin/link_matrix: their memory, pattern, clock and check.
 
-/// One outgoing and one incoming message in the transport's own memory. Message i is the pattern
+/// One outgoing and one incoming message in the transport's own memory. Message i is the operands
 /// from position 2 i on, so that no word equals that of the message before: a message that is lost
 /// or late is found as well as one that is damaged.
 class LinkMessages {
@@ -49,10 +50,10 @@ class LinkMessages {
 
   const MessageSettings& settings() const { return settings_; }
 
-  /// From here on, what `rank` holds of the pattern is sent.
-  void fill(const Pattern& pattern, int rank);
+  /// From here on, what `rank` holds of the operands is sent.
+  void fill(const Operands& operands, int rank);
   /// The same into memory of this rank's device.
-  void fill(View to, const Pattern& pattern, int rank);
+  void fill(View to, const Operands& operands, int rank);
   ConstView outgoing(std::size_t words, int message) const;
   View incoming(std::size_t words) const;
 
@@ -64,12 +65,17 @@ class LinkMessages {
   void meet(Communicator& communicator, int peer, int message);
 
   /// The number of incoming words that differ from message `message` of what `source` (a rank, or
-  /// kAllRanks) holds; the first of them is described in `complaint` where that is empty.
-  unsigned long long check(const Pattern& pattern, int source, std::size_t words, int message,
+  /// kAllRanks) holds; the first of them, and what went wrong, is in `complaint` where that is
+  /// empty.
+  unsigned long long check(const Operands& operands, int source, std::size_t words, int message,
                            std::string& complaint);
-  /// The same of words that arrived elsewhere, and are the pattern's from `start` on.
-  virtual unsigned long long check(View found, const Pattern& pattern, int source,
-                                   std::uint64_t start, int message, std::string& complaint);
+  /// The same of words that arrived elsewhere, and are the operands' from `start` on.
+  unsigned long long check(View found, const Operands& operands, int source, std::uint64_t start,
+                           int message, std::string& complaint);
+
+ protected:
+  /// The same; of what was received `ranges` has one.
+  virtual unsigned long long check(const Received& received, int message, std::string& complaint);
 
  private:
   MessageSettings settings_;
@@ -83,8 +89,8 @@ class LinkMessages {
   Buffer mismatches_;
 };
 
-/// The pattern of the messages from one rank to another; both generate it as rank 0's.
-Pattern pattern_of(int from, int to);
+/// The operands of the messages from one rank to another; both generate them as rank 0's.
+Operands pattern_of(int from, int to);
 
 /// Of `what` was exchanged, a word arrived wrong.
 Verdict wrong_data(const NodeMap& nodes, int from, int to, const std::string& what,

@@ -43,8 +43,9 @@ std::vector<Grouping> groupings_of(const NodeMap& nodes) {
 MessageTimes time_all_reduce(Communicator& group, LinkMessages& messages,
                              const std::function<void()>& progress, std::string& complaint) {
   const MessageSettings& settings = messages.settings();
-  const Pattern pattern{DataType::uint64, true, Reduction::sum, group.size(), kSeed};
-  messages.fill(pattern, group.rank());
+  const Operands operands =
+      operands::make_operands(DataType::uint64, true, Reduction::sum, group.size(), kSeed);
+  messages.fill(operands, group.rank());
   std::uint64_t wrong_words = 0;
   std::vector<double> samples;
   for (int message = 0; message < settings.warmup + settings.iterations; ++message) {
@@ -55,7 +56,7 @@ MessageTimes time_all_reduce(Communicator& group, LinkMessages& messages,
                        messages.incoming(settings.words), Reduction::sum, stream);
     });
     if (message >= settings.warmup) samples.push_back(time_us);
-    wrong_words += messages.check(pattern, kAllRanks, settings.words, message, complaint);
+    wrong_words += messages.check(operands, kAllRanks, settings.words, message, complaint);
   }
   MessageTimes times = times_of(samples);
   times.wrong_words = wrong_words;
@@ -91,7 +92,7 @@ void measure(const Grouping& grouping, const std::vector<std::string>& hosts, Ba
            .name = std::to_string(r),
            .outcome = Outcome::fail,
            .cause = fmt::format("all_reduce, {}: {}", grouping.scope, complaints[r]),
-           .action = kWrongDataAction,
+           .action = operands::action_of(operands::WrongData::unknown),
            .check = "wrong-data",
            .hosts = {hosts[r]}});
   for (int group = 0; group < groups; ++group) {

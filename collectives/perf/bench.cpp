@@ -20,6 +20,9 @@ using Clock = std::chrono::steady_clock;
 constexpr std::size_t kAlignment = 4096;
 constexpr std::size_t kMostHost = std::size_t{1} << 30;  // bytes of host memory, slow to pin
 
+constexpr std::uint64_t kMostRegions = 64;  // decoded of one measurement on each rank
+constexpr std::uint64_t kRegionsAtOnce = 16;
+
 std::size_t aligned(std::size_t bytes) {
   return (bytes + kAlignment - 1) / kAlignment * kAlignment;
 }
@@ -134,7 +137,8 @@ CollectiveBench::Slot CollectiveBench::make_slot(const Trial& trial, std::size_t
     part = whole.slice(rank * part.count, part.count);
   }
   slot.call = {send, recv, trial.reduction, trial.root};
-  slot.pattern = {trial.type, trial.operation->reduces, trial.reduction, communicator_.size(), 0};
+  slot.operands = operands::make_operands(trial.type, trial.operation->reduces, trial.reduction,
+                                          communicator_.size());
   return slot;
 }
 
@@ -165,9 +169,9 @@ void CollectiveBench::prepare(const Trial& trial, std::size_t slots) {
     Slot& slot = ring_[i];
     const View send(const_cast<void*>(slot.call.send.data), slot.call.send.count, trial.type,
                     arena_->place());
-    slot.pattern.seed = ++sequence_ << 32;
+    slot.operands = operands::at_iteration(slot.operands, ++sequence_);
     verifier_->poison(slot.call.recv, *stream_);
-    verifier_->fill(send, slot.pattern, rank, 0, *stream_);
+    verifier_->fill(send, slot.operands, rank, 0, *stream_);
   }
   complete();
 }
@@ -222,6 +226,14 @@ CollectiveBench::Times CollectiveBench::run(const Trial& trial, std::size_t slot
   return times;
 }
 
+Received CollectiveBench::received(const Trial& trial, const Slot& slot) const {
+  const Seat seat{communicator_.rank(), communicator_.size(), trial.root};
+  return {slot.call.recv,    slot.call.send,
+          slot.operands,     trial.operation->expected(trial.counts, seat),
+          seat.rank,         trial.counts.send,
+          trial.counts.call, operands::Earlier{}};
+}
+
 void CollectiveBench::check(const Trial& trial, std::size_t slots, Measurement& result) {
   const std::vector<Mismatches> fresh(slots);
   upload<Mismatches>(*backend_.device, *stream_, mismatches_.data(), fresh);
@@ -230,7 +242,7 @@ void CollectiveBench::check(const Trial& trial, std::size_t slots, Measurement& 
   auto* found = static_cast<Mismatches*>(mismatches_.data());
   for (std::size_t i = 0; i < slots; ++i)
     for (const SourceRange& s : ranges)
-      verifier_->check(ring_[i].call.recv.slice(s.begin, s.count), ring_[i].pattern, s.source,
+      verifier_->check(ring_[i].call.recv.slice(s.begin, s.count), ring_[i].operands, s.source,
                        s.position, s.begin, found + i, *stream_);
   const auto mismatches =
       download<Mismatches>(*backend_.device, *stream_, mismatches_.data(), slots);
@@ -239,28 +251,40 @@ void CollectiveBench::check(const Trial& trial, std::size_t slots, Measurement& 
     std::uint64_t elements = 0;
     WrongElement first;
   } mine;
+  Diagnosis diagnosis;
+  const auto wrong_slots = static_cast<std::uint64_t>(
+      std::ranges::count_if(mismatches, [](const Mismatches& slot) { return slot.wrong > 0; }));
   for (std::size_t i = 0; i < slots; ++i) {
-    if (mismatches[i].wrong > 0 && mine.elements == 0)
-      mine.first = describe_wrong(trial, ring_[i], mismatches[i].first);
+    if (mismatches[i].wrong == 0) continue;
+    const Received slot = received(trial, ring_[i]);
+    if (mine.elements == 0) mine.first = describe_wrong(slot, ring_[i], mismatches[i].first);
     mine.elements += mismatches[i].wrong;
+    const std::uint64_t regions =
+        std::min(regions_left_, std::max<std::uint64_t>(1, kRegionsAtOnce / wrong_slots));
+    diagnosis.add(
+        diagnose(slot, mismatches[i], static_cast<int>(regions), *backend_.device, *stream_));
+    regions_left_ -= regions;
   }
   result.iterations_checked += static_cast<long>(slots) / settings_.aggregate;
+  std::uint64_t wrong = 0;
   for (const Wrong& rank : session_.all_gather(mine)) {
-    result.wrong += rank.elements;
+    wrong += rank.elements;
     if (rank.elements > 0 && !result.first_wrong) result.first_wrong = rank.first;
   }
+  result.wrong += wrong;
+  if (wrong > 0)
+    for (const Diagnosis& rank : session_.all_gather(diagnosis)) result.diagnosis.add(rank);
 }
 
-WrongElement CollectiveBench::describe_wrong(const Trial& trial, const Slot& slot,
+WrongElement CollectiveBench::describe_wrong(const Received& slot, const Slot& of,
                                              std::uint64_t index) {
-  WrongElement wrong{communicator_.rank(), slot.operation, index, 0, 0};
-  const View element = slot.call.recv.slice(index, 1);
-  backend_.device->copy(&wrong.found, element.data, element.bytes(), *stream_);
-  stream_->synchronize();
-  const Seat seat{communicator_.rank(), communicator_.size(), trial.root};
-  for (const SourceRange& s : trial.operation->expected(trial.counts, seat))
-    if (index >= s.begin && index < s.begin + s.count)
-      wrong.expected = expected_bits(slot.pattern, s.source, s.position + index - s.begin);
+  WrongElement wrong{slot.rank, of.operation, index, 0, 0};
+  for (const SourceRange& s : slot.ranges)
+    if (index >= s.begin && index < s.begin + s.count) {
+      const auto element = fetch(slot, s, index, 1, *backend_.device, *stream_);
+      wrong.found = element.found[0];
+      wrong.expected = expected_bits(slot.operands, s.source, element.position);
+    }
   return wrong;
 }
 
@@ -296,9 +320,11 @@ Measurement CollectiveBench::measure(const Trial& trial) {
   const std::size_t slots =
       std::clamp((room > group ? room - 1 : room) / group * group, group, operations);
   spare_is_own_ = room > slots;
+  regions_left_ = kMostRegions;
   ring_.clear();
   for (std::size_t i = 0; i < slots; ++i) ring_.push_back(make_slot(trial, i));
   spare_ = make_slot(trial, spare_is_own_ ? slots : 0);
+  const bool checked = settings_.check && operands::checkable(ring_[0].operands);
   Progress progress(describe(trial), static_cast<long>(operations) * settings_.repeats,
                     "operations", session_.is_root());
   naming(trial, [&] {
@@ -311,7 +337,7 @@ Measurement CollectiveBench::measure(const Trial& trial) {
         if (!spare_is_own_) run_untimed(trial, 1);
         if (settings_.check) prepare(trial, batch);
         const Times times = run(trial, batch);
-        if (settings_.check) check(trial, batch, result);
+        if (checked) check(trial, batch, result);
         sample.total_us += times.total_us;
         sample.enqueue_us += times.enqueue_us;
         sample.event_us += times.event_us;

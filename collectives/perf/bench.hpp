@@ -10,6 +10,7 @@
 
 #include "collectives/operations.hpp"
 #include "collectives/verifier.hpp"
+#include "collectives/wrong_data.hpp"
 #include "common/backend.hpp"
 #include "common/mpi_session.hpp"
 
@@ -68,6 +69,7 @@ struct Measurement {
   long iterations_checked = 0;
   std::uint64_t wrong = 0;  // elements, over all ranks and iterations
   std::optional<WrongElement> first_wrong;
+  Diagnosis diagnosis;  // of some of their regions
 };
 
 /// Iterations write to a ring of slots, so that all results can be checked after a batch as long as
@@ -97,7 +99,7 @@ class CollectiveBench {
  protected:
   struct Slot {
     Call call;
-    Pattern pattern;
+    Operands operands;
     long operation = 0;  // the number of the one that uses it, counted from the trial's first
   };
   struct Times {
@@ -113,6 +115,8 @@ class CollectiveBench {
   virtual void enqueue_iteration(const Trial& trial, std::size_t begin, std::size_t end);
 
   std::span<const Slot> ring() const { return ring_; }
+  /// What this rank received in a slot, and what it should be.
+  Received received(const Trial& trial, const Slot& slot) const;
 
  private:
   Slot make_slot(const Trial& trial, std::size_t index) const;
@@ -120,7 +124,7 @@ class CollectiveBench {
   void prepare(const Trial& trial, std::size_t slots);
   void enqueue(const Trial& trial, std::size_t slots);
   void check(const Trial& trial, std::size_t slots, Measurement& result);
-  WrongElement describe_wrong(const Trial& trial, const Slot& slot, std::uint64_t index);
+  WrongElement describe_wrong(const Received& received, const Slot& slot, std::uint64_t index);
   void add_sample(Measurement& result, const Times& mine, int operations) const;
   void gather_iterations(Measurement& result);
   double over_ranks(double mine) const;
@@ -142,8 +146,9 @@ class CollectiveBench {
   bool spare_is_own_ = true;  // not the ring's first, for which memory would not suffice
   std::vector<std::unique_ptr<Event>> marks_;  // before and after each iteration of a batch
   std::vector<double> my_iterations_us_;
-  double waited_us_ = 0;  // in barriers that are not timed
-  std::uint64_t sequence_ = 0;
+  double waited_us_ = 0;            // in barriers that are not timed
+  std::uint64_t sequence_ = 0;      // of operations: their iteration
+  std::uint64_t regions_left_ = 0;  // to be decoded
 };
 
 // Separates waiting from transfer. An operation in which each rank receives from all ends on all

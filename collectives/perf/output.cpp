@@ -88,7 +88,10 @@ Json record_of(const Trial& trial, const Measurement& measured, const Figures& f
               {"iterations_checked", measured.iterations_checked},
               {"wrong_elements", figures.wrong ? Json(*figures.wrong) : Json(nullptr)},
               {"samples_us", figures.samples}};
-  if (measured.first_wrong) fields["first_wrong"] = describe(*measured.first_wrong, session);
+  if (measured.first_wrong) {
+    fields["first_wrong"] = describe(*measured.first_wrong, session);
+    fields = merged(fields, fields_of(measured.diagnosis));
+  }
   if (!measured.iteration_us.empty() && trial.operation->ends_together) {
     const WaitingTimes waiting = analyse_waiting(measured.iteration_us);
     fields["transfer_us_p50"] = waiting.transfer_us;
@@ -366,6 +369,7 @@ void NcclTestsJson::add_half(bool in_place, const Figures& f, const Measurement&
                {"alg_bw", f.algbw_gbs},
                {"bus_bw", f.busbw_gbs},
                {"nwrong", f.wrong ? Json(*f.wrong) : Json(nullptr)}};
+  if (measured.wrong > 0) row_[key] = merged(row_[key], fields_of(measured.diagnosis));
   if (measured.iteration_us.empty()) return;
   const Summary& s = f.spread;
   row_[key + "_per_iter"] = {{"skipped_iterations", 0},

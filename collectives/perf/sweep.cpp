@@ -79,7 +79,8 @@ class Sweep {
   };
   Measured measure_half(const Trial& trial) {
     Measured m{bench_->measure(trial), {}};
-    m.figures = figures_of(trial, m.measurement, session_.world_size(), plan_.bench.check);
+    m.figures = figures_of(trial, m.measurement, session_.world_size(),
+                           m.measurement.iterations_checked > 0);
     tally_.count_wrong(m.measurement);
     if (m.measurement.first_wrong)
       remarks_.push_back("WRONG: " + describe(*m.measurement.first_wrong, session_));
@@ -119,7 +120,7 @@ class Sweep {
           fields["straggler_rank"].get<int>(),
           session_.hosts()[fields["straggler_rank"].get<std::size_t>()],
           fields["wait_for_straggler_us"].get<double>(), fields["transfer_us_p50"].get<double>()));
-    if (measured.wrong > 0) state(wrong_data(fields));
+    if (measured.wrong > 0) state(wrong_data(fields, measured.diagnosis));
     const auto observation = observation_of(fields, figures, communicator_, nodes_, units_);
     if (!observation) return;
     judging_->add(*observation, record_, static_cast<int>(judged_.size()));
@@ -136,11 +137,14 @@ class Sweep {
     remarks_.push_back(line_of(verdict));
   }
 
-  static Verdict wrong_data(const Json& row) {
+  static Verdict wrong_data(const Json& row, const Diagnosis& diagnosis) {
     Verdict verdict{Scope::operation, name_of_row(row), Outcome::fail,
-                    fmt::format("{:.0f} wrong elements: {}", row.at("wrong_elements").get<double>(),
+                    fmt::format("{:.0f} wrong elements, {}; the first: {}",
+                                row.at("wrong_elements").get<double>(), text_of(diagnosis),
                                 row.value("first_wrong", ""))};
-    verdict.action = kWrongDataAction;
+    const operands::WrongData kind = diagnosis.foremost().kind;
+    if (kind == operands::WrongData::bit_flip) verdict.class_ = Class::hardware;
+    verdict.action = operands::action_of(kind);
     verdict.check = "wrong-data";
     return verdict;
   }

@@ -232,7 +232,7 @@ def run(options):
         tell = write_history if options.history else write_mllog
         return tell(read_runs(options.runs), options.output or default_folder())
     if options.power:
-        say(power.page(read_runs(options.runs)), end="")
+        say(power.page(read_runs(options.runs)).rstrip())
     elif options.against:
         sides = read_runs([options.against]), read_runs(options.runs)
         distinguish(*sides)

@@ -15,7 +15,6 @@ import random
 import statistics
 
 from . import words
-from .measured import markdown
 from .records import UsageError
 
 FAULTS, SEED = 4000, 15
@@ -239,6 +238,10 @@ def duration(seconds):
         if seconds >= 1.5 * length:
             return f"{seconds / length:.3g} {unit}"
     return f"{seconds:.3g} s"
+
+
+def markdown(heads, rows):
+    return "\n".join(f"| {' | '.join(row)} |" for row in [heads, ["---"] * len(heads), *rows])
 
 
 def page(runs):

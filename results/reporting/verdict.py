@@ -85,7 +85,7 @@ def of_runs(summary):
                 elements = sum(record["wrong_elements"] for record in wrong)
                 found.append(Verdict(
                     FAIL, "job", "", f"wrong data: {words.count(int(elements), 'wrong element')} in "
-                    f"{words.count(len(wrong), f'{kind} record')}", run=run))
+                    f"{words.count(len(wrong), f'{kind} record')}{classes_of(wrong)}", run=run))
         if run.end is None:
             cut = f"; its last line, {run.cut_at}, is cut off" if run.cut_at else ""
             cut += "".join(f"; no answer from rank {rank} on {host}" for record in run.of("failure")
@@ -103,6 +103,17 @@ def of_runs(summary):
         elif exit_code(run) != 0 and id(run) not in continued:
             found.append(ended(run))
     return found
+
+
+WRONG_DATA = ("stale", "torn", "misrouted", "missing_addend", "doubled_addend", "stale_addend", "unwritten",
+              "bit_flip", "unknown")
+
+
+def classes_of(records):
+    """": stale in 3 of 4 regions that were decoded", of the classes of wrong data in these records."""
+    regions = {name: sum(number(record, f"wrong_{name}") or 0 for record in records) for name in WRONG_DATA}
+    found = [f"{name.replace('_', ' ')} in {count}" for name, count in regions.items() if count]
+    return f": {words.listed(found)} of {words.count(sum(regions.values()), 'region')} that were decoded" if found else ""
 
 
 def ended(run):

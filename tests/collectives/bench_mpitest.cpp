@@ -105,6 +105,40 @@ TEST_CASE("one turned bit on one rank in one iteration is always found", "[bench
       CHECK(measured.first_wrong->iteration == 4);
       CHECK(measured.first_wrong->index == 5);
       CHECK((measured.first_wrong->expected ^ measured.first_wrong->found) == 16);
+      CHECK(measured.diagnosis.foremost().kind == operands::WrongData::bit_flip);
+    }
+  }
+}
+
+TEST_CASE("each class of wrong data is named in every operation", "[bench]") {
+  using operands::WrongData;
+  Rig rig(GENERATE(from_range(test::backends())));
+  const int ranks = rig.backend.world->size();
+  if (ranks == 1) return;
+  for (const Operation& operation : operations()) {
+    // at the root of rooted operations, which all have results there
+    Injection injection = fault(operation.rooted ? 0 : ranks - 1, 4, 0);
+    injection.bytes = 1024;
+    for (const WrongData kind : operands::all_wrong_data()) {
+      injection.damage = Damage{.kind = kind, .rank = (injection.wrong_rank + 1) % ranks};
+      const auto bench = make_bench(injection, *rig.backend.world, rig.backend, test::session(),
+                                    short_run(), 1 << 16);
+      for (DataType type :
+           {DataType::float32, DataType::bfloat16, DataType::int8, DataType::uint64}) {
+        const Trial trial =
+            rig.trial(operation, type, Reduction::sum, false, 16384 / size_of(type), 16);
+        if (!applies(*injection.damage,
+                     operands::make_operands(type, operation.reduces, Reduction::sum, ranks)))
+          continue;
+        const Measurement measured = bench->measure(trial);
+        CAPTURE(operation.name, name_of(type), operands::name_of(kind), measured.wrong);
+        CHECK(measured.wrong > 0);
+        CHECK(measured.diagnosis.foremost().kind == kind);
+        CHECK(measured.diagnosis.regions(kind) == measured.diagnosis.regions());
+        if (kind == WrongData::missing_addend)
+          CHECK(measured.diagnosis.foremost().from_rank == injection.damage->rank);
+        if (kind == WrongData::torn) CHECK(measured.diagnosis.foremost().torn_bytes == 64);
+      }
     }
   }
 }

@@ -42,8 +42,8 @@ TEST_CASE("a word that is wrong, or of the message before, is found", "[links]")
     MessageSettings settings{64, 4, 1, 4};
     LinkMessages messages(backend, settings);
     const auto stream = backend.device->make_stream();
-    const Pattern pattern{DataType::uint64, false, Reduction::sum, 1, 3};
-    messages.fill(pattern, 0);
+    const Operands sent = operands::make_operands(DataType::uint64, false, Reduction::sum, 1, 3);
+    messages.fill(sent, 0);
     const auto arrive = [&](int message) {
       backend.device->copy(messages.incoming(64).data, messages.outgoing(64, message).data, 64 * 8,
                            *stream);
@@ -51,17 +51,18 @@ TEST_CASE("a word that is wrong, or of the message before, is found", "[links]")
     };
     std::string complaint;
     arrive(2);
-    CHECK(messages.check(pattern, 0, 64, 2, complaint) == 0);
+    CHECK(messages.check(sent, 0, 64, 2, complaint) == 0);
     CHECK(complaint.empty());
-    CHECK(messages.check(pattern, 0, 64, 3, complaint) == 64);
+    CHECK(messages.check(sent, 0, 64, 3, complaint) == 64);
     CHECK_THAT(complaint, ContainsSubstring("word 0 of 64 of message 3"));
+    CHECK_THAT(complaint, ContainsSubstring("stale result of 1 iteration before"));
 
     complaint.clear();
     const std::uint64_t zero = 0;
     backend.device->copy(static_cast<std::uint64_t*>(messages.incoming(64).data) + 17, &zero, 8,
                          *stream);
     stream->synchronize();
-    CHECK(messages.check(pattern, 0, 64, 2, complaint) == 1);
+    CHECK(messages.check(sent, 0, 64, 2, complaint) == 1);
     CHECK_THAT(complaint, ContainsSubstring("word 17 of 64 of message 2"));
     CHECK_THAT(complaint, ContainsSubstring("found 0000000000000000"));
   }

@@ -2,12 +2,17 @@
 // what a sweep makes of its rows.
 #include "collectives/perf/plan.hpp"
 
+#include <fmt/format.h>
 #include <sys/stat.h>
+
+#include <algorithm>
 
 #include <cstdlib>
 #include <filesystem>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <set>
+#include <sstream>
 
 #include "collectives/links/options.hpp"
 #include "collectives/operations.hpp"
@@ -24,6 +29,7 @@
 #include "tests/support.hpp"
 #include "tests/support/files.hpp"
 #include "tests/support/options.hpp"
+#include "tests/support/transcript.hpp"
 
 namespace shakedown::collectives {
 namespace {
@@ -48,30 +54,51 @@ Planned planned(const Words& words, int ranks = 2, const std::string& program = 
   return result;
 }
 
-LinkOptions link_options(const Words& words) {
-  LinkOptions options;
-  OptionSet set("link_matrix", "");
-  declare_options(set, options);
-  parsed_into(set, words);
-  return options;
+/// Of "[VARIABLE=VALUE] PROGRAM RANKS WORDS": what is planned, or why it is refused.
+std::string answer_of(const std::string& given) {
+  std::istringstream in(given);
+  std::string program, name, line;
+  std::optional<test::Variable> variable;  // keeps the name's address
+  int ranks = 0;
+  in >> program;
+  if (const std::size_t equals = program.find('='); equals != program.npos) {
+    std::string value = program.substr(equals + 1);
+    std::replace(value.begin(), value.end(), '_', ' ');
+    name = program.substr(0, equals);
+    variable.emplace(name.c_str(), value);
+    in >> program;
+  }
+  in >> ranks;
+  std::getline(in, line);
+  try {
+    if (program == "link_matrix") {
+      LinkOptions options;
+      OptionSet set("link_matrix", "");
+      declare_options(set, options);
+      parsed_into(set, line);
+      parse_injection(options.injection, ranks);
+      map_nodes(std::vector<std::string>(static_cast<std::size_t>(ranks), "a"),
+                options.pretend_nodes);
+      return fmt::format("{} words", message_settings(options, BackendKind::cpu, ranks).words);
+    }
+    const Planned p = planned(line, ranks, program);
+    std::string text;
+    for (const Operation* operation : p.plan.operations) text += std::string(operation->name) + " ";
+    text += "of";
+    for (const std::size_t bytes : p.plan.sizes) text += fmt::format(" {}", bytes);
+    return text + fmt::format(" bytes, {} GPUs", p.options.gpus);
+  } catch (const UsageError& error) {
+    return error.what();
+  }
 }
 
 using Sizes = std::vector<std::size_t>;
 
 }  // namespace
 
-TEST_CASE("sizes go by factor or by bytes", "[perf_options]") {
-  CHECK(planned("-b 1K -e 64K -f 8").plan.sizes == Sizes{1024, 8192, 65536});
-  CHECK(planned("--minbytes 1KB --maxbytes 3KiB --stepbytes 1k").plan.sizes ==
-        Sizes{1024, 2048, 3072});
-}
-
-TEST_CASE("quick measures the four classic operations", "[perf_options]") {
-  const Plan plan = planned("--quick").plan;
-  std::vector<std::string> names;
-  for (const Operation* operation : plan.operations) names.emplace_back(operation->name);
-  CHECK(names == Texts{"all_reduce", "all_gather", "reduce_scatter", "broadcast"});
-  CHECK(plan.sizes == Sizes{1 << 20, 4 << 20, 16 << 20, 64 << 20});
+TEST_CASE("command lines come to plans or errors", "[perf_options][plan][links]") {
+  test::check_transcript("tests/collectives/options.txt", answer_of);
+  CHECK(map_nodes({"a", "a", "a", "a"}, 2).node_of == std::vector<int>{0, 0, 1, 1});
 }
 
 TEST_CASE("types, reductions and roots are all listed", "[perf_options]") {
@@ -107,60 +134,6 @@ TEST_CASE("bus bandwidth has nccl-tests' factors", "[perf_options]") {
   }
 }
 
-TEST_CASE("errors name the option, its value and what is allowed", "[perf_options]") {
-  const std::vector<std::pair<Words, const char*>> cases{
-      {"--bytes 3", "unknown option --bytes"},
-      {"-b 1Q", "--min-bytes 1Q"},
-      {"-b 2K -e 1K", "--min-bytes 2K: must not exceed --max-bytes 1K"},
-      {"-b 0 -f 2", "--min-bytes 0 cannot be used with --step-factor"},
-      {"-i 0 -f 1", "--step-bytes 0: must be at least 1"},
-      {"-d float128", "--dtype float128: must be one of float64, float32, "},
-      {"-o mulsum", "--reduction mulsum: must be one of sum, prod, "},
-      {"--operation all_reduce,barrier", "--operation barrier: must be one of all_reduce, "},
-      {"-r 5", "--root 5: no such rank (this job has ranks 0 to 1)"},
-      {"-e 99999999999G", "--max-bytes 99999999999G"},
-      {"-I 1 -G 1", "--cuda-graph 1 cannot be combined with --one-by-one"},
-      {"-z 1 -G 4", "--cuda-graph 4 cannot be combined with --blocking"},
-      {"--tolerance 5", "--tolerance was removed: --limits FILE"},
-      {"-a 7", "--average 7: must be one of 0 (rank 0), 1 (mean), 2 (min), 3 (max)"},
-      {"-z 4", "--blocking 4: must be one of 0 (none)"},
-      {"-R 3", "--register 3: must be one of 0 (none), 1 (registered), 2 (symmetric windows)"},
-      {"-g 2", "launch/mpi -n 4 collective_perf"},
-      {"-t 2", "--nthreads 2: each rank is a process: use launch/mpi -n RANKS collective_perf"},
-      {"-d int3", "uint8, all"},
-      {"-D 1", "--device-implementation"},
-      {"-u 3", "--align"},
-      {"--inject-fault x", "--inject-fault x"},
-      {"--inject-fault 7:0", "--inject-fault 7:0"},
-      {"--inject-delay 0:5us", "--inject-delay 0:5us"}};
-  for (const auto& [arguments, words] : cases) {
-    CHECK_ERROR(UsageError, planned(arguments), ContainsSubstring(words));
-  }
-  const test::Variable split("NCCL_TESTS_SPLIT", "MOD 2");
-  CHECK_THROWS_WITH(planned({}, 2, "all_reduce_perf"), ContainsSubstring("NCCL_TESTS_SPLIT"));
-  CHECK_NOTHROW(planned({}));
-}
-
-TEST_CASE("what nccl-tests' users request and have in any case is accepted", "[plan]") {
-  for (const Words words : {"-p 1", "-V 16", "-D 0", "-y 0"})
-    CHECK_NOTHROW(planned(words, 2, "all_reduce_perf"));
-  const auto accepts = [](const char* name, const char* value, int ranks) {
-    const test::Variable set(name, value);
-    return test::error_of([&] { planned("", ranks, "all_reduce_perf"); }) == "no error";
-  };
-  CHECK(accepts("NCCL_TESTS_SPLIT", "AND 0x0", 16));
-  CHECK(accepts("NCCL_TESTS_SPLIT", "mod 1", 16));
-  CHECK(accepts("NCCL_TESTS_SPLIT", "/16", 16));
-  CHECK(accepts("NCCL_TESTS_SPLIT_MASK", "0x0", 16));
-  CHECK(accepts("NCCL_TESTS_DEVICE", "-1", 2));
-  for (const char* split : {"AND 0x7", "DIV 8", "MOD 0", "AND", "AND 0x0 7", "", "0x0"}) {
-    CAPTURE(split);
-    CHECK_FALSE(accepts("NCCL_TESTS_SPLIT", split, 16));
-  }
-  CHECK_FALSE(accepts("NCCL_TESTS_SPLIT_MASK", "7", 16));
-  CHECK_FALSE(accepts("NCCL_TESTS_DEVICE", "1", 2));
-}
-
 TEST_CASE("nccl-tests' names with a suffix are nccl-tests' programs", "[plan]") {
   CHECK(default_options("all_reduce_perf_mpi").program == "all_reduce_perf");
   CHECK(default_options("reduce_scatter_perf_mpi").operations == Texts{"reduce_scatter"});
@@ -170,44 +143,6 @@ TEST_CASE("nccl-tests' names with a suffix are nccl-tests' programs", "[plan]") 
   CHECK(nccl_version_code("2.28.9") == 22809);
   CHECK(nccl_tests_device("0000:1b:00.0") == "0000:1b:00");
   CHECK(nccl_tests_device("") == "cpu");
-}
-
-TEST_CASE("-g is understood in every spelling, and the last one counts", "[perf_options]") {
-  for (const Words g : {"-g 2", "-g2", "--ngpus=2", "--ngpus 2"}) {
-    const auto parsed = [&](const Words& more) {
-      PerfOptions options = default_options("all_reduce_perf");
-      OptionSet set(options.program, "");
-      declare_options(set, options);
-      parsed_into(set, "-b 64" + g + more);
-      return options.gpus;
-    };
-    CHECK(parsed("-c 0") == 2);
-    CHECK(parsed("--ngpus 1") == 1);  // as relaunch_for_gpus() adds
-  }
-}
-
-TEST_CASE("link_matrix: errors name the option and its value", "[links]") {
-  const auto settings = [](const Words& words, int ranks = 2) {
-    const LinkOptions options = link_options(words);
-    parse_injection(options.injection, ranks);
-    map_nodes(std::vector<std::string>(static_cast<std::size_t>(ranks), "a"),
-              options.pretend_nodes);
-    return message_settings(options, BackendKind::cpu, ranks);
-  };
-  CHECK(settings({}).words == (4 << 20) / 8);
-  const std::vector<std::pair<Words, const char*>> cases{
-      {"--bytes 13", "--bytes 13: must be a multiple of 8"},
-      {"--bytes 4Q", "--bytes 4Q"},
-      {"--inject-delay 9:5", "--inject-delay 9:5"},
-      {"--inject-fault 2", "--inject-fault 2: must be "},
-      {"--pretend-nodes 3", "--pretend-nodes 3: this job has only 2 ranks"},
-      {"--iterations 0", "--iterations"},
-      {"--latency-iteration", "did you mean --latency-iterations"}};
-  for (const auto& [arguments, words] : cases) {
-    CHECK_ERROR(UsageError, settings(arguments), ContainsSubstring(words));
-  }
-  CHECK_THROWS_WITH(settings({}, 1), ContainsSubstring("link_matrix needs at least 2 ranks"));
-  CHECK(map_nodes({"a", "a", "a", "a"}, 2).node_of == std::vector<int>{0, 0, 1, 1});
 }
 
 TEST_CASE("options for tests are not in the help", "[links]") {

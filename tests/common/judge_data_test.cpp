@@ -1,15 +1,20 @@
 // What the judge knows: limits, boards, references.
 #include "common/judge/limits.hpp"
 
+#include <fmt/format.h>
+
 #include <cmath>
 #include <fstream>
+#include <map>
 #include <nlohmann/json.hpp>
+#include <sstream>
 
 #include "common/error.hpp"
 #include "common/judge/references.hpp"
 #include "common/judge/series.hpp"
 #include "tests/catch.hpp"
 #include "tests/support/files.hpp"
+#include "tests/support/transcript.hpp"
 
 namespace shakedown::judge {
 namespace {
@@ -23,10 +28,6 @@ const std::string kBefore = R"({"sources": {"doc": "a document"}, "architectures
 
 Boards boards_of(const std::string& rows) { return Boards(kBefore + rows + "]}", "b.json"); }
 
-std::string row_of(const std::string& keys) {
-  return R"({"architecture": "sm_90", "source": ["doc"], "date": "2026-11-25", )" + keys + "}";
-}
-
 Observation copied(const std::string& gpu, double gbs) {
   Observation o = {};
   o.metric = "memory/copy";
@@ -39,37 +40,129 @@ Observation copied(const std::string& gpu, double gbs) {
   return o;
 }
 
-std::string figure_text(const std::string& keys) {
-  return R"({"metric": "memory/copy", "unit": "GB/s", "value": 4200, "source": "x", )" + keys + "}";
-}
-
 std::string file(const std::string& figures) {
   return R"({"name": "r", "pci_device_ids": ["10de:2335"], "models": ["NVIDIA H200"], "figures": [)" +
          figures + "]}";
 }
 
-const std::string kMeasured =
-    R"("kind": "measured", "date": "2026-11-26", "units": 3, "conditions": {"bytes": 1048576})";
-const std::string kPublished = R"("kind": "published")";
+/// A line of JSON as it is; keys alone are of a figure, "measured" and "published" with what these
+/// need.
+std::string figure_of(const std::string& line) {
+  if (line[0] == '{') return line;
+  const std::map<std::string, std::string> kinds{
+      {"measured",
+       R"("kind": "measured", "date": "2026-11-26", "units": 3, "conditions": {"bytes": 1048576})"},
+      {"published", R"("kind": "published")"}};
+  const std::string first = line.substr(0, line.find(','));
+  const auto kind = kinds.find(first);
+  return R"({"metric": "memory/copy", "unit": "GB/s", "value": 4200, "source": "x", )" +
+         (kind == kinds.end() ? line : kind->second + line.substr(first.size())) + "}";
+}
+
+std::string text_of(const Limit& limit) {
+  const auto or_none = [](const std::optional<double>& value) {
+    return value ? fmt::format("{}", *value) : "none";
+  };
+  return fmt::format("{}: rates {}, floor {}, spread {}, share {}, samples {}, least {}",
+                     limit.metric, limit.rates.empty() ? "none" : limit.rates, limit.floor,
+                     limit.spread, or_none(limit.share), limit.samples, or_none(limit.least));
+}
+
+std::string text_of(const std::optional<Board>& board) {
+  if (!board) return "none";
+  std::string text = fmt::format("{}{}, {} NVLinks, memory {:.0f} GB/s, PCIe {:.0f} GB/s,",
+                                 board->name, board->known ? "" : " (unknown)",
+                                 board->nvlinks ? std::to_string(*board->nvlinks) : "unknown",
+                                 board->memory_gbs(), board->pcie_gbs);
+  for (const auto& [type, flop] : board->flop_per_cycle_sm)
+    text += fmt::format(" {} {}", type, flop);
+  return text;
+}
+
+/// Of an observation of a copy, "path=far" and conditions changed.
+std::string found_in(const References& references, std::istringstream& words) {
+  Observation o = copied("GPU-1", 4200);
+  for (std::string word; words >> word;) {
+    const std::string key = word.substr(0, word.find('='));
+    const std::string value = word.substr(key.size() + 1);
+    if (key == "board")
+      o.board = "NVIDIA " + value;
+    else if (key == "pci")
+      o.pci_device_id = value;
+    else if (key == "unit")
+      o.unit = value;
+    else if (key == "path")
+      o.path_class = value;
+    else
+      o.conditions[key] = value;
+  }
+  std::string missed;
+  const ReferenceFigure* found = references.find(o, &missed);
+  return found != nullptr ? found->kind : "none" + (missed.empty() ? "" : ": " + missed);
+}
+
+/// Of a case of judge_data.txt.
+std::string answer_of(const std::string& given) {
+  std::istringstream lines(given);
+  std::string kind, data, answer;
+  lines >> kind >> std::ws;
+  std::vector<std::string> asked;
+  const auto joined = [&](const std::string& line) {
+    data += (data.empty() || kind == "limits" ? "" : ",") + line;
+  };
+  for (std::string line; std::getline(lines >> std::ws, line);) {
+    if (line.starts_with("find ")) {
+      asked.push_back(line.substr(5));
+    } else if (kind == "boards" && line[0] != '{') {
+      joined(R"({"architecture": "sm_90", "source": ["doc"], "date": "2026-11-25", )" + line + "}");
+    } else {
+      joined(kind == "figures" ? figure_of(line) : line);
+    }
+  }
+  try {
+    if (kind == "glob") {
+      const std::size_t blank = data.find(' ');
+      return matches(data.substr(0, blank), data.substr(blank + 1)) ? "matches" : "does not";
+    }
+    if (kind == "limits") {
+      const Limits limits =
+          data.empty() ? Limits::embedded() : Limits::embedded().with(data, "l.json");
+      for (const std::string& metric : asked) {
+        const Limit* found = limits.find(metric);
+        answer += metric + ": " + (found == nullptr ? "none" : text_of(*found)) + "\n";
+      }
+    } else if (kind == "boards") {
+      const Boards boards = data.empty() ? Boards::embedded() : boards_of(data);
+      for (const std::string& line : asked) {  // ID, name, compute capability, between commas
+        std::istringstream in(line);
+        std::string id, name, capability;
+        std::getline(in, id, ',');
+        std::getline(in, name, ',');
+        std::getline(in, capability);
+        answer += line + ": " + text_of(boards.find(id, name, capability)) + "\n";
+      }
+    } else {
+      const References references(
+          {reference_of(kind == "reference" ? data : file(data), "r.json")});
+      for (const std::string& line : asked) {
+        std::istringstream words(line);
+        answer += line + ": " + found_in(references, words) + "\n";
+      }
+    }
+  } catch (const UsageError& error) {
+    return error.what();
+  }
+  return answer;
+}
 
 }  // namespace
 
-TEST_CASE("a glob's star is any text", "[judge]") {
-  CHECK(matches("collective/*/busbw", "collective/all_reduce/busbw"));
-  CHECK(matches("*", ""));
-  CHECK(matches("a*b*c", "a/b/b/c"));
-  CHECK_FALSE(matches("a*b", "a/b/c"));
-  CHECK_FALSE(matches("memory/copy", "memory/copy2"));
+TEST_CASE("limits, boards and references, and what is refused of them", "[judge]") {
+  test::check_transcript("tests/common/judge_data.txt", answer_of);
 }
 
 TEST_CASE("what judges has a class of rates, and what may fail says what to do", "[judge]") {
   const Limits& limits = Limits::embedded();
-  CHECK(limits.find("product/fp8/flop_per_cycle_sm")->rates == "products");
-  CHECK(limits.find("product/int8/flop_per_cycle_sm")->spread >
-        limits.find("product/fp16/flop_per_cycle_sm")->spread);
-  CHECK(limits.find("collective/all_reduce/busbw")->rates == "collectives");
-  CHECK(std::isinf(limits.find("product/fp16/tflops")->floor));
-  CHECK(limits.find("memory/cpy") == nullptr);
   for (const Limit& limit : limits.rows()) {
     INFO(limit.metric);
     CHECK((limit.warns || !limit.action.empty()));
@@ -78,42 +171,12 @@ TEST_CASE("what judges has a class of rates, and what may fail says what to do",
   }
 }
 
-TEST_CASE("a user's limits change only the keys that they name", "[judge]") {
-  const Limits limits = Limits::embedded().with(
-      R"([{"metric": "memory/*", "floor": 0.1}, {"metric": "memory/copy", "share": null},
-          {"metric": "product/{fp16,bf16}/*", "samples": 7}])",
-      "l.json");
-  CHECK(limits.find("memory/copy")->floor == 0.1);  // of both rows
-  CHECK_FALSE(limits.find("memory/copy")->share);
-  CHECK(limits.find("memory/read")->share == 0.75);
-  CHECK(limits.find("memory/read")->spread == 0.01);
-  CHECK(limits.find("product/bf16/clock_mhz")->samples == 7);
-  CHECK(limits.find("product/bf16/clock_mhz")->floor == 0.06);
-  CHECK(limits.find("product/fp32/clock_mhz")->samples == 5);
-  Limits barred = limits;
+TEST_CASE("a bar is of one metric or glob that there is", "[judge]") {
+  Limits barred = Limits::embedded();
   barred.bar("collective/all_reduce/busbw", 400, std::nullopt);
   CHECK(barred.find("collective/all_reduce/busbw")->least == 400);
   CHECK_FALSE(barred.find("collective/all_gather/busbw")->least);
   CHECK_THROWS_AS(barred.bar("collective", 1, std::nullopt), UsageError);
-}
-
-TEST_CASE("an error in the limits names file, row and key", "[judge]") {
-  const auto refused = [](const std::string& rows, const std::string& with) {
-    CHECK_THROWS_WITH(Limits::embedded().with(rows, "l.json"),
-                      ContainsSubstring("l.json") && ContainsSubstring(with));
-  };
-  refused(R"([{"metric": "memory/copy"}, {"metric": "memory/copy", "flor": 1}])",
-          "limit 2 \"memory/copy\": unknown key flor");
-  refused(R"([{"metric": "memory/cpy", "floor": 1}])", "matches none");
-  refused(R"([{"metric": "memory/copy", "floor": -1}])", "floor: -1 is less than 0");
-  refused(R"([{"metric": "memory/copy", "floor": "1"}])", "floor: a number");
-  refused(R"([{"metric": "memory/copy", "share": 75}])", "share: more than 0 and at most 1");
-  refused(R"([{"metric": "memory/copy", "samples": 1.5}])", "samples: a whole number");
-  refused(R"([{"metric": "memory/copy", "class": "hard"}])", "class: hard is not one of HARDWARE");
-  refused(R"([{"metric": "memory/copy", "least": 2, "most": 1}])", "least: 2 is above most, 1");
-  refused(R"([{"floor": 1}])", "metric is missing");
-  refused(R"({"metric": "memory/copy"})", "a list");
-  refused("[", "no JSON");
 }
 
 TEST_CASE("a look's spread is that of all its resamples", "[judge]") {
@@ -140,120 +203,6 @@ TEST_CASE("a look's spread is that of all its resamples", "[judge]") {
   CHECK(std::isnan(look_spread({}, Statistic::median, true)));
   CHECK(std::isnan(statistic_of(std::vector{1.0, std::nan("")}, Statistic::best, true)));
   CHECK(std::isnan(look_spread(std::vector{0.0, 0.0}, Statistic::median, true)));
-}
-
-TEST_CASE("a board is found by subsystem, device, name, then architecture", "[judge]") {
-  const Boards boards =
-      boards_of(row_of(R"("names": ["One"], "pci_device_ids": ["10de:1"], "sms": 1)") + "," +
-                row_of(R"("names": ["Two"], "pci_device_ids": ["10de:1:10de:2"], "sms": 2)"));
-  CHECK(boards.find("10de:1:10de:2", "One")->name == "Two");
-  CHECK(boards.find("10de:1:10de:3", "Two")->name == "One");
-  CHECK(boards.find("10de:1", "Two")->name == "One");
-  CHECK(boards.find("10de:12", "Two")->name == "Two");  // another device
-  CHECK(boards.find("", "Two", "9.0")->known);
-  const auto unknown = boards.find("10de:9", "Three", "9.0");
-  REQUIRE(unknown);
-  CHECK_FALSE(unknown->known);
-  CHECK(unknown->name == "sm_90");
-  CHECK(unknown->flop_per_cycle_sm.at("fp16") == 4096);
-  CHECK_FALSE(boards.find("10de:9", "Three", "9.9"));
-  CHECK_FALSE(boards.find("", "", ""));
-}
-
-TEST_CASE("an error in the table of boards names file, row and key", "[judge]") {
-  const auto refused = [](const std::string& keys, const std::string& with) {
-    CHECK_THROWS_WITH(boards_of(row_of(keys)),
-                      ContainsSubstring("b.json: board 1") && ContainsSubstring(with));
-  };
-  refused(R"("names": ["A"], "smms": 1)", "unknown key smms");
-  refused(R"("names": ["A"], "sms": "1")", "sms: a number");
-  refused(R"("pci_device_ids": ["10de:1"])", "name is missing");
-  CHECK_THROWS_WITH(boards_of(R"({"names": ["A"], "architecture": "sm_90", "date": "2026"})"),
-                    ContainsSubstring("source is missing"));
-  CHECK_THROWS_WITH(
-      boards_of(R"({"names": ["A"], "architecture": "sm_90", "source": ["x"], "date": "2026"})"),
-      ContainsSubstring("source: x is not in sources"));
-  CHECK_THROWS_WITH(boards_of(row_of(R"("names": ["A"], "pci_device_ids": ["1"])") + "," +
-                              row_of(R"("names": ["B"], "pci_device_ids": ["1"])")),
-                    ContainsSubstring("1 is A's as well"));
-}
-
-TEST_CASE("the boards that are known: links, memory and rates of the data sheets", "[judge]") {
-  const Boards& boards = Boards::embedded();
-  const auto links = [&](const char* id) {
-    return boards.find(std::string("10de:") + id, "")->nvlinks;
-  };
-  for (const char* id : {"3182", "2941", "31c2", "2329", "232c", "2330", "2335", "2901"})
-    CHECK(links(id) == 18);  // B300, GB200, GB300, H20, H20-3e, H100, H200, B200
-  CHECK(links("20b2") == 12);
-  CHECK(links("20f3") == 8);   // A800
-  CHECK_FALSE(links("2321"));  // H100 NVL: by bridge
-  CHECK_FALSE(links("2342"));  // GH200: by system
-  const auto h200 = *boards.find("10de:2335:10de:18be", "");
-  CHECK_THAT(h200.memory_gbs(), Catch::Matchers::WithinRel(4814.0, 1e-3));
-  CHECK_THAT(h200.pcie_gbs, Catch::Matchers::WithinRel(63.0, 1e-2));
-  CHECK(boards.find("", "NVIDIA GB200")->pcie_gbs == 450);  // C2C
-  const auto rate = [&](const char* model, const char* type) {
-    return boards.find("", model)->flop_per_cycle_sm.at(type);
-  };
-  CHECK(rate("NVIDIA H20", "fp16") == 1024);  // cut on purpose
-  CHECK(rate("NVIDIA GeForce RTX 4090", "bf16") == 512);
-  CHECK(rate("NVIDIA L40S", "bf16") == 1024);
-  CHECK(rate("NVIDIA H100 80GB HBM3", "fp64") == 256);  // by tensor cores
-  CHECK_FALSE(boards.find("", "NVIDIA B300 SXM6 AC")->flop_per_cycle_sm.contains("int8"));
-  CHECK(boards.find("", "another", "9.0")->flop_per_cycle_sm.at("fp16") == 4096);
-  CHECK(std::isnan(boards.find("", "another", "9.0")->memory_gbs()));
-}
-
-TEST_CASE("a reference is of the board, metric, unit, path and all conditions", "[judge]") {
-  const References references(
-      {reference_of(file(figure_text(kPublished) + "," + figure_text(kMeasured)), "r.json")});
-  std::string missed = "?";
-  const auto kind = [&](const Observation& o) {
-    const ReferenceFigure* found = references.find(o, &missed);
-    return found == nullptr ? "none" : found->kind;
-  };
-  Observation o = copied("GPU-1", 4200);
-  CHECK(kind(o) == "measured");
-  o.pci_device_id = "";  // by the name
-  CHECK(kind(o) == "measured");
-  o.board = "NVIDIA H100";
-  CHECK(kind(o) == "none");
-  CHECK(missed == "");
-  o = copied("GPU-1", 4200);
-  o.unit = "ms";
-  CHECK(kind(o) == "none");
-  o = copied("GPU-1", 4200);
-  o.path_class = "far";
-  o.conditions["bytes"] = "4096";
-  o.conditions["data"] = "zeros";
-  CHECK(kind(o) == "none");
-  CHECK(missed ==
-        "path far, reference none; bytes 4096, reference 1048576; data zeros, reference none");
-}
-
-TEST_CASE("an error in a reference names file, figure and key", "[judge]") {
-  const auto refused = [](const std::string& text, const std::string& with) {
-    CHECK_THROWS_WITH(reference_of(text, "r.json"),
-                      ContainsSubstring("r.json") && ContainsSubstring(with));
-  };
-  refused(file(figure_text(kMeasured + R"(, "vaule": 1)")),
-          "figure 1 \"memory/copy\": unknown key vaule");
-  refused(file(figure_text(R"("kind": "measured", "units": 3)")), "date: YYYY-MM-DD");
-  refused(file(figure_text(R"("kind": "measured", "date": "2026-11-26")")), "units is missing");
-  refused(file(figure_text(R"("kind": "guessed")")), "kind: guessed is not one of");
-  refused(file(figure_text(kMeasured + R"(, "between": 2)")), "between: 0 to 1");
-  refused(file(figure_text(kMeasured + R"(, "line": {"a": 1})")), "line: ");
-  refused(file(R"({"metric": "m", "unit": "u", "value": 1, "kind": "published"})"),
-          "source is missing");
-  refused(file(R"({"metric": "m", "unit": "u", "value": 0, "kind": "published", "source": "s"})"),
-          "value: more than 0");
-  refused(file(R"({"metric": "compute/fp16/burst", "unit": "u", "value": 1, "source": "s", )" +
-               kMeasured + "}"),
-          "nothing measures it");
-  refused(R"({"name": "r", "devices": ["NVIDIA H200"], "figures": []})", "older version");
-  refused(R"({"name": "r", "figures": []})", "models is missing");
-  CHECK_THROWS_AS(References::load("/nowhere"), UsageError);
 }
 
 TEST_CASE("a reference of what passed has medians of units and their spread", "[judge]") {
@@ -341,6 +290,7 @@ TEST_CASE("records that the user names are a reference, of what was measured rig
 TEST_CASE("the references that the programs carry can be read", "[judge]") {
   CHECK_FALSE(References::embedded().empty());
   CHECK_FALSE(References::embedded().named());
+  CHECK_THROWS_AS(References::load("/nowhere"), UsageError);
   for (const Reference& each : References::embedded().all())
     CHECK_FALSE(each.pci_device_ids.empty());
 }

@@ -2,32 +2,53 @@
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import time
 
-KILLED_AFTER = 60  # seconds, of a tool that was stopped or whose time is over
+KILLED_AFTER = 300  # seconds, of a tool that was stopped or whose time is over
 TYPES = {"tf32": 32, "fp32": 32, "fp64": 64, "fp16": 16, "bf16": 16, "fp8": 16, "int8": 32}  # bits of a result
+# What bin/soak's verdicts say of where an error is; an SM by its number where it names one.
+PLACES = {"unit": r"stays at its place of the launch|(?:SM|core) (?P<sm>\d+): right without it",
+          "memory": r"element \d+,\d+ in memory|sticks to the memory of C",
+          "everywhere": r"follows the data|wherever it is computed"}
 
 
 def model_of(capsule, name):
-    """A model of what a capsule of bin/soak shows: in this type an element with these bits becomes that one. Throws ValueError
-    where no re-run of the soak showed an element."""
+    """A model of what a capsule of bin/soak shows: the bits that were wrong, in this type, as often as the re-runs were; in one lane,
+    or, where the error followed the data, wherever the right bits are the capsule's. Throws ValueError where no re-run showed an
+    element."""
     if "expected_bits" not in capsule or "found_bits" not in capsule:
         raise ValueError(f"{name}: has no expected_bits and found_bits, as no re-run was wrong")
     width = TYPES[capsule["type"]] // 4
     expected, found = (int(capsule[key], 16) for key in ("expected_bits", "found_bits"))
-    return {"class": f"as in {name}", "source": capsule.get("algorithm", ""),
-            "faults": [{"on": "product", "types": [capsule["type"]], "when": f"0x{expected:0{width}x}",
-                        "flip": f"0x{expected ^ found:0{width}x}"}]}
+    seen = capsule["circumstances"]
+    fault = {"on": "product", "types": [capsule["type"]], "flip": f"0x{expected ^ found:0{width}x}"}
+    if re.search(PLACES["everywhere"], seen.get("cause", "")):
+        fault["when"] = f"0x{expected:0{width}x}"
+    else:
+        fault["unit"] = {"sm": None, "warp": None, "lane": None}
+    if 0 < seen.get("reproduced", 0) < seen["repeats"]:
+        fault["rate"] = seen["reproduced"] / seen["repeats"]
+    return {"class": f"as in {name}", "source": capsule["algorithm"], "faults": [fault]}
+
+
+def place_of(fault):
+    if fault["on"] == "product":
+        return "unit" if "unit" in fault else "everywhere"
+    return fault["on"]
 
 
 def placed(line, model, truth):
-    """Whether SM, warp and lane, as far as they are named, are those of the first wrong element; None: none is named, or the
-    fault is in no unit."""
-    units = [key for fault in model["faults"] for key in fault.get("unit", ())]
-    named = [key for key in ("sm", "warp", "lane") if key in line and key in units]
-    return all(line[key] == truth[key] for key in named) if named and truth else None
+    """Whether what is named is where the fault is: in a unit (and on which SM, if that is named), in memory, or everywhere. None:
+    nothing is named."""
+    said = f"{line.get('where', '')} {line.get('cause', '')}"
+    for place, pattern in PLACES.items():
+        if named := re.search(pattern, said):
+            right_sm = place != "unit" or named["sm"] is None or not truth or int(named["sm"]) == truth["sm"]
+            return right_sm and place in {place_of(fault) for fault in model["faults"]}
+    return None
 
 
 def inject(tool, file, seed, library, options, gpu):
@@ -43,16 +64,19 @@ def inject(tool, file, seed, library, options, gpu):
     with open(said, "w") as out:
         job = subprocess.Popen(list(map(str, tool.command(preload, output))), cwd=tool.folder, stdout=out, stderr=out,
                                env=environment, start_new_session=True)
-        found, at, code = watch(job, lambda: tool.found(said.read_text(errors="replace")), tool.end,
-                                options.seconds if not tool.ends_itself else 2 * options.seconds + KILLED_AFTER)
+        found, at, over, code = watch(job, lambda: tool.found(said.read_text(errors="replace")), tool.end,
+                                      options.seconds if not tool.ends_itself else 2 * options.seconds + KILLED_AFTER)
     counts = json.loads(log.read_text()) if log.exists() else {}
     started = counts.get("started")
     line = {"class": model["class"], "model": file.name, "tool": tool.name, "seed": seed, "limit_s": options.seconds,
             "exit_code": code, "found": found is not None, "ran_s": at - started if started else 0}
     for key in ("products", "wrong_products", "flips", "copies", "collectives"):
         line[key] = counts.get(key, 0)
-    if not started:
-        line["void"] = f"no call was wrapped: see {name}/{said.name}"
+    why = ("no call was wrapped" if not started else "" if found is not None else
+           "it did not come to its end" if over and tool.ends_itself else
+           f"it ended with exit code {code}" if not over and code not in (0, 1, 3) else "")  # 3: inconclusive
+    if why:
+        line["void"] = f"{why}: see {name}/{said.name}"
     if found is not None:
         line["seconds"] = line["ran_s"]
         line["named"] = found.get("where") or found.get("cause", "")
@@ -65,19 +89,19 @@ def inject(tool, file, seed, library, options, gpu):
 
 
 def watch(job, found, end, seconds):
-    """(what was found or None, the time of that or of the end, exit code)"""
+    """(what was found or None, the time of that or of the end, whether it was stopped as its time was over, exit code)"""
     limit, result = time.time() + seconds, None
     while job.poll() is None and result is None and time.time() < limit:
         time.sleep(0.02)
         result = found()
-    at = time.time()
+    at, over = time.time(), result is None and job.poll() is None
     if job.poll() is None:
         os.killpg(job.pid, end)
         try:
             job.wait(KILLED_AFTER)
         except subprocess.TimeoutExpired:
             os.killpg(job.pid, 9)
-    return result or found(), at, job.wait()
+    return result or found(), at, over, job.wait()
 
 
 def text_of(line):

@@ -36,7 +36,7 @@ class Object {
     throw Refused(at_ + (at_.empty() ? "" : ".") + key + ": must be " + allowed);
   }
   const Json* find(const std::string& key) {
-    read_.push_back(key);
+    if (std::count(read_.begin(), read_.end(), key) == 0) read_.push_back(key);
     const auto found = json_.find(key);
     return found == json_.end() ? nullptr : &*found;
   }

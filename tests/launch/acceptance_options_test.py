@@ -6,6 +6,7 @@ import io
 import os
 import pathlib
 import re
+import shlex
 import signal
 import subprocess
 import sys
@@ -17,6 +18,7 @@ from types import SimpleNamespace
 
 from tree import TREE
 import acceptance_samples as samples
+import transcript
 from shakedown_launch import (
     bench, command, compare_nodes, experiments, fashion_mnist, gpus, job, mpi, places, variants)
 from shakedown_launch.acceptance import main, options, stages
@@ -99,14 +101,18 @@ class Stages(unittest.TestCase):
 
 class Options(unittest.TestCase):
     def test_what_is_requested(self):
-        for words, tier, minutes, accepted in [
-                ([], "default", 15, ()), (["--quick", "--accept", "governor"], "quick", 15, ("governor",)),
-                (["--full", "--soak-minutes", "0.5"], "full", 0.5, ()), (["--prolog"], "prolog", 15, ()),
-                (["--passive", "--accept=nics, link/copy_engine/one_way"], "passive", 15,
-                 ("nics", "link/copy_engine/one_way"))]:
-            request, _ = options.request(words)
-            self.assertEqual((request.settings.tier, request.settings.soak_minutes, request.accept),
-                             (tier, minutes, accepted))
+        """And what is refused."""
+        folder = tempfile.mkdtemp()
+        self.addCleanup(os.rmdir, folder)
+
+        def answer(given):
+            try:
+                request, _ = options.request(list(filter(None, shlex.split(given.replace("FOLDER", folder)))))
+            except places.UsageError as error:
+                return str(error).replace(folder, "FOLDER")
+            made = request.settings
+            return f"{made.tier}, backend {made.backend}, soak {made.soak_minutes} min, accept {request.accept}, {made.judging}"
+        transcript.check(self, pathlib.Path(__file__).with_name("acceptance_options.txt"), answer)
 
     def test_a_help_that_lists_exit_codes_lists_all_of_them(self):
         for each in (mpi, variants, compare_nodes, options):
@@ -118,31 +124,6 @@ class Options(unittest.TestCase):
         for each in (mpi, variants, compare_nodes, options, bench, experiments, fashion_mnist):
             _, *lines = command.help_text(each.COMMAND).splitlines()
             self.assertTrue(len(lines) <= 48 and max(map(len, lines)) <= 80, each.__name__)
-
-    def test_refused(self):
-        folder = tempfile.mkdtemp()
-        self.addCleanup(os.rmdir, folder)
-        for words, named in [
-                (["--quick", "--full"], "--quick and --full"), (["train"], "train"),
-                (["--soak-minutes", "3"], "only with --full"),
-                (["--full", "--soak-minutes", "0"], "--soak-minutes 0"),
-                (["--full", "--soak-minutes", "x"], "--soak-minutes x"),
-                (["--backend", "tpu"], "--backend tpu: choose from auto, gpu, cpu"),
-                (["--expect-gpus", "-1"], "--expect-gpus -1"), (["-n", "0"], "-n 0"),
-                (["--prolog", "--hosts", "a"], "--prolog is for this machine alone"),
-                (["--inject-fault", "wat:1"], "--inject-fault wat:1: must be KIND:RANK"),
-                (["--history", f"{folder}/none/h"], f"--history {folder}/none/h: its folder"),
-                (["--accept", "a b"], "--accept a b: name checks"), (["--accept", "a,,b"], "--accept a,,b"),
-                (["--history", "/tmp"], "--history /tmp is a folder"),
-                *(([option, "/dev/null"], f"{option} /dev/null is not a regular file")
-                  for option in ("--record-reference", "--history")),
-                (["--record-reference", "/tmp"], "--record-reference /tmp is a folder"),
-                (["--passive", "-n", "2", "--reference", "x"], "leave out --reference and -n"),
-                (["--inject-fault", "slow"], "--inject-fault slow: must be"),
-                (["--inject-fault", "slow:1:x"], "or slow:RANK:AMOUNT as slow:1:3sms"),
-                (["--inject-fault", "product:1:5%"], "--inject-fault product:1:5%: must be")]:
-            with self.assertRaisesRegex(places.UsageError, re.escape(named)):
-                options.request(words)
 
     def test_a_daemon_without_standard_output(self):
         command = [sys.executable, TREE / "launch/acceptance", "--quik"]

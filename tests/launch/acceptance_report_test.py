@@ -18,8 +18,11 @@ from unittest import mock
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
 import acceptance_samples as samples  # noqa: E402
+import transcript  # noqa: E402
+from acceptance_fakes import concluded  # noqa: E402
 from shakedown_launch import words  # noqa: E402
 from shakedown_launch.acceptance import main  # noqa: E402
+from shakedown_launch.acceptance.evidence import findings  # noqa: E402
 from shakedown_launch.acceptance.report import exports, nagios, page, series, slurm_lines  # noqa: E402
 from shakedown_launch.acceptance.report import text as report  # noqa: E402
 
@@ -88,58 +91,72 @@ class Golden(unittest.TestCase):
         self.assertEqual(text, golden.read_text())
 
 
+def bare(*findings, node=None, missing=(), **changes):
+    """Of one node, without figures."""
+    return samples.acceptance([samples.verdict(node or samples.node("n001"), *findings, missing=missing)],
+                              **{"figures": (), **changes})
+
+
+def changed(acceptance, **changes):
+    return dataclasses.replace(acceptance, **changes)
+
+
+def of_node_check(*lines, gpu="GPU-574bcfa1"):
+    """An acceptance of what node_check records of one node: lines (scope, check, cause, outcome)."""
+    run = samples.Run("inventory", ("vm",), 0, samples.STARTED, 0.3, "r.jsonl", "r.log")
+    head = {"kind": "run", "program": "node_check", "hosts": ["vm"], "gpu_uuids": [gpu]}
+    job = {"kind": "verdict", "scope": "job", "name": "node_check", "verdict": "PASS", "cause": ""}
+    found = [{"kind": "verdict", "scope": scope, "name": gpu if scope == "gpu" else "vm", "check": check, "cause": cause,
+              "verdict": outcome} for scope, check, cause, outcome in lines]
+    made, = concluded(["vm"], [run], findings.findings(run, [head, *found, job, {"kind": "end", "exit_code": 0}]))
+    return changed(samples.acceptance([made]), figures=(), runs=(run,))
+
+
+def failed(*names, cause="3 wrong products", check="soak-products"):
+    return samples.acceptance([samples.verdict(of, changed(samples.corrupt(of), cause=cause, check=check))
+                               for of in map(samples.node, names)], figures=())
+
+
+def both(*acceptances):
+    return samples.acceptance([verdict for each in acceptances for verdict in each.verdicts], figures=())
+
+
+USUAL = ("Stages", "Soak", "Machine")  # parts of a text, which the golden file has
+
+
+def parts_of(acceptance, usual):
+    return "\n\n".join(part for part in report.text(acceptance).strip().split("\n\n") if part.startswith(USUAL) == usual)
+
+
+def words_of_page(acceptance):
+    """Without its tables and plots, which the golden file has."""
+    text = re.sub("<(svg|table).*?</\\1>", "", page.html(acceptance), flags=re.S)
+    return textwrap.fill(Page(text).text, 150, break_long_words=False)
+
+
+SHOWN = {"text": lambda given: parts_of(given, False), "usual": lambda given: parts_of(given, True), "page": words_of_page,
+         "rows": lambda given: "\n".join(re.findall("<td[^>]*>([^<]*; [^<]*)", page.html(given))),
+         "brief": main.brief, "drain": lambda given: "\n".join(slurm_lines.drain_lines(given)) or "nothing",
+         "nagios": lambda given: "{0[0]}\nexit code {0[1]}".format(nagios.line(given))}
+
+
+class Cases(unittest.TestCase):
+    def answer(self, given):
+        """Of "FORMS | ACCEPTANCE"."""
+        forms, _, expression = given.partition("|")
+        names = {**vars(samples), **globals()}
+        acceptance = eval(f"({expression})", names)  # pylint: disable=eval-used
+        return "\n".join(SHOWN[form](acceptance) for form in forms.split())
+
+    def test_cases(self):
+        transcript.check(self, samples.TREE / "tests/launch/acceptance_cases.txt", self.answer)
+
+
 class Text(unittest.TestCase):
     def lines(self, acceptance, **more):
         text = report.text(acceptance, **more)
         self.assertTrue(text.endswith("\n") and "\n\n\n" not in text)
         return text.splitlines()
-
-    def test_no_gpu_is_in_the_first_lines(self):
-        one = samples.clean()
-        bare = [dataclasses.replace(each, node=dataclasses.replace(each.node, gpus=()))
-                for each in one.verdicts]
-        for acceptance, said in [
-                (dataclasses.replace(one, settings={"backend": "cpu"}),
-                 "--backend cpu: no GPU was tested, in short stages without path and throughput"),
-                (dataclasses.replace(one, settings={"backend": "cpu"}, tier="passive"),
-                 "--backend cpu: no GPU was tested"),
-                (dataclasses.replace(one, verdicts=tuple(bare)),
-                 "no GPU was found: nothing but the host was tested, in short stages without path")]:
-            head = " ".join(self.lines(acceptance)[2:5])
-            self.assertIn(f"; {said}", " ".join(head.split()))
-            self.assertEqual("short" in said, "short" in head)
-
-    def test_a_pass_says_what_it_would_have_found(self):
-        """And on the CPU that rates are no part of it."""
-        found = "would have found at 99 %: products 1.4 % more cycles, memory 3.9 %"
-        one = samples.clean()
-        for shown in (report.text(one), Page(page.html(one)).text, nagios.line(one)[0], main.brief(one)):
-            self.assertIn(found, shown)
-        cpu = dataclasses.replace(one, backend="cpu")
-        self.assertEqual(self.lines(cpu)[1], "node n001: PASS, correctness only")
-        self.assertIn("node n001: PASS, correctness only", Page(page.html(cpu)).text)
-        self.assertEqual(main.brief(cpu), "PASS n001, correctness only\n")
-        self.assertIn("1 node PASS, correctness only", nagios.line(cpu)[0])
-        for shown in (report.text(cpu), page.html(cpu), nagios.line(cpu)[0]):
-            self.assertNotIn("would have found", shown)
-        for other in (dataclasses.replace(cpu, runs=()), samples.acceptance([], backend="cpu")):  # only read
-            self.assertNotIn("correctness", report.text(other))
-
-    def test_a_class_of_rates_without_a_witness(self):
-        of = samples.node("n1")
-        lines = self.lines(samples.acceptance([samples.verdict(of, samples.unjudged(of))]))
-        self.assertEqual((lines[0], lines[5:7]), ("Shakedown acceptance: INCONCLUSIVE", [
-            "INCONCLUSIVE  n1", "              host link not judged: no reference, and no peers"]))
-        self.assertIn("action: --record-reference FILE", "\n".join(lines))
-
-    def test_no_node(self):
-        lines = self.lines(samples.acceptance([]))
-        self.assertEqual(lines[:2], ["Shakedown acceptance: INCONCLUSIVE", "no node was judged"])
-
-    def test_what_it_leaves_open(self):
-        few = dataclasses.replace(samples.clean(), statement="")
-        self.assertIn("the soak did not pass", report.text(few))
-        self.assertIn("no soak", report.text(dataclasses.replace(few, runs=())))
 
     def test_what_was_compared_with_nothing_has_no_limit(self):
         bare = tuple(dataclasses.replace(each, witness="", usual=math.nan, limit=math.nan, more={})
@@ -177,38 +194,6 @@ class Text(unittest.TestCase):
         others = dataclasses.replace(many, figures=many.figures[2:42])
         self.assertEqual(len(series.chosen(series.measured(others), 20)), 20)
 
-    def test_what_is_not_known_and_what_is_accepted_come_last(self):
-        nodes = [samples.node(f"n{i:03}") for i in (1, 2)]
-        usual = dataclasses.replace(samples.warned(nodes[0]), accepted=True)
-        one = samples.acceptance([samples.verdict(nodes[0], samples.unknown(nodes[0]), usual),
-                                  samples.verdict(nodes[1], samples.silent(nodes[1]), samples.unknown(nodes[1]))])
-        lines = self.lines(one)
-        self.assertNotIn("Warnings", lines)
-        first = lines.index("Not known (1)")
-        self.assertEqual(lines[first + 1:first + 4], ["  n[001-002]: no frequency governor is visible [governor]",
-                                                      "", "Accepted (1)"])
-        self.assertIn("power limit 650 W", lines[first + 4])
-        self.assertEqual(len(lines), first + 5)
-        self.assertNotIn("governor", "\n".join(lines[:first]))
-        shown = page.html(one)
-        self.assertNotIn("Warnings", shown)
-        self.assertIn("<summary>Not known (1)</summary><ul><li>n[001-002]: no frequency governor", shown)
-        self.assertLess(shown.index("Runs"), shown.index("Not known"))
-        strict = dataclasses.replace(one, settings={"strict": True})  # then it is a reason
-        self.assertIn("              UNKNOWN no frequency governor is visible [governor]", self.lines(strict))
-        self.assertNotIn("UNKNOWN n001", main.brief(dataclasses.replace(one, verdicts=one.verdicts[:1])))
-        self.assertNotIn("power limit", main.brief(one))
-
-    def test_a_fact_that_is_not_known_of_several_gpus_is_one(self):
-        of = samples.node("n1")
-        facts = [dataclasses.replace(samples.unknown(of, "nvlink-speed", "NVLinks are not reported"), gpu=gpu.uuid,
-                                     subject="") for gpu in of.gpus]
-        for count, line in [(8, "  n1, 8 GPUs: NVLinks are not reported [nvlink-speed]"),
-                            (1, "  n1, GPU 0, serial 1650000000100: NVLinks are not reported [nvlink-speed]")]:
-            one = samples.acceptance([samples.verdict(of, *facts[:count])])
-            self.assertEqual(self.lines(one)[-2:], ["Not known (1)", line])
-            self.assertIn("1 fact not known", nagios.line(one)[0])
-
     def test_two_values_have_no_median(self):
         """It would be their mean, which hides the factor between them."""
         pair = samples.clean(2)
@@ -218,35 +203,6 @@ class Text(unittest.TestCase):
             for each in pair.figures if each.metric == samples.TRAIN))
         self.assertRegex(report.text(slow), r"unit +worst  of +slower +best .*\n.* GB/s  11.41  n002  744.0 %  96.30 ")
         self.assertNotIn("53.8", report.text(slow) + page.html(slow))
-
-    def test_versions_have_names(self):
-        of = samples.node("n1")
-        of.identity.clear()
-        of.identity.update({"git_revision": "15365bc", "versions.mpi_built": "Open MPI 4.1.4",
-                            "versions.mpi": "Open MPI v4.1.6", "versions.cuda_built": "13.0", "versions.cuda": "13.0",
-                            "versions.cudnn_built": "9.19.0", "versions.cudnn": "9.14.0"})
-        text = " ".join(report.text(samples.acceptance([samples.verdict(of)])).split())
-        self.assertIn("Shakedown 15365bc, Open MPI v4.1.6, CUDA 13.0, cuDNN 9.14.0, built with Open MPI 4.1.4, "
-                      "built with cuDNN 9.19.0", text)
-        self.assertNotRegex(text, "_built|git_rev|versions")
-
-    def test_what_did_not_run_has_no_class(self):
-        of = samples.node("n1")
-        missing = samples.Finding("soak", samples.INCONCLUSIVE, ("n1",), "not run: soak: lost", check="missing")
-        one = samples.acceptance([samples.verdict(of, missing, missing=("soak",))])
-        self.assertIn("not run: soak: lost [missing]", report.text(one))
-        for shown in (report.text(one), page.html(one)):
-            self.assertNotRegex(shown, "class(:.)? unknown|none known|no action known")
-
-    def test_nothing_is_named_twice(self):
-        of = samples.node("n1", gpus=0)
-        for subject, cause, line in [("node n1", "no driver", "WARN n1: no driver [x]"),
-                                     ("rank 1", "rank 1 on n1: slow", "WARN n1: rank 1 on n1: slow"),
-                                     ("link 0->1", "0->1 on n1: slow", "WARN n1: 0->1 on n1: slow"),
-                                     ("rank 1", "slow", "WARN n1, rank 1: slow [x]")]:
-            found = samples.Finding("s", samples.WARN, ("n1",), cause, subject=subject, check="x")
-            text = report.text(samples.acceptance([samples.verdict(of, found)]))
-            self.assertIn(f"\n  {line}", text)
 
     def test_sections(self):
         command = "scontrol " + "x" * 5000
@@ -268,12 +224,6 @@ class Html(unittest.TestCase):
         for word in ("http:", "https:", "src=", "<link", "@import", "url("):
             self.assertNotIn(word, text)  # it needs nothing else
         return Page(text)
-
-    def test_how_a_run_ended(self):
-        run = samples.Run("train", ("n001",), 3, samples.STARTED, 7.5, "r", "l", dead=((1, "n1", "signal 9 (Killed)"),),
-                          lost=(("n2", "host n2 was lost"), ("", "a node was lost")), note="said; host n2 was lost")
-        self.assertIn("rank 1 on n1: signal 9 (Killed); a node was lost; said; host n2 was lost",
-                      self.page(dataclasses.replace(samples.clean(), runs=(run,))).text)
 
     def test_plots(self):
         """A dot per value, red where a finding names it, and noise is not blown up."""

@@ -6,7 +6,7 @@ import random
 import sys
 
 TREE = pathlib.Path(__file__).resolve().parents[2]
-sys.path[:0] = [str(TREE / "launch"), str(TREE / "tests/programs")]
+sys.path[:0] = [str(TREE / each) for each in ("launch", "tests/programs", "tests/support")]
 from shakedown_launch.acceptance.model import (  # noqa: E402
     CONFIG, ENVIRONMENT, FAIL, HARDWARE, INCONCLUSIVE, INFRASTRUCTURE, NOT_JUDGED, PASS, UNKNOWN, WARN,
     Acceptance, Figure, Finding, Gpu, Node, NodeVerdict, Run, worst)
@@ -97,8 +97,9 @@ def warned(of):
                    f"{of.name}/node_check.jsonl")
 
 
-def unknown(of, check="governor", cause="no frequency governor is visible"):
-    return Finding("inventory", UNKNOWN, (of.name,), cause, subject=f"node {of.name}", check=check)
+def unknown(of, check="governor", cause="no frequency governor is visible", gpu=None):
+    subject, uuid = (f"node {of.name}", "") if gpu is None else ("", of.gpus[gpu].uuid)
+    return Finding("inventory", UNKNOWN, (of.name,), cause, gpu=uuid, subject=subject, check=check)
 
 
 LINK = Finding("collectives", FAIL, ("n001", "n003"), "both halves pass and the whole fails: 41 "

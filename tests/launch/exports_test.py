@@ -14,11 +14,9 @@ import xml.etree.ElementTree as xml
 TREE = pathlib.Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(TREE / each) for each in ("launch", "tests/programs", "tests/simulation", "tests/launch")]
 import acceptance_samples as samples  # noqa: E402
-from acceptance_fakes import concluded  # noqa: E402
 from support import Folder, read_record  # noqa: E402
 from shakedown_launch import words  # noqa: E402
-from shakedown_launch.acceptance.evidence import findings  # noqa: E402
-from shakedown_launch.acceptance.report import exports, nagios, page, slurm_lines  # noqa: E402
+from shakedown_launch.acceptance.report import exports, nagios, slurm_lines  # noqa: E402
 
 SAMPLE = re.compile(r'(shakedown_[a-z_]+)\{((?:[a-z_]+="(?:[^"\\\n]|\\["\\n])*",?)*)\} (-?[0-9.e+-]+|NaN|[+-]Inf)')
 # 'label'=value[UOM];[warn];[crit];[min];[max], as the Nagios plugin guidelines have it.
@@ -102,75 +100,6 @@ class Nagios(unittest.TestCase):
         self.assertNotIn("|", data)
         self.assertEqual(DATA.sub("", data), "")
         return text, data, code
-
-    def test_states(self):
-        of = samples.node("n001")
-        for findings, state, code in [((), "OK - 1 node PASS", 0),
-                                      ((samples.warned(of),), "WARNING - 1 node PASS; n001 GPU 0", 1),
-                                      ((samples.slow(of), samples.silent(of)),
-                                       "CRITICAL - 1 of 1 node FAIL: n001; n001 GPU 3: 7 % slow", 2),
-                                      ((samples.silent(of),),
-                                       "UNKNOWN - 1 of 1 node INCONCLUSIVE: n001; n001: no end", 3)]:
-            text, _, found = self.line(samples.acceptance([samples.verdict(of, *findings)]))
-            self.assertEqual(found, code)
-            self.assertTrue(text.startswith(f"ACCEPTANCE {state}"), text)
-
-    def test_a_fact_that_is_not_known_is_no_warning(self):
-        of = samples.node("n001")
-        facts = samples.unknown(of), samples.unknown(of, "nics", "eth0 at unknown speed")
-        usual = dataclasses.replace(samples.warned(of), accepted=True)
-        for found, said, code in [
-                (facts, "ACCEPTANCE OK - 1 node PASS; 2 facts not known; would have found at 99 %: products 1.4", 0),
-                ((*facts, samples.warned(of)), "ACCEPTANCE WARNING - 1 node PASS; n001 GPU 0: power limit 650 W, "
-                 "700 by default; 2 facts not known", 1),
-                ((usual,), "ACCEPTANCE OK - 1 node PASS", 0),
-                ((usual, samples.silent(of)), "ACCEPTANCE UNKNOWN - 1 of 1 node INCONCLUSIVE", 3)]:
-            text, _, state = self.line(samples.acceptance([samples.verdict(of, *found)]))
-            self.assertEqual((text[:len(said)], state), (said, code))
-
-    def test_healthy_machines_of_which_not_all_is_known(self):
-        """As node_check records them: no GPU, an H200 in a virtual machine (results/0.2/h200), a user
-        without rights. A remark on corrected errors is a warning on each."""
-        gpu = "GPU-574bcfa1"
-        for facts in [
-                [("node", "gpu-count", "how many GPUs there are is not known"),
-                 ("node", "driver", "the driver's version is not known"), ("node", "nics", "eth0 at unknown speed")],
-                [("node", "gpu-count", "1 GPUs; how many there should be is not known"),
-                 ("gpu", "nvlink-count", "the state of the NVLinks is not reported"),
-                 ("gpu", "nvlink-errors", "NVLinks are not reported"),
-                 ("node", "governor", "no frequency governor is visible"),
-                 ("node", "fabric-manager", "the fabric manager's version is not readable here")],
-                [("node", "kernel-log", "the kernel's messages are not readable: XIDs are not known")]]:
-            lines = [{"kind": "verdict", "scope": scope, "name": gpu if scope == "gpu" else "vm", "check": check,
-                      "cause": cause, "verdict": "UNKNOWN"}
-                     for scope, check, cause in facts]
-            corrected = {"kind": "verdict", "scope": "gpu", "name": gpu, "check": "ecc-corrected",
-                         "cause": "7 corrected ECC errors", "verdict": "WARN"}
-            for more, said, code in [([], f"OK - 1 node PASS; {len(facts)} fact", 0),
-                                     ([corrected], f"WARNING - 1 node PASS; vm: 7 corrected ECC errors; {len(facts)} fact", 1)]:
-                found, run = self.of_node_check([*lines, *more], gpu)
-                made, = concluded(["vm"], [run], found)
-                acceptance = dataclasses.replace(samples.acceptance([made]), figures=(), runs=(run,))
-                text, _, state = self.line(acceptance)
-                self.assertEqual((text.replace(f" GPU of rank 0:", ":")[:len(said) + 11], state),
-                                 (f"ACCEPTANCE {said}", code))
-                shown = page.html(acceptance)
-                self.assertIn(f"<summary>Not known ({len(facts)})</summary>", shown)
-                self.assertEqual("Warnings" in shown, bool(more))
-
-    @staticmethod
-    def of_node_check(lines, gpu):
-        run = samples.Run("inventory", ("vm",), 0, samples.STARTED, 0.3, "r.jsonl", "r.log")
-        head = {"kind": "run", "program": "node_check", "hosts": ["vm"], "gpu_uuids": [gpu]}
-        job = {"kind": "verdict", "scope": "job", "name": "node_check", "verdict": "PASS", "cause": ""}
-        return findings.findings(run, [head, *lines, job, {"kind": "end", "exit_code": 0}]), run
-
-    def test_a_link_alone_is_critical(self):
-        clean = dataclasses.replace(samples.clean(4), findings=(samples.LINK,))
-        self.assertEqual(self.line(clean)[2], 2)
-
-    def test_nothing_judged_is_unknown(self):
-        self.assertEqual(self.line(samples.acceptance([]))[2], 3)
 
     def test_performance_data(self):
         self.line(samples.few())
@@ -300,43 +229,6 @@ class HostLists(unittest.TestCase):
 
 
 class Lines(unittest.TestCase):
-    def test_a_reason_does_not_repeat_the_node(self):
-        of = samples.node("n3", gpus=0)
-        lost = samples.Finding("inventory", samples.FAIL, ("n3",), "0 GPUs, 8 expected",
-                               subject="node n3", check="gpu-count")
-        one = samples.acceptance([samples.verdict(of, lost)])
-        self.assertIn('reason="shakedown:gpu-count: 0 GPUs, 8 expected"',
-                      slurm_lines.drain_lines(one)[1])
-        self.assertIn("n3: 0 GPUs, 8 expected", nagios.line(one)[0])
-
-    def test_grouped_by_reason(self):
-        both = samples.acceptance([*failed("n1", "n2").verdicts,
-                                   *failed("n5", cause="a hang", check="end").verdicts])
-        drained = commands(slurm_lines.drain_lines(both), "scontrol")
-        self.assertEqual([(words_[2], words_[4]) for words_ in drained],
-                         [("nodename=n[1-2]", "reason=shakedown:soak-products: GPU 5, 3 wrong "
-                           "products"), ("nodename=n5", "reason=shakedown:end: GPU 5, a hang")])
-
-    def test_more_reasons_than_one_reads(self):
-        many = samples.acceptance([each for i in range(40) for each in
-                                   failed(f"n{i}", cause=f"{i} wrong").verdicts])
-        drained = commands(slurm_lines.drain_lines(many), "scontrol")
-        self.assertEqual([words_[2:] for words_ in drained],
-                         [["nodename=n[0-39]", "state=drain", "reason=shakedown:soak-products: see the report"]])
-
-    def test_only_what_failed(self):
-        lines = slurm_lines.drain_lines(samples.few())
-        self.assertEqual([words_[2] for words_ in commands(lines, "scontrol")], ["nodename=n002"])
-        self.assertIn("# Not drained, INCONCLUSIVE: n003; run the acceptance again.", lines)
-        self.assertEqual(slurm_lines.drain_lines(samples.clean(3)), [])
-        self.assertEqual(lines[0], "# Drain 1 node; nothing was drained.")
-        for count, said in [(2, False), (3, True)]:
-            first = slurm_lines.drain_lines(failed(*[f"n{i}" for i in range(count)]))[0]
-            self.assertEqual("2 nodes per hour" in first, said)
-
-    def test_injected_faults(self):
-        acceptance = dataclasses.replace(failed("n1"), settings={"inject_fault": "slow:0"})
-        self.assertIn("injected (inject_fault slow:0)", slurm_lines.drain_lines(acceptance)[0])
 
     def test_nothing_of_a_host_is_run(self):
         """The lines are given to a shell, with functions in place of Slurm's commands."""

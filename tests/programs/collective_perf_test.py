@@ -73,15 +73,40 @@ class OwnName(Folder):
         result = run("collective_perf", "-b", "1K", "-e", "1K", "--inject-fault", "1:7:3:5",
                      "--record", self.record, ranks=2)
         self.expect(result, 1, "WRONG: rank 1 on ", "iteration 7, element 3", "FAIL",
-                    "Out of bounds values : 2 FAILED")
+                    "one bit flipped; memory: ", "Out of bounds values : 2 FAILED")
         out_of_place = self.lines("collective")[0]
         self.assertEqual(out_of_place["wrong_elements"], 1)
+        self.assertEqual(out_of_place["wrong_bit_flip"], 1)
         expected, found = (int(bits, 16) for bits in
                            re.findall(r"0x[0-9a-f]+", out_of_place["first_wrong"]))
         self.assertEqual(expected ^ found, 1 << 5)
         lines = read_record(self.record)
         self.assertIn("FAIL", [line["verdict"] for line in lines if line["kind"] == "verdict"])
         self.assertEqual(lines[-1]["exit_code"], 1)
+
+    def test_what_went_wrong_is_named(self):
+        for ranks, fault, said, keys in [
+                (2, "1:stale:1", "stale result of 1 iteration before; ordering: ",
+                 {"wrong_stale": 1, "wrong_age": 1}),
+                (3, "2:torn:1:4096:2048", "torn in pieces of 64 bytes of 1 iteration before; ordering: ",
+                 {"wrong_torn": 1, "wrong_torn_bytes": 64, "wrong_age": 1}),
+                (3, "1:missing:1", "without the addend of rank 2; arithmetic: ",
+                 {"wrong_missing_addend": 1, "wrong_from_rank": 2})]:
+            with self.subTest(fault=fault):
+                record, file = self.folder / f"{fault}.jsonl", self.folder / f"{fault}.json"
+                result = run("collective_perf", "-b", "64K", "-e", "64K", "-n", 2, "--repeats", 1,
+                             "--inject-fault", fault, "--record", record, "-J", file, ranks=ranks)
+                self.expect(result, 1, "FAIL operation all_reduce float32 sum 64 KiB out of place: ", said,
+                            "; run launch/variants")
+                row = [line for line in read_record(record) if line["kind"] == "collective"][0]
+                shown = json.loads(file.read_text())["results"][0]["out_of_place"]
+                for found in (row, shown):
+                    self.assertEqual({key: found[key] for key in keys}, keys)
+                    self.assertEqual(found["wrong_unknown"], 0)
+                    self.assertLess(found["wrong_chance_log2"], -20)
+                verdict = [line for line in read_record(record) if line["kind"] == "verdict"][0]
+                self.assertIn(said, verdict["cause"])
+                self.assertIn("launch/variants", verdict["action"])
 
     def test_unchecked_is_said(self):
         result = run("collective_perf", "-b", "1K", "-e", "1K", "-c", 0, "--inject-fault", "1:7",

@@ -66,7 +66,7 @@ class Models(Faulty):
                 '{"class": "x"}': "faults: must be a list",
                 '{"class": "x", "faults": [], "fault": 1}': "fault: must be one of class, source, faults",
                 '{"class": "x", "faults": [{"on": "heat"}]}': "faults[0].on: must be one of product, memory, copy",
-                product(flipp="0x8"): "faults[0].flipp: must be one of on, types, block, unit, placement, share",
+                product(flipp="0x8"): "faults[0].flipp: must be one of on, types, block, unit, placement, q, share, rate, data, when, flip, set",
                 product(share=1): "faults[0].flip: must be there",
                 product(flip="0x8", share=2): "faults[0].share: must be a number from 0 to 1",
                 product(flip="8"): 'faults[0].flip: must be "0x" and 1 to 16',
@@ -97,36 +97,46 @@ class Soak(Faulty):
         self.assertEqual((mismatches, log["flips"]), ([], 0))
         self.assertIn("PASS job soak: 0 wrong", said)
 
-    def test_what_sticks_to_a_unit_is_found(self):
-        for name, changes in {"sm": {}, "lane_bit": {}, "lane_some": {"share": 0.05}, "lane_nan": {"share": 0.05}}.items():
+    def test_what_sticks_to_a_unit_is_found_and_placed_by_a_gpu_alone(self):
+        for name, changes in {"sm": {}, "sm_full": {}, "warp_full": {}, "lane_full": {}, "lane_bit": {}, "lane_some": {"share": 0.1},
+                              "lane_nan": {"share": 0.1}}.items():
             with self.subTest(name):
-                mismatches, log, _ = self.soak(self.model(name, **changes), ranks=3)
-                self.assertEqual({line["rank"] for line in mismatches}, {2})
-                self.assertGreater(log["wrong_products"], 0)
-                self.assertEqual({line["reproduced"] for line in mismatches}, {100})
+                model = self.model(name, **changes)
+                mismatches, log, _ = self.soak(model)
+                # With four tiles the faulty SM may have one in two turns of three: the vote is wrong then, but not always.
+                self.assertIn(True, [injection.placed(line, json.loads(model.read_text()), log["first"]) for line in mismatches],
+                              mismatches)
                 if name == "lane_nan":
                     self.assertEqual(int(log["first"]["wrong"], 16) & 0x7FC00000, 0x7FC00000)
 
-    def test_what_happens_now_and_then_is_found(self):
-        mismatches, log, _ = self.soak(self.model("products_1e-3", rate=0.1), ranks=3)
+    def test_the_rank_that_has_it_is_named(self):
+        mismatches, _, _ = self.soak(self.model("lane_full"), ranks=3)
         self.assertEqual({line["rank"] for line in mismatches}, {2})
+
+    def test_what_all_do_alike_is_beyond_the_bound_of_the_cpu(self):
+        mismatches, _, _ = self.soak(self.model("all_alike", share=0.01, flip="0x40000000"))
+        self.assertIn("the CPU's result refutes it", mismatches[0]["cause"])
+
+    def test_what_happens_now_and_then_is_found(self):
+        mismatches, log, _ = self.soak(self.model("products_1e-3", rate=0.1))
         share = log["wrong_products"] / log["products"]
         self.assertAlmostEqual(share, 0.1, delta=0.6 / log["products"] ** 0.5 + 0.03)
         self.assertLess(mismatches[0]["reproduced"], 50)
 
     def test_blocks_that_move_contradict_themselves(self):
-        mismatches, log, _ = self.soak(self.model("sm_q", q=0.5), ranks=3)
+        mismatches, log, _ = self.soak(self.model("sm_q", q=0.5))
         self.assertTrue(0 < log["wrong_products"] < log["products"], log)
         self.assertLess(mismatches[0]["reproduced"], 100)
 
     def test_another_type_is_spared(self):
-        mismatches, _, _ = self.soak(self.model("lane_one_type", types=["int8"], share=1, data="full_entropy"), ranks=3)
+        mismatches, _, _ = self.soak(self.model("lane_one_type", types=["int8"], share=1))
         self.assertEqual({line["load"] for line in mismatches}, {"product int8"})
 
     def test_a_cell_of_the_operands_memory_is_found(self):
         address = {} if GPUS else {"address": 0.1}  # of A, B and C
-        mismatches, _, _ = self.soak(self.model("memory_operand", bit=6, **address))
-        self.assertTrue(mismatches)
+        model = self.model("memory_operand", bit=6, **address)
+        mismatches, _, _ = self.soak(model)
+        self.assertTrue(injection.placed(mismatches[0], json.loads(model.read_text()), None), mismatches[0])
 
     def test_a_copy_is_found(self):
         loads = [word if word != "products" else "copies" for word in QUICK]
@@ -198,16 +208,26 @@ class Injections(Faulty):
         table = subprocess.run([TREE / "tests/faulty/table", self.folder / "injections.jsonl"], capture_output=True, text=True)
         self.expect(table, 0, "| SM, any data | - |")
 
+    def test_a_tool_that_fails_is_void(self):
+        said = self.inject("--model", "sm", "--seconds", 0.3, "--", *QUICK[2:], "--size", 64)
+        self.assertIn("void", self.records()[0])
+        self.assertIn("see soak-sm-1/said.log", said.stdout)
+        self.assertIn("--size 64: must be", (self.folder / "soak-sm-1/said.log").read_text())
+
     def test_a_capsule_becomes_a_model(self):
-        mismatches, _, _ = self.soak(self.model("sm"), ranks=3)
-        capsule = json.loads(pathlib.Path(mismatches[0]["capsule"]).read_text())
+        mismatches, _, _ = self.soak(self.model("sm"))
+        placed = next(line for line in mismatches if "stays at its place" in line["cause"])
+        capsule = json.loads(pathlib.Path(placed["capsule"]).read_text())
         model = injection.model_of(capsule, "capsule.json")
         first = {key: int(capsule[key], 16) for key in ("expected_bits", "found_bits")}
         fault = model["faults"][0]
-        self.assertEqual((int(fault["when"], 16), int(fault["flip"], 16)),
-                         (first["expected_bits"], first["expected_bits"] ^ first["found_bits"]))
-        _, log, _ = self.soak(self.write(model), ranks=3)
-        self.assertEqual((int(log["first"]["right"], 16), int(log["first"]["wrong"], 16)), tuple(first.values()))
+        flip = first["expected_bits"] ^ first["found_bits"]
+        self.assertEqual((fault["types"], int(fault["flip"], 16), "rate" in fault), ([capsule["type"]], flip, False))
+        _, log, _ = self.soak(self.write(model))
+        self.assertEqual(int(log["first"]["right"], 16) ^ int(log["first"]["wrong"], 16), flip)
+        capsule["circumstances"].update(cause="follows the data, wherever they are computed", reproduced=7)
+        fault = injection.model_of(capsule, "capsule.json")["faults"][0]
+        self.assertEqual((int(fault["when"], 16), fault["rate"], "unit" in fault), (first["expected_bits"], 0.07, False))
         del capsule["found_bits"]
         with self.assertRaisesRegex(ValueError, "capsule.json: has no expected_bits"):
             injection.model_of(capsule, "capsule.json")

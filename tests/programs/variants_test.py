@@ -7,13 +7,16 @@ import json
 import os
 import shutil
 import tempfile
-import types
+import sys
 import unittest
 
 import support
 from launch_support import run
 from support import BIN, GPUS, TREE, read_record
 from shakedown_launch import command, variants, variants_table  # support says where it is
+
+sys.path.insert(0, str(TREE / "tests/support"))
+import transcript  # noqa: E402
 
 RUN = {"kind": "run", "transport": "nccl", "program": "fake", "world_size": 2, "backend": "gpu", "hosts": ["h", "h"]}
 
@@ -193,186 +196,52 @@ class Choice(unittest.TestCase):
         self.assertEqual(out.getvalue(), "")
 
 
+def of(busbw, *samples, **ends):
+    return collective(8, busbw, 10 / busbw, samples_us=samples, **ends)
+
+
+def links(*several):
+    return [{"kind": "link", "direction": direction, "bandwidth_gbs": each}
+            for direction, each in [*(("unidirectional", each) for each in several), ("bidirectional", 100)]]
+
+
+def step(rate, low, high):
+    return {"kind": "step", "model": "resnet18", "strategy": "ddp", "batch_size": 4,
+            "images_per_s": rate, "images_per_s_low": low, "images_per_s_high": high}
+
+
+MPI = {**RUN, "transport": "mpi"}
+NEAR = {"time_us_low": 7, "time_us_high": 11}
+
+
 class Table(Folder):
-    """The table on folders written here."""
+    """The table on folders written here: variants.txt."""
+    SETTINGS = {"no-shm": "NCCL_SHM_DISABLE=1\tshared memory", "ring": "NCCL_ALGO=Ring\t",
+                "mpi-tcp": "OMPI_MCA_btl=tcp,self\tshared memory", "default": "\t"}
 
     def table(self, **variants):
-        """A variant: its exit code, what it said, the lines of its record, or several of these."""
+        """Of a variant: its exit code, what it said, the lines of its record, or texts in their place."""
         folder = self.folder / "runs/variants-1"
         shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir(parents=True)
-        settings = {"no-shm": "NCCL_SHM_DISABLE=1\tshared memory", "ring": "NCCL_ALGO=Ring\t",
-                    "mpi-tcp": "OMPI_MCA_btl=tcp,self\tshared memory", "default": "\t"}
         for key, (code, said, *lines) in variants.items():
             name = key.replace("_", "-")
+            if name == "file":  # of NCCL's log
+                (folder / "default.nccl.host.1").write_text(said)
+                continue
             (folder / f"{name}.log").write_text(said)
-            (folder / f"{name}.jsonl").write_text("".join(json.dumps(x) + "\n" for x in lines))
+            if lines != [None]:
+                (folder / f"{name}.jsonl").write_text("".join(
+                    x if isinstance(x, str) else json.dumps(x) + "\n" for x in lines))
             with open(folder / "variants.tsv", "a") as out:
-                out.write(f"{name}\t{settings[name]}\t{code}\n")
-        return self.show()
+                out.write(f"{name}\t{self.SETTINGS[name]}\t{code}\n")
+        shown = []
+        code = variants_table.show(folder, shown.append)
+        return f"exit code {code}\n" + "\n".join(line for line in "\n".join(shown).splitlines() if line)
 
-    def show(self):
-        lines = []
-        code = variants_table.show(self.folder / "runs/variants-1", lines.append)
-        return types.SimpleNamespace(returncode=code, stdout="".join(f"{line}\n" for line in lines), stderr="")
-
-    def test_collectives(self):
-        result = self.table(
-            default=(0, "", RUN, collective(8, 0.001, 10.0), collective(2**30, 100.0, 9000.0),
-                     collective(2**30, 400.0, 1.0, in_place=True)),
-            no_shm=(0, "", RUN, collective(8, 0.001, 14.0), collective(2**30, 60.0, 9000.0)),
-            ring=(0, "", RUN, collective(8, 0.001, 10.4), collective(2**30, 120.0, 9000.0)))
-        self.expect(result, 0, "fake: 2 ranks, gpu, transport nccl")
-        self.assertEqual(self.rows(result.stdout), {
-            "default": ["default ok all_reduce float32, 1 GiB 100 GB/s",
-                        "all_reduce float32, 8 B 10 us"],
-            "no-shm": ["no-shm ok all_reduce float32, 1 GiB 60 GB/s 0.60 "
-                       "shared memory carries this: -40 % without it",
-                       "all_reduce float32, 8 B 14 us 1.40 "
-                       "shared memory carries this: +40 % without it"],
-            "ring": ["ring ok all_reduce float32, 1 GiB 120 GB/s 1.20 better than the default: +20 %",
-                     "all_reduce float32, 8 B 10.4 us 1.04"]})
-
-    def test_a_difference_next_to_its_spread(self):
-        """As of results/report: of six samples on the 95 % interval of the median, else their range."""
-        def of(busbw, *samples, **ends):
-            return [collective(8, busbw, 10 / busbw, samples_us=samples, **ends)]
-
-        def links(*several):
-            return [{"kind": "link", "direction": direction, "bandwidth_gbs": each}
-                    for direction, each in [*(("unidirectional", each) for each in several), ("bidirectional", 100)]]
-
-        def step(rate, low, high):
-            return [{"kind": "step", "model": "resnet18", "strategy": "ddp", "batch_size": 4,
-                     "images_per_s": rate, "images_per_s_low": low, "images_per_s_high": high}]
-        near = {"time_us_low": 7, "time_us_high": 11}
-        overlap, none = "not significant: -20 %, but the 95 % intervals overlap", "-20 % without shared memory"
-        for default, other, said in [
-                (of(1, *6 * [10], **near), of(0.8, *6 * [12], **near), f"0.8 GB/s 0.80 {overlap}"),
-                (of(1, *6 * [10], time_us_low=9.9, time_us_high=10.1), of(0.8, *6 * [12]),
-                 "0.8 GB/s 0.80 shared memory carries this: -20 % without it"),
-                (of(1, 7, 10), of(0.8, 9, 12), "0.8 GB/s 0.80 not significant: -20 %, but the samples overlap"),
-                (of(1, 10), of(0.8, 12), f"0.8 GB/s 0.80 {none} (too few samples for an interval)"),
-                (links(1, 9, 5), links(4), f"links, one direction 4 GB/s 0.80 {none} (no interval)"),
-                (step(100, 85, 115), step(80, 70, 90), f"batch 4 80 images/s 0.80 {overlap}"),
-                (step(100, 85, 115), step(50, 45, 55), "50 images/s 0.50 shared memory carries this: -50 % without it"),
-                # Below 25 steps the ends are null: a difference is shown, with that doubt.
-                (step(100, 85, 115), step(80, None, None), f"80 images/s 0.80 {none} (too few steps for an interval)"),
-                (step(100, 85, 115), step(80, 70, None), f"80 images/s 0.80 {none} (too few steps for an interval)"),
-                (step(100, 85, 115), step(None, 70, None), "resnet18 ddp, batch 4 -")]:
-            rows = self.rows(self.table(default=(0, "", RUN, *default), no_shm=(0, "", RUN, *other)).stdout)
-            self.assertTrue(rows["no-shm"][0].endswith(said), (rows, said))
-
-    def test_wrong_data_is_a_failure_that_is_told(self):
-        bad = collective(8, 1.0, 10.0, wrong_elements=3.0)
-        result = self.table(default=(0, "", RUN, collective(8, 1.0, 10.0)), ring=(1, "", RUN, bad))
-        self.expect(result, 1, "wrong data: 3 elements")
-        self.assertIn("ring fail", self.rows(result.stdout)["ring"][0])
-
-    def test_switches_that_the_transport_does_not_read(self):
-        mpi = {**RUN, "transport": "mpi"}
-        for run, idle, other in [(mpi, "no-shm", "mpi-tcp"), (RUN, "mpi-tcp", "no-shm")]:
-            result = self.table(default=(0, "", run, collective(8, 1.0, 10.0)),
-                                no_shm=(0, "", run, collective(8, 2.0, 10.0)),
-                                mpi_tcp=(0, "", run, collective(8, 2.0, 10.0)))
-            self.expect(result, 0, f"{idle}: the transport is {run['transport']}")
-            self.assertNotIn("better", "".join(self.rows(result.stdout)[idle]))
-            self.assertIn("better", "".join(self.rows(result.stdout)[other]))
-
-    def test_a_crashed_run_keeps_what_it_measured(self):
-        self.table(default=(3, "", RUN, collective(8, 1.0, 10.0)))
-        path = self.folder / "runs/variants-1/default.jsonl"
-        path.write_text(path.read_text() + '{"kind": "coll')
-        self.expect(self.show(), 3, "all_reduce float32, 8 B", "10 us")
-        path.unlink()
-        self.expect(self.show(), 3, "nothing")
-
-    def test_the_worst_exit_code(self):
-        for codes, worst in [((0, 0, 0), 0), ((3, 2, 0), 3), ((3, 4, 2), 4), ((4, 1, 3), 1),
-                             ((0, 124, 0), 3), ((0, 77, 0), 4), ((1, 5, 4), 5)]:
-            result = self.table(default=(codes[0], ""), no_shm=(codes[1], ""), ring=(codes[2], ""))
-            self.assertEqual(result.returncode, worst, codes)
-
-    def test_causes(self):
-        for line, cause, cure in [
-                ("NCCL WARN Error while creating shared memory segment /dev/shm/nccl-vzIpS6 (size "
-                 "9637888)", "/dev/shm", "--shm-size=1g"),
-                ("NCCL WARN Call to posix_fallocate failed : No space left on device", "/dev/shm",
-                 "NCCL_SHM_DISABLE=1"),
-                ("NCCL WARN Error: failed to extend /dev/shm/nccl-a to 9 bytes", "/dev/shm", "--ipc"),
-                ("launch/mpi: rank 1 on h died of signal 7 (Bus error)", "/dev/shm", "--shm-size=1g"),
-                ("NCCL WARN Duplicate GPU detected : rank 1 and rank 0 both on CUDA device 6000",
-                 "one GPU", "--gpus"),
-                ("CUDA error: invalid device ordinal", "no GPU", "CUDA_VISIBLE_DEVICES"),
-                ("NCCL WARN Bootstrap : no socket interface found", "interface", "unset"),
-                ("NCCL WARN socketStartConnect: Connect to 10.0.0.1<4711> failed : No route to host",
-                 "firewall", "NCCL_SOCKET_IFNAME"),
-                ("NCCL WARN ncclOsSocketConnect: connect to 10.0.0.1<4711> returned Connection "
-                 "refused, exceeded error retry count", "firewall", "NCCL_SOCKET_IFNAME"),
-                ("NCCL WARN Call to ibv_reg_mr failed with error Cannot allocate memory",
-                 "InfiniBand", "ulimit -l"),
-                ("NCCL WARN NET/IB : Unable to open device mlx5_0", "InfiniBand", "NCCL_IB_HCA"),
-                ("NCCL WARN NET/IB: Got completion from peer 10.0.0.1<1> with status=12 opcode=0",
-                 "InfiniBand", "NCCL_IB_DISABLE=1"),
-                ("NCCL WARN Failed to bind NVLink SHARP (NVLS) Multicast memory of size 1 : CUDA "
-                 "error 1", "multicast", "NCCL_NVLS_ENABLE=0"),
-                ("NCCL WARN Cuda failure 800 'operation not permitted'", "multicast",
-                 "nvidia-fabricmanager"),
-                ("NCCL WARN Cuda failure 'peer mapping resources exhausted'", "each other's memory",
-                 "NCCL_P2P_DISABLE=1"),
-                ("NCCL WARN Cuda failure 2 'out of memory'", "memory is full", "--batch-size"),
-                ("NCCL WARN Failed to CUDA calloc async 4194304 bytes", "memory is full", "smi"),
-                ("There are not enough slots available in the system", "slots", "--ntasks"),
-                ("misc/socket.cc:494 NCCL WARN Call to socket failed : Too many open files",
-                 "limit of open files", "ulimit -n"),
-                ("At least one pair of MPI processes are unable to reach each other",
-                 "does not connect", "OMPI_MCA_btl"),
-                ("Read -1, expected 8192, errno = 1", "container", "SYS_PTRACE"),
-                ("NCCL: unhandled system error (run with NCCL_DEBUG=INFO)", "inside NCCL", "INFO"),
-                ("NCCL: remote process exited or there was a network error", "another rank", "first")]:
-            result = self.table(default=(4, f"hello\n{line}\nbye\n"))
-            text = result.stdout
-            self.expect(result, 4, f"message: {line}")
-            self.assertIn(cause, text.split("cause: ")[1].splitlines()[0], line)
-            self.assertIn(cure, text.split("remedy:  ")[1], line)
-            self.assertEqual(text.count("cause:"), 1, text)
-        self.expect(self.table(default=(4, "hello\nsomething new\n")), 4,
-                    "last output: something new")
-        self.assertNotIn("cause", self.table(default=(0, "Cuda failure 2 'out of memory'")).stdout)
-
-    def test_nccl_s_last_warning_is_shown_where_no_cause_fits_it(self):
-        warned = "vm:1:1 [0] transport.cc:7 NCCL WARN Something nobody has seen"
-        for end in ("NCCL: unhandled system error", "gone"):
-            result = self.table(default=(4, f"vm:1:1 NCCL WARN before\n{warned}\n{end}\n"))
-            self.expect(result, 4, f"NCCL:    {warned}")
-            self.assertNotIn("WARN before", result.stdout.partition("last output")[0])
-        result = self.table(default=(4, "NCCL WARN Duplicate GPU detected\n"))
-        self.assertNotIn("  NCCL: ", result.stdout)
-
-    def test_last_words_are_those_that_tell(self):
-        end = "#\n# Collective test concluded: all_reduce_perf\n#\n"
-        text = self.table(default=(1, f"hello\n# FAIL all_reduce 8 B\n# Avg : 1\n{end}")).stdout
-        self.assertIn("fail\n  last output: # FAIL all_reduce 8 B\n\n", text)
-        text = self.table(default=(4, f"one\ntwo\nthree\nfour\n{end}")).stdout
-        self.assertIn("error\n  last output: two\n  last output: three\n  last output: four\n\n",
-                      text)
-
-    def test_an_algorithm_that_is_not_there_is_no_failure(self):
-        said = ("h:1:1 [0] enqueue.cc:1 NCCL WARN No algorithm/protocol available for function "
-                "AllGather with datatype ncclFloat32. NCCL_ALGO was set to Ring.")
-        result = self.table(default=(0, ""), ring=(4, said))
-        self.expect(result, 0, f"message: {said}", "cause:   the NCCL_ALGO")
-        self.assertIn("ring not available", self.rows(result.stdout)["ring"][0])
-        # Where no variant chose the algorithm, it is one.
-        self.expect(self.table(default=(4, said)), 4, "default  internal error")
-
-    def test_what_follows_is_told_only_alone(self):
-        folder = self.folder / "runs/variants-1"
-        self.table(default=(4, "NCCL: unhandled system error\n"))
-        (folder / "default.nccl.host.1").write_text("NCCL WARN Bootstrap : no socket interface found\n")
-        result = self.show()
-        self.expect(result, 4, "NCCL_SOCKET_IFNAME")
-        self.assertNotIn("unhandled", result.stdout)
+    def test_tables(self):
+        names = {**globals(), "table": self.table}
+        transcript.check(self, TREE / "tests/programs/variants.txt", lambda given: eval(f"({given})", names))
 
 
 if __name__ == "__main__":

@@ -107,7 +107,7 @@ Errors errors_of(const std::vector<Tensor>& found, const json& expected, double 
 
 /// What each precision is held to: relative errors. Where inputs are rounded, ReLUs turn round in
 /// some places, each of which moves all gradients before it: their mean error is limited instead of
-/// the worst tensor's (tests/golden/conditioning.py).
+/// the worst tensor's (tests/golden/make_golden.py).
 struct Limits {
   double logits, worst_gradient, mean_gradient, running, first_loss, later_losses, weights;
 };

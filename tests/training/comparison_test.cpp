@@ -13,6 +13,7 @@
 #include "tests/support.hpp"
 #include "tests/support/files.hpp"
 #include "tests/support/options.hpp"
+#include "tests/support/transcript.hpp"
 #include "training/exchange/strategy.hpp"
 #include "training/programs/compare_options.hpp"
 #include "training/programs/comparison_table.hpp"
@@ -104,12 +105,6 @@ std::vector<std::string> names_of(const Bench& bench) {
 
 const JobRanks kFour{BackendKind::gpu, 4, 4, ""};
 const JobRanks kTwoCpus{BackendKind::cpu, 2, 0, "needs GPUs"};
-
-std::vector<std::string> planned(const Words& words) {
-  const auto benches = benches_of(parse(words), kFour);
-  REQUIRE(benches.size() == 1);
-  return names_of(benches.front());
-}
 
 std::string left_out(const CompareOptions& options, const JobRanks& ranks,
                      const std::vector<Bench>& benches) {
@@ -220,36 +215,45 @@ TEST_CASE("what failed, was not certified or was skipped is named with its cause
 }
 
 TEST_CASE("every strategy of the table is compared unless some are named", "[compare]") {
-  const Names all = planned({});
-  CHECK(all == planned("--strategies all"));
+  const auto benches = benches_of(parse({}), kFour);
+  REQUIRE(benches.size() == 1);
+  const Names all = names_of(benches.front());
   for (const StrategyEntry& entry : strategies())
     CHECK(std::count_if(all.begin(), all.end(), [&](const std::string& name) {
             return name.rfind(std::string(entry.name) + "/4", 0) == 0;
           }) == 1);
   CHECK(all.size() == strategies().size() + 1);  // and one rank alone
-  const Words one("--ranks 1,4 --strategies ddp,parameter-server");
-  CHECK(planned(one) == Names{"none/1", "ddp/1/25", "none/4", "ddp/4/25", "parameter-server/4"});
-  CHECK(left_out(parse(one), kFour, {}) == "left out: parameter-server on 1 rank: needs 2");
+  CHECK(parse("--settings all").settings == setting_names());
 }
 
-TEST_CASE("a named strategy that can run nowhere is tried, and not left out", "[compare]") {
-  const JobRanks alone{BackendKind::gpu, 1, 1, ""};
-  const CompareOptions named = parse("--strategies ddp,parameter-server");
-  CHECK(names_of(benches_of(named, alone).front()) ==
-        Names{"none/1", "ddp/1/25", "parameter-server/1"});
-  CHECK(left_out(named, alone, {}).empty());
-  CHECK_THAT(left_out(parse({}), alone, {}),
-             ContainsSubstring("parameter-server on 1 rank: needs 2"));
+TEST_CASE("what is compared, and what is left out", "[compare]") {
+  test::check_transcript("tests/training/benches.txt", [](const std::string& given) {
+    std::istringstream words(given);
+    JobRanks job{BackendKind::gpu, 0, 0, ""};
+    std::string kind, no_peers;
+    words >> kind >> job.count >> job.peers >> no_peers >> std::ws;
+    if (kind == "cpu") job.backend = BackendKind::cpu;
+    if (no_peers != "-") job.no_peers = "needs GPUs of one node";
+    std::string line, found;
+    std::getline(words, line);
+    try {
+      const CompareOptions options = parse(line);
+      const auto benches = benches_of(options, job);
+      for (const Bench& bench : benches) {
+        const StepOptions& o = bench.front().options;
+        found += fmt::format("{} {}, batch {}:", o.model.model, o.model.precision, o.batch_size);
+        for (const std::string& name : names_of(bench)) found += " " + name;
+        found += "\n";
+      }
+      return found + left_out(options, job, benches);
+    } catch (const UsageError& error) {
+      return std::string(error.what());
+    }
+  });
 }
 
 TEST_CASE("peer is compared on the ranks that can be peers", "[compare]") {
   const CompareOptions options = parse("--strategies peer,ddp --ranks 2,4");
-  CHECK(left_out(options, kFour, {}).empty());
-  const JobRanks two_nodes{BackendKind::gpu, 4, 2, "needs GPUs of one node"};
-  CHECK(names_of(benches_of(options, two_nodes).front()) ==
-        Names{"none/1", "none/2", "peer/2", "ddp/2/25", "none/4", "ddp/4/25"});
-  CHECK(left_out(options, two_nodes, {}) == "left out: peer on 4 ranks: needs GPUs of one node");
-
   Backend backend;
   const auto no_peers = [&](const CompareOptions& o) {
     return ranks_of(o, backend, test::session()).no_peers;
@@ -260,28 +264,6 @@ TEST_CASE("peer is compared on the ranks that can be peers", "[compare]") {
   backend.kind = BackendKind::gpu;
   const test::Variable disabled("NCCL_P2P_DISABLE", "1");
   CHECK(no_peers(parse({})) == "NCCL_P2P_DISABLE=1");
-}
-
-TEST_CASE("one rank alone and none on as many ranks are always there, once", "[compare]") {
-  CHECK(planned("--strategies ddp") == Names{"none/1", "none/4", "ddp/4/25"});
-  CHECK(planned("--strategies ddp,none,ddp --ranks 1,2,2") ==
-        Names{"none/1", "ddp/1/25", "none/2", "ddp/2/25"});
-}
-
-TEST_CASE("bucket caps multiply only what has buckets", "[compare]") {
-  CHECK(planned("--strategies all-reduce,ddp --bucket-caps 4,12.5,4") ==
-        Names{"none/1", "none/4", "all-reduce/4", "ddp/4/4", "ddp/4/12.5"});
-}
-
-TEST_CASE("settings are compared with plain ddp at the first cap on the most ranks", "[compare]") {
-  CHECK(planned("--strategies none --bucket-caps 4,25 --ranks 1,4,2,9 --settings "
-                "no-overlap,broadcast-buffers") == Names{"none/1", "none/4", "none/2", "none/9",
-                                                         "ddp/4/4", "ddp/4/4/broadcast-buffers",
-                                                         "ddp/4/4/no-overlap"});
-  CHECK_THROWS_WITH(planned("--ranks 8,9"), "--ranks 8,9: the job has 4 ranks");
-  CHECK(parse("--settings all").settings == setting_names());
-  CHECK_THROWS_WITH(parse("--settings no-ovrelap"), ContainsSubstring("no-ovrelap"));
-  CHECK(parse({}).settings.empty());
 }
 
 TEST_CASE("a setting differs from plain ddp in its one switch", "[compare]") {
@@ -313,69 +295,6 @@ TEST_CASE("a setting differs from plain ddp in its one switch", "[compare]") {
   CHECK(cpu.size() == 3 + settings().size() - 5);  // and no precisions, graphs, candidates
   CHECK(find(cpu, "no-overlap") == nullptr);
   CHECK(find(cpu, "no-graph") == nullptr);
-}
-
-TEST_CASE("a setting that changes nothing is named with the reason", "[compare]") {
-  const auto named = [](const Words& words, BackendKind backend) {
-    const CompareOptions options = parse(words);
-    const JobRanks job{backend, 2, 2, ""};
-    return left_out(options, job, benches_of(options, job));
-  };
-  const std::string cpu = named("--settings all", BackendKind::cpu);
-  for (const char* name : {"autotune-off", "tf32", "fp32", "no-graph"})
-    CHECK_THAT(cpu, ContainsSubstring(fmt::format("--settings {}: only on the gpu", name)));
-  CHECK(cpu.find("broadcast-buffers") == std::string::npos);
-  CHECK(named("--settings all", BackendKind::gpu) ==
-        "left out: --settings tf32: no change from plain ddp with these options");
-  CHECK(named("--settings no-overlap", BackendKind::cpu).empty());
-  CHECK_THROWS_WITH(benches_of(parse("--settings no-graph"), kTwoCpus),
-                    ContainsSubstring("--settings no-graph: only on the gpu backend"));
-}
-
-TEST_CASE("an option is idle where no strategy of the list uses it", "[compare]") {
-  CHECK_NOTHROW(parse("--no-overlap"));  // all are compared
-  CHECK_NOTHROW(parse("--strategies none,ddp --bucket-caps 4,25"));
-  CHECK_THROWS_WITH(parse("--strategies none,fsdp --bucket-caps 4,25"),
-                    ContainsSubstring("--bucket-caps 4,25: only with --strategies ddp, zero1"));
-  CHECK_NOTHROW(parse("--strategies none --settings all --bucket-caps 4"));
-  CHECK_THROWS_WITH(parse("--batch-sizes 4,8 --global-batch 12"),
-                    ContainsSubstring("--global-batch"));
-  CHECK_THROWS_WITH(parse("--workers 2"),
-                    ContainsSubstring("only with --data-dir or --train-dir\n"));
-}
-
-TEST_CASE("lists are understood under their singular names, and bin/train's", "[compare]") {
-  const CompareOptions o = parse(
-      "--strategy none,ddp --batch-size 8,16 --model resnet18 --rank 2 --bucket-cap-mb 3 "
-      "--precision fp32 --lr 0.5");
-  CHECK(o.strategies == Names{"none", "ddp"});
-  CHECK(o.batch_sizes == std::vector<int>{8, 16});
-  CHECK(o.models == Names{"resnet18"});
-  CHECK(o.ranks == std::vector<int>{2});
-  CHECK(o.bucket_caps_mb == std::vector<double>{3});
-  CHECK(o.train.optimizer.learning_rate == 0.5);
-  CHECK(parse("--bucket-cap 3,4").bucket_caps_mb == std::vector<double>{3, 4});
-  CHECK(parse("--batch-size 4,8 --batch-sizes 16").batch_sizes ==
-        std::vector<int>{16});  // what is given last counts
-  CHECK(parse("--amp").precisions == Names{"fp16"});
-  CHECK(parse({}).batch_sizes == std::vector<int>{TrainOptions().batch_size});
-}
-
-TEST_CASE("compare: a word that a list does not have is named", "[compare]") {
-  const std::vector<std::pair<Words, const char*>> cases{
-      {"--strategies ddp,gossip", "--strategies gossip: must be one of none, "},
-      {"--strategy gossip", "--strategies gossip: must be one of none, "},
-      {"--settings no-overlap,fast", "--settings fast: must be one of autotune-off, "},
-      {"--batch-sizes 8,0", "--batch-sizes 0: must be at least 1"},
-      {"--ranks 0", "--ranks 0: must be at least 1"},
-      {"--ranks 2,x", "--ranks x: "},
-      {"--epochs 1", "unknown option --epochs; see --help"},
-      {"--strategies none --norm-stats broadcast",
-       "--norm-stats broadcast: only with --strategies ddp"}};
-  for (const auto& [words, text] : cases)
-    CHECK_THROWS_WITH(parse(words), Catch::Matchers::StartsWith("compare: " + std::string(text)));
-  // --settings also measures plain ddp
-  CHECK_NOTHROW(parse("--strategies none --settings no-overlap --bucket-order small-last"));
 }
 
 TEST_CASE("models, precisions and batches each make a bench", "[compare]") {

@@ -28,23 +28,25 @@ constexpr unsigned long long kMostWaited = 2'000'000ULL;     // ns, for blocks t
 
 extern "C" {
 
-/// A grid in the product's place: with its shared memory one block per SM, as those have. Notes the
-/// SM of each block.
+/// A grid in the product's place: with its shared memory one block per SM, as those have, which
+/// stays until the others have theirs. Notes the SM of each block.
 __global__ void faulty_stand_in(std::uint32_t* sm_of_block) {
   extern __shared__ unsigned char room[];
   if (threadIdx.x != 0) return;
   room[0] = 1;
   sm_of_block[blockIdx.x] = this_sm();
+  __nanosleep(4000);
 }
 
 /// Block b of this grid makes wrong what block b of the product computed, if that is in the fault's
-/// unit. `moves`: by the last stand-in grid, not by the first.
+/// unit. `moves`: by the last stand-in grid, whose blocks are persistent, not by the first.
 __global__ void faulty_flip(ProductFault fault, Result c, int sms, State* state) {
-  const std::uint32_t* const map = fault.moves ? state->moving : state->fixed;
   const std::int64_t blocks = c.blocks(fault);
   const auto block = static_cast<std::int64_t>(blockIdx.x);
   const std::int64_t shift = shift_of(fault, state->counts.products, sms);
-  const auto sm = static_cast<int>(map[(block + shift) % kBlocks]);
+  const auto sm =
+      static_cast<int>(fault.moves ? state->moving[block % (blocks < sms ? blocks : sms)]
+                                   : state->fixed[(block + shift) % kBlocks]);
   int faulty_sm = sm_of(fault, blocks, sms);  // drawn: the index of a block of the first wave
   if (fault.sm == kDrawn) faulty_sm = static_cast<int>(state->fixed[faulty_sm]);
   if (faulty_sm != kAny && faulty_sm != sm) return;
