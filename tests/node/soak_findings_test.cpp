@@ -256,7 +256,7 @@ TEST_CASE("the products of a soak are the judge's as those of compute_perf are",
   CHECK(gpu[0].samples == rates.flop_per_cycle_sm);
   CHECK(gpu[1].samples == rates.clock_mhz);
   CHECK(gpu[2].samples == rates.tflops);
-  CHECK(gpu[0].conditions.at("manner") == "checked");
+  CHECK(gpu[0].conditions.at("manner") == "sustained");
   CHECK(gpu[0].conditions.at("shape") == "8192x8192x8192");
   CHECK_THAT(gpu[0].conditions.at("algorithm"), !ContainsSubstring("13.1"));
   CHECK(gpu[2].clock_mhz == 1500);

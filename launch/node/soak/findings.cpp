@@ -472,7 +472,7 @@ std::vector<Series> series_of(const std::vector<SoakedProduct>& products,
     common.conditions = {{"shape", fmt::format("{}x{}x{}", spec.m, spec.n, spec.k)},
                          {"algorithm", without_library(algorithm)},
                          {"data", "random"},
-                         {"manner", "checked"}};
+                         {"manner", "sustained"}};
     common.window = seen_of(windows, static_cast<std::size_t>(rank), spec.type);
     if (!rates.clock_mhz.empty()) common.clock_mhz = median_of(rates.clock_mhz);
     for (const Incident& incident : incidents)

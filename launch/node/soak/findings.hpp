@@ -48,9 +48,9 @@ struct JobFacts {
 };
 
 /// On the whole, with what it proves: without an error in T hours the rate is below 3 / T at 95 %,
-/// the rule of three (exactly -ln 0.05 / T), and JobFacts::power. A kind of load that was requested and of which nothing
-/// was checked is INCONCLUSIVE, never PASS, and so are memory that not every pattern has covered,
-/// and a soak that a signal has stopped.
+/// the rule of three (exactly -ln 0.05 / T), and JobFacts::power. A kind of load that was requested
+/// and of which nothing was checked is INCONCLUSIVE, never PASS, and so are memory that not every
+/// pattern has covered, and a soak that a signal has stopped.
 Verdict judge_job(const std::vector<Window>& windows, const std::vector<Verdict>& findings,
                   const JobFacts& facts);
 
@@ -77,8 +77,9 @@ struct SoakedProduct {
   ProductRates rates;
 };
 
-/// product/T/... as bin/compute_perf has them, with the condition manner "checked": the products
-/// are compared all the while. Wrong where one of them was.
+/// product/T/... as bin/compute_perf has them, with the condition manner "sustained": after seconds
+/// of products without a pause, at the clock that power and heat leave. Wrong where one of them
+/// was.
 std::vector<Series> series_of(const std::vector<SoakedProduct>& products,
                               const std::vector<Window>& windows,
                               const std::vector<Incident>& incidents, int rank, BackendKind kind);
