@@ -17,6 +17,7 @@
 namespace shakedown::judge {
 namespace {
 
+constexpr const char* kWithoutReference = " without a reference";
 constexpr const char* kClock = "/clock_mhz";
 
 /// Judges the metrics one by one.
@@ -34,6 +35,7 @@ class Rates {
       for (const Peers& peers : all_)
         if (observations_[peers.observation].metric.starts_with("memory/") == memory)
           judge(peers, judgement, missed);
+    would_have_found(judgement);
   }
 
  private:
@@ -48,7 +50,8 @@ class Rates {
       if (metric.starts_with("memory/") && one.outcome == Outcome::fail)
         slow_memories_.insert(peers.series[i].subject);
     }
-    for (const auto& said : heard.of) found(*peers.limit, metric, said, judgement);
+    for (std::size_t i = 0; i < peers.series.size(); ++i)
+      note_found(*peers.limit, metric, peers.series[i].subject, heard.of[i]);
   }
 
   Judged judged(const Peers& peers, const Series& series, const std::vector<Testimony>& said,
@@ -194,10 +197,10 @@ class Rates {
     return context;
   }
 
-  /// The smallest that any witness finds. Of a class of rates its sharpest metrics count, which are
-  /// those with the smallest floor; of these, and of the subjects, the worst.
-  void found(const Limit& limit, const std::string& metric, const std::vector<Testimony>& said,
-             Judgement& judgement) {
+  /// The smallest that any witness finds. What is a property of the GPU, and its clock, is found
+  /// in whichever program measured it best.
+  void note_found(const Limit& limit, const std::string& metric, const std::string& subject,
+                  const std::vector<Testimony>& said) {
     const Testimony* best = nullptr;
     for (const Testimony& each : said)
       if (each.may_fail && !each.undecided && (best == nullptr || each.finds < best->finds))
@@ -208,25 +211,47 @@ class Rates {
     if (best == nullptr || limit.warns || rates.empty()) return;
     const bool warns = clock && best->witness != Witness::first_principles;
     const Found here{rates, metric, best->witness, best->finds, warns ? limit.floor : 0};
-    const auto [floor, is_new] = sharpest_.try_emplace(rates, limit.floor);
-    const auto known =
-        std::find_if(judgement.would_have_found.begin(), judgement.would_have_found.end(),
-                     [&](const Found& each) { return each.rates == rates; });
-    if (is_new) {
-      judgement.would_have_found.push_back(here);
-    } else if (limit.floor < floor->second ||
-               (limit.floor == floor->second && here.slow_down > known->slow_down)) {
-      floor->second = limit.floor;
-      *known = here;
+    const std::string of =
+        limit.constant || clock ? metric + " of " + subject : fmt::format("{}", finds_.size());
+    const auto [known, is_new] = finds_.try_emplace({rates, of}, Finds{here, limit.floor});
+    if (!is_new && here.slow_down < known->second.found.slow_down) known->second.found = here;
+    if (std::find(classes_.begin(), classes_.end(), rates) == classes_.end())
+      classes_.push_back(rates);
+  }
+
+  /// Of a class of rates its sharpest metrics count, which are those with the smallest floor; of
+  /// these, and of the subjects, the worst. Where some have no reference and no peers, the worst of
+  /// both.
+  void would_have_found(Judgement& judgement) const {
+    for (const std::string& rates : classes_) {
+      const Finds* compared = nullptr;
+      const Finds* coarse = nullptr;
+      for (const auto& [key, each] : finds_) {
+        if (key.first != rates) continue;
+        const Finds*& worst = each.found.witness == Witness::first_principles ? coarse : compared;
+        if (worst == nullptr || each.floor < worst->floor ||
+            (each.floor == worst->floor && each.found.slow_down > worst->found.slow_down))
+          worst = &each;
+      }
+      if (compared != nullptr) judgement.would_have_found.push_back(compared->found);
+      if (coarse == nullptr || (compared != nullptr && compared->floor < coarse->floor)) continue;
+      judgement.would_have_found.push_back(coarse->found);
+      if (compared != nullptr) judgement.would_have_found.back().rates += kWithoutReference;
     }
   }
+
+  struct Finds {
+    Found found;
+    double floor;
+  };
 
   const std::vector<Observation>& observations_;
   const References& references_;
   const Boards& boards_;
   std::vector<Peers> all_;
-  std::set<std::string> slow_memories_;     // subjects
-  std::map<std::string, double> sharpest_;  // class of rates: floor
+  std::set<std::string> slow_memories_;                         // subjects
+  std::map<std::pair<std::string, std::string>, Finds> finds_;  // by class of rates, and of what
+  std::vector<std::string> classes_;                            // in the order of judging
 };
 
 }  // namespace

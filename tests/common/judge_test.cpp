@@ -84,6 +84,7 @@ void set(Observation& o, const std::string& key, const std::string& value) {
   if (key == "taken") o.taken = Taken::timed_out;
   if (key == "check") o.check = Check::wrong;
   if (key == "disturbed") o.disturbed_by = value;
+  if (key == "manner") o.conditions["manner"] = value;
   if (key == "path") o.path_class = value;
   if (key == "between") o.of.hosts = {"n" + value.substr(0, 1), "n" + value.substr(1)};
   if (key == "clique") {
@@ -246,6 +247,26 @@ TEST_CASE("a PASS says what it would have found, and at that it is", "[judge]") 
   CHECK(given_by(fmt::format("judge\n cycles gpu0 4001\n cycles gpu1 4001/{}", 1 + slow + 1e-3))
             .judged()
             .job.outcome == Outcome::fail);
+}
+
+TEST_CASE("what another program measured of the same GPU without a reference finds no less",
+          "[judge]") {
+  const auto slow_down = [](const std::string& lines) {
+    const Judgement found = given_by("judge\n reference cycles 4001\n" + lines).judged();
+    REQUIRE(found.would_have_found.size() == 1);
+    return found.would_have_found.front().slow_down;
+  };
+  const double sharp = slow_down(" cycles gpu0 4001");
+  CHECK(sharp < 0.02);
+  CHECK(slow_down(" cycles gpu0 4001\n cycles gpu0 4001 manner=sustained") == sharp);
+  const auto found =
+      given_by("judge\n reference cycles 4001\n cycles gpu0 4001\n cycles gpu1 4001 manner=x")
+          .judged()
+          .would_have_found;
+  REQUIRE(found.size() == 2);
+  CHECK(found[0].slow_down == sharp);
+  CHECK(found[1].slow_down > 0.5);
+  CHECK(found[1].rates == "products without a reference");
 }
 
 TEST_CASE("a fleet that is wider than the reference fails nobody in its midst", "[judge]") {
