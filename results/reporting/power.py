@@ -178,7 +178,7 @@ def interval(found, of):
     """Wilson's 95 % interval of a share."""
     z, share = 1.96, found / of
     middle, half = share + z * z / 2 / of, z * math.sqrt(share * (1 - share) / of + z * z / 4 / of / of)
-    return (middle - half) / (1 + z * z / of), (middle + half) / (1 + z * z / of)
+    return max(0.0, (middle - half) / (1 + z * z / of)), min(1.0, (middle + half) / (1 + z * z / of))
 
 
 def percent(share):

@@ -102,8 +102,8 @@ TEST_CASE("the line of power, word by word", "[soak][power]") {
         "types; "
         "one product in 11000 (fp64 210, fp8 8000); one probe in 21000; a stuck word in 97.1 % of "
         "the "
-        "memory, 1.2 passes; one copied word in 9.2e9; not seen: what all SMs do alike, but with "
-        "integers, 2.9 % of the memory, a wrong word over links");
+        "memory, 1.2 passes; one copied word in 9.2e9; not seen: what all SMs do alike in data "
+        "of full entropy, 2.9 % of the memory, a wrong word over links");
   Checked few;
   few.processors = 2;
   few.products = {{fp32, {40, 0, 65536}}, {int8, {2, 2, 65536}}};
@@ -116,7 +116,8 @@ TEST_CASE("the line of power, word by word", "[soak][power]") {
       "power at 95 % on each rank: a core wrong for 1 element in 21000, in int8; one product in 14 "
       "(int8 1, fp32 13); a stuck word in the tested memory, 3.0 passes; one word over links in "
       "3000; "
-      "not seen: what all cores do alike, but with integers, a core that is always wrong in fp32, "
+      "not seen: what all cores do alike in data of full entropy, a core that is always wrong in "
+      "fp32, "
       "a "
       "wrong probe, a wrong copied word");
   CHECK(record_of(power).at("one_in.products.fp32") == Approx(40. / 3));
@@ -124,10 +125,10 @@ TEST_CASE("the line of power, word by word", "[soak][power]") {
   Checked untouched;
   untouched.products[fp32] = {};
   untouched.probes = 30;
-  CHECK(
-      line_of(power_of(untouched), "SM", 1) ==
-      "power at 95 %: one probe in 10; not seen: what all SMs do alike, but with integers, a wrong "
-      "product, wrong memory, a wrong copied word, a wrong word over links");
+  CHECK(line_of(power_of(untouched), "SM", 1) ==
+        "power at 95 %: one probe in 10; not seen: what all SMs do alike in data of full entropy, "
+        "a wrong "
+        "product, wrong memory, a wrong copied word, a wrong word over links");
   untouched.probes = 0;
   CHECK(line_of(power_of(untouched), "SM", 1).empty());
   CHECK(record_of(power_of(untouched)).at("one_in.products.fp32") == 0);

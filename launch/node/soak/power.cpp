@@ -95,7 +95,7 @@ std::string line_of(const Power& power, const std::string& unit, std::size_t ran
     else
       missed.push_back(fmt::format("a wrong {}", what));
   };
-  missed.push_back(fmt::format("what all {}s do alike, but with integers", unit));
+  missed.push_back(fmt::format("what all {}s do alike in data of full entropy", unit));
   if (power.processor_elements > 0) {
     std::string text = fmt::format("{} {} wrong for 1 element in {}", unit == "SM" ? "an" : "a",
                                    unit, two_digits(power.processor_elements));

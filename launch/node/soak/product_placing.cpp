@@ -10,6 +10,7 @@
 #include "launch/node/soak/sm_probe.hpp"
 
 namespace shakedown::node {
+
 Placing place_product(const ProductAttempts& a, const std::string& unit) {
   constexpr const char* kElsewhere = "run it on another one: where that is right, replace this one";
   const double highest =
@@ -77,23 +78,20 @@ class Trials {
   std::vector<TileRecord> records_;
 };
 
-/// The SMs without which no product is wrong of those that nearly always are.
+/// The SMs without which no product is wrong, of those that nearly always are. One that could not
+/// be held was not tried.
 void try_without_each(ProductRig& rig, Trials& trials, ProductAttempts& attempts) {
-  constexpr int kProducts = 3;
-  constexpr int kMore = 20;  // of those that cure it
-  const auto is_right_without = [&](int processor, int products) {
-    const HeldProcessor held(rig.device(), processor);
-    if (!held.holds()) return false;
-    for (int i = 0; i < products; ++i) {
-      trials.run();
-      if (trials.any_wrong()) return false;
-    }
-    return true;
-  };
+  constexpr int kProducts = 20;
   for (const int processor : make_probe(rig.device())->processors()) {
+    const HeldProcessor held(rig.device(), processor);
+    if (!held.holds()) continue;
     ++attempts.without;
-    if (is_right_without(processor, kProducts) && is_right_without(processor, kMore))
-      attempts.cured_by.push_back(processor);
+    bool right = true;
+    for (int i = 0; i < kProducts && right; ++i) {
+      trials.run();
+      right = !trials.any_wrong();
+    }
+    if (right) attempts.cured_by.push_back(processor);
   }
 }
 
