@@ -6,7 +6,7 @@ import tempfile
 import types
 
 from . import records, slurm
-from .acceptance.judge import program
+from .acceptance import judge as judging
 from .acceptance.model import FAIL, INCONCLUSIVE, Run
 from .acceptance.report import series
 from .words import count, figure, nodes
@@ -60,8 +60,8 @@ def judge(jobs):
                 for number, job in enumerate(last.values())]
         for run, job in zip(runs, last.values()):
             with open(os.path.join(folder, run.record), "w", encoding="utf-8") as file:
-                file.write("\n".join(map(program.text_of, job.lines)) + "\n")
-        judged = program.Program(folder, os.environ).judge(
+                file.write("\n".join(map(judging.text_of, job.lines)) + "\n")
+        judged = judging.Program(folder, os.environ).judge(
             {job.node: [job.node] for job in jobs}, runs)
     if judged.failed:
         raise UsageError(judged.failed)

@@ -9,7 +9,7 @@ import os
 import re
 import stat
 
-from . import hosts, hydra, messages, places, ranks
+from . import hosts, messages, places, ranks
 from .places import InconclusiveError, UsageError
 
 # Of ssh, while the daemons start, and later: a host that is silent for 15 s is lost.
@@ -125,7 +125,7 @@ class Hydra:
     name = "hydra"
     version = r"HYDRA|Intel\(R\) MPI"
     variables = "MPIR_"
-    messages = hydra.Messages
+    messages = messages.Hydra
     in_job = []
     bindings = {"none": ["-bind-to", "none", "-genv", "I_MPI_PIN", "0"],
                 "core": ["-bind-to", "core", "-genv", "I_MPI_PIN_DOMAIN", "core"]}

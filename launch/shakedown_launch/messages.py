@@ -3,9 +3,9 @@ a lost host are reported in one line.
 
 Open MPI has blocks between dashed lines, and a few lines outside of blocks. 4 writes them where
 OPAL_OUTPUT_STDERR_FD says, a pipe of their own. 5 (PRRTE) writes them to the standard error that the ranks have
-too, which is passed on as it is. Both are read. Hydra has lines, on its own standard output and error: the
-ranks' are written elsewhere."""
+too, which is passed on as it is. Both are read."""
 
+import os
 import re
 import signal
 
@@ -112,8 +112,7 @@ class Messages:
         if died and died[3].split(" (")[0] in self._sent:
             self.rank_ended = True
         elif died:
-            self.dead.append(died.groups())
-            self._report(f"rank {died[1]} on {died[2]} died of {died[3]}")
+            self._die(*died.groups())
         elif lost:
             self._lose([lost[1]], "was lost: it or its network link failed")
         elif re.search(UNREACHED, block):
@@ -157,6 +156,10 @@ class Messages:
             self.rank_ended = True
             return True
         return bool(re.search(IDLE, line))
+
+    def _die(self, rank, host, of):
+        self.dead.append((rank, host, of))
+        self._report(f"rank {rank} on {host} died of {of}")
 
     def _lose(self, hosts, what):
         """Reports the first. `hosts`: [""] where it is not known which."""
@@ -310,3 +313,89 @@ class Blocks:
             self._line(self._rest.decode(errors="replace"))
         self._end_block()
         self._rest, self._block = b"", None
+
+
+# ---- Hydra ---------------------------------------------------------------------------------------
+
+# "[mpiexec@n1] Exit codes: [n1] 0,256", and a line for each further host: what wait() gave, in the order of the ranks
+CODES = r"(?:Exit codes: |^)\[([^\]\s]+?)(?::\d+)?\] (\d+(?:,\d+)*)$"
+HYDRA_NOT_THERE = r"^\[proxy:[\d:]+@(\S+)\] .*execvp error on file (\S+)"
+HYDRA_LOST = r"control_cb .*assert \(!closed\) failed"
+HYDRA_UNREACHED = r"Launch proxy failed|Unable to run bstrap_proxy on (\S+)"
+SILENT = r"^Timeout, server (\S+) not responding"  # of ssh
+HYDRA_ABORT = rb"Abort\(\d+\) on node \d+ \(rank \d+ in comm \d+\): application called MPI_Abort\(.*\n"
+CLEANED_UP = signal.SIGKILL  # by Intel MPI, the ranks that still run when one has ended
+
+
+class Hydra(Messages):
+    """Lines on its own standard output and error; what the ranks write it is made to write elsewhere (`streams`). Its exit
+    code is the bitwise or of the ranks', and 9 or 255 where one was killed: the ranks' own are read (-print-all-exitcodes).
+    After MPI_Abort MPICH prints none, and ends with the code of the abort."""
+
+    program = "mpiexec.hydra"
+    instead = {signal.SIGUSR2: signal.SIGUSR1}
+
+    def __init__(self, *arguments, **more):
+        super().__init__(*arguments, **more)
+        self._own = Blocks(None, self._judge_own_line, paired=True)
+        self._ranks_ended = []  # (host, what wait() gave)
+        self._text = []  # that explains nothing: shown where nothing else does
+
+    def streams(self, words, environ, out, error, own):
+        patterns = ["-outfile-pattern", f"/dev/fd/{out}", "-errfile-pattern", f"/dev/fd/{error}"]
+        return [words[0], *patterns, *words[1:]], environ, own, own
+
+    def read_shared(self, data):
+        return super().read_shared(re.sub(HYDRA_ABORT, b"", data))
+
+    def _judge_own_line(self, line):
+        codes, unreached = re.search(CODES, line), re.search(HYDRA_UNREACHED, line)
+        if codes:
+            self._ranks_ended += [(codes[1], int(code)) for code in codes[2].split(",")]
+        elif re.search(HYDRA_LOST, line):
+            self._lose(list(self._refused) or self._hosts[:len(self._hosts) == 1] or [""],
+                       "was lost: it or its network link failed")
+        elif unreached:
+            self._lose([unreached[1]] if unreached[1] else list(self._refused) or [""], "could not be reached")
+        elif "BAD TERMINATION" in line:
+            self.rank_ended = True
+        elif not self._judge_line(line):
+            self._text.append(line)
+
+    def _judge_line(self, line):
+        """Of either stream: what the daemons of other hosts write arrives on that of the ranks."""
+        silent, not_there = re.search(SILENT, line), re.search(HYDRA_NOT_THERE, line)
+        if not_there:
+            if not self._not_run:
+                self._report(f"a rank on {not_there[1]}: {not_there[2]} is not there or cannot be executed")
+            self._not_run = True
+            return True
+        if silent:
+            self._refused[silent[1]] = "ssh had no answer"
+        return super()._judge_line(line)
+
+    def judge(self, status):
+        numbers = [os.WTERMSIG(code) for _, code in self._ranks_ended if os.WIFSIGNALED(code)]
+        codes = [os.WEXITSTATUS(code) for _, code in self._ranks_ended if os.WIFEXITED(code) and code]
+        first = [number for number in numbers if number != CLEANED_UP] or ([] if codes else numbers)
+        if any(f"signal {number}" in self._sent for number in first):
+            status = 128 + first[0]
+        elif first:
+            self._name_dead(first)
+            status = 128 + first[0]
+        elif codes:  # that of wrong data before those of other trouble
+            self.rank_ended, status = True, min(codes)
+        elif not self._text and not self._ranks_ended:
+            self.rank_ended = True
+        code, text = super().judge(status)
+        if code == 3 and not (self.lost or self.dead or self.rank_ended):
+            self._show("\n".join(self._text[-LONGEST_BLOCK:]))
+        return code, text
+
+    def _name_dead(self, numbers):
+        """Where one died of the signal; of several only the first did, and which that was is not known."""
+        died = [(str(rank), host) for rank, (host, code) in enumerate(self._ranks_ended)
+                if os.WIFSIGNALED(code) and os.WTERMSIG(code) in numbers]
+        if len(died) == 1:
+            (rank, host), number = died[0], numbers[0]
+            self._die(rank, host, f"signal {number} ({signal.strsignal(number)})")

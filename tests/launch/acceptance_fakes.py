@@ -7,9 +7,8 @@ import unittest
 import unittest.mock
 
 import tree  # noqa: F401 - what is imported below is in its folders
-from shakedown_launch.acceptance import stages
-from shakedown_launch.acceptance.campaign import campaign, progress
-from shakedown_launch.acceptance.judge import judge, program
+from shakedown_launch.acceptance import judge, stages
+from shakedown_launch.acceptance.campaign import campaign
 from shakedown_launch.acceptance.model import FAIL, INCONCLUSIVE, PASS, Facts, Node, Run, worst
 
 
@@ -57,7 +56,7 @@ class FakeJudge:
         return [self.outcome(run) for run in runs], rounds
 
 
-class FakeProgram(program.Program):
+class FakeProgram(judge.Program):
     """bin/judge, of rates that all pass: a node is what runs.jsonl says of it alone. `lines`: more of
     its record; `failed`: why it has no result. `asked`: its options and the lines of runs.jsonl."""
 
@@ -67,7 +66,7 @@ class FakeProgram(program.Program):
 
     def run(self, words, limit=0):
         (_, record), *options = zip(words[::2], words[1::2])
-        runs = list(map(json.loads, (pathlib.Path(record).parent / program.RUNS).read_text().splitlines()))
+        runs = list(map(json.loads, (pathlib.Path(record).parent / judge.RUNS).read_text().splitlines()))
         self.asked.append((dict(options), runs))
         said = [line for line in runs if line["kind"] == "verdict"]
         nodes = [{"kind": "verdict", "scope": "node", "name": line["name"], "cause": "",
@@ -87,7 +86,7 @@ def concluded(nodes, runs, found, isolations=(), **more):
 
 
 def conduct(made, tier=stages.QUICK, backend="auto", judge=None, environ=None, **more):
-    quiet = progress.Progress(lambda text: None, shown=False)
+    quiet = campaign.Progress(lambda text: None, shown=False)
     with unittest.mock.patch.object(campaign, "SETTLE_S", (0, 0)):
         one = campaign.Campaign(made, stages.Settings(tier, backend), judge or FakeJudge(), quiet,
                                 environ or {}, visible=lambda environ: 0, **more)

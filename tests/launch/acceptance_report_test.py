@@ -21,9 +21,8 @@ import acceptance_samples as samples  # noqa: E402
 import transcript  # noqa: E402
 from acceptance_fakes import concluded  # noqa: E402
 from shakedown_launch import words  # noqa: E402
-from shakedown_launch.acceptance import main  # noqa: E402
-from shakedown_launch.acceptance.evidence import findings  # noqa: E402
-from shakedown_launch.acceptance.report import exports, nagios, page, series, slurm_lines  # noqa: E402
+from shakedown_launch.acceptance import evidence, main  # noqa: E402
+from shakedown_launch.acceptance.report import exports, page, series  # noqa: E402
 from shakedown_launch.acceptance.report import text as report  # noqa: E402
 
 EVIL = "<script>alert(1)</script> \x1b[2J\x00\u202e\udc80\n & \"'>"
@@ -83,8 +82,8 @@ class Golden(unittest.TestCase):
         lines = {}  # of what is long, the first
         for line in exports.records(samples.few()):
             lines.setdefault(line["kind"] if line["kind"] in ("stage", "figure") else str(line), line)
-        parts += ["\n".join(map(json.dumps, lines.values())), nagios.line(samples.few())[0],
-                  "\n".join(slurm_lines.drain_lines(samples.few()))]
+        parts += ["\n".join(map(json.dumps, lines.values())), exports.nagios(samples.few())[0],
+                  "\n".join(report.drain_lines(samples.few()))]
         text = re.sub(r"\d+\.\d{5,}", lambda digits: f"{float(digits[0]):.6g}", "\n\n".join(parts) + "\n")
         if os.environ.get("UPDATE_GOLDEN"):
             golden.write_text(text)
@@ -108,7 +107,7 @@ def of_node_check(*lines, gpu="GPU-574bcfa1"):
     job = {"kind": "verdict", "scope": "job", "name": "node_check", "verdict": "PASS", "cause": ""}
     found = [{"kind": "verdict", "scope": scope, "name": gpu if scope == "gpu" else "vm", "check": check, "cause": cause,
               "verdict": outcome} for scope, check, cause, outcome in lines]
-    made, = concluded(["vm"], [run], findings.findings(run, [head, *found, job, {"kind": "end", "exit_code": 0}]))
+    made, = concluded(["vm"], [run], evidence.findings(run, [head, *found, job, {"kind": "end", "exit_code": 0}]))
     return changed(samples.acceptance([made]), figures=(), runs=(run,))
 
 
@@ -136,8 +135,8 @@ def words_of_page(acceptance):
 
 SHOWN = {"text": lambda given: parts_of(given, False), "usual": lambda given: parts_of(given, True), "page": words_of_page,
          "rows": lambda given: "\n".join(re.findall("<td[^>]*>([^<]*; [^<]*)", page.html(given))),
-         "brief": main.brief, "drain": lambda given: "\n".join(slurm_lines.drain_lines(given)) or "nothing",
-         "nagios": lambda given: "{0[0]}\nexit code {0[1]}".format(nagios.line(given))}
+         "brief": main.brief, "drain": lambda given: "\n".join(report.drain_lines(given)) or "nothing",
+         "nagios": lambda given: "{0[0]}\nexit code {0[1]}".format(exports.nagios(given))}
 
 
 class Cases(unittest.TestCase):

@@ -11,9 +11,8 @@ import unittest.mock
 import tree  # noqa: F401 - what is imported below is in its folders
 from acceptance_fakes import FakeFleet, FakeJudge, concluded, conduct
 from shakedown_launch import gpus, job, places, slurm
-from shakedown_launch.acceptance import stages
-from shakedown_launch.acceptance.campaign import campaign, fleet, progress
-from shakedown_launch.acceptance.evidence import inventory
+from shakedown_launch.acceptance import evidence, stages
+from shakedown_launch.acceptance.campaign import campaign, fleet
 from shakedown_launch.acceptance.ladder import isolation
 from shakedown_launch.acceptance.model import (
     FAIL, HARDWARE, INCONCLUSIVE, INFRASTRUCTURE, PASS, SOFTWARE, Finding, Gpu)
@@ -44,7 +43,7 @@ class Campaign(unittest.TestCase):
         self.assertNotIn("links", one.expected()["a"])
 
     def test_expected_gpus_reach_every_node_check(self):
-        """Else an acceptance on the CPU of nodes with GPUs fails in the stage after the inventory."""
+        """Else an acceptance on the CPU of nodes with GPUs fails in the stage after the evidence."""
         made = FakeFleet(["a", "b"])
         conduct(made, stages.DEFAULT, backend="cpu", expect_gpus=0)
         self.assertEqual({task.stage for task in made.tasks if "--expect-gpus" in task.words},
@@ -217,7 +216,7 @@ class TimeLimit(unittest.TestCase):
     def conduct(self, left, tier=stages.QUICK, stop=False):
         """(Campaign, what was written)"""
         written = []
-        shown = progress.Progress(lambda text: None, write=written.append, terminal=False)
+        shown = campaign.Progress(lambda text: None, write=written.append, terminal=False)
         with unittest.mock.patch.object(campaign.slurm, "seconds_left", return_value=left) as asked:
             one = campaign.Campaign(FakeFleet(["a"]), stages.Settings(tier, stages.CPU), FakeJudge(), shown, {})
             one.run()
@@ -262,7 +261,7 @@ class Settling(unittest.TestCase):
         with unittest.mock.patch.object(campaign.gpus, "busiest", lambda: readings.pop(0)), \
                 unittest.mock.patch.object(campaign.time, "sleep"):
             one = campaign.Campaign(FakeFleet("a"), stages.Settings("full", stages.GPU), FakeJudge(),
-                                    progress.Progress(logged.append), {})
+                                    campaign.Progress(logged.append), {})
             one._settle()
             self.assertEqual((readings, logged), ([None, 0], []))
             one._settle()
@@ -272,7 +271,7 @@ class Settling(unittest.TestCase):
 
 class Inventory(unittest.TestCase):
     def test_a_node(self):
-        node = inventory.node("n1", [
+        node = evidence.node("n1", [
             {"kind": "run", "versions.nccl": "2.27", "options.backend": "gpu", "driver": ""},
             {"kind": "health", "uuid": "GPU-b", "index": 1, "serial": "2", "model": "NVIDIA H200"},
             {"kind": "health", "uuid": "GPU-a", "index": 0, "serial": "1", "pci_id": "0000:1b"},
@@ -286,13 +285,13 @@ class Inventory(unittest.TestCase):
         for counts, wrong in [
                 ({"a": 8, "b": 7, "c": 8}, ["b"]), ({"a": 8, "b": 7}, ["b"]), ({}, []), ({"a": 7}, []),
                 ({"a": 8, "b": 7, "c": 6, "d": 8}, ["b", "c"]), ({"a": 4, "b": 4, "c": 8}, [])]:
-            found = inventory.too_few(counts)
+            found = evidence.too_few(counts)
             self.assertEqual([each.nodes for each in found], [(name,) for name in wrong], counts)
         for count, class_, rma in [(7, HARDWARE, True), (0, SOFTWARE, False)]:
-            found, = inventory.too_few({"a": count, "b": 8, "c": 8})
+            found, = evidence.too_few({"a": count, "b": 8, "c": 8})
             self.assertEqual((found.cause, found.class_, "RMA" in found.action),
                              (f"{count} GPUs, 8 on 2 of 3 nodes", class_, rma))
-        lost, = inventory.of_job("a", {"7": None}, [Gpu(0, "GPU-a")])
+        lost, = evidence.of_job("a", {"7": None}, [Gpu(0, "GPU-a")])
         self.assertEqual(lost.class_, HARDWARE)
 
 
@@ -300,7 +299,7 @@ class Progress(unittest.TestCase):
     def test_lines_and_a_terminal(self):
         for terminal in (False, True):
             written, logged = [], []
-            shown = progress.Progress(logged.append, write=written.append, terminal=terminal)
+            shown = campaign.Progress(logged.append, write=written.append, terminal=terminal)
             shown.begin("inventory", "n1")
             shown.expect([("train", 90), ("soak", 130)])
             shown.begin("train", "2 nodes")

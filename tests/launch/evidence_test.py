@@ -9,8 +9,7 @@ from tree import TREE
 import transcript
 from acceptance_fakes import FakeFleet, FakeJudge, conduct, run_of as fake_run
 from shakedown_launch import records
-from shakedown_launch.acceptance import stages
-from shakedown_launch.acceptance.evidence import findings, inventory
+from shakedown_launch.acceptance import evidence, stages
 from shakedown_launch.acceptance.model import FAIL, INCONCLUSIVE, PASS, UNKNOWN, WARN, Run  # noqa: F401, in evidence.txt
 
 HOSTS, GPUS = ["n1", "n1", "n2", "n2"], ["GPU-a", "GPU-b", "GPU-c", "GPU-d"]
@@ -33,7 +32,7 @@ def verdict(scope, name, outcome, **other):
 
 
 def of(*lines, run=None, head=HEAD):
-    return findings.findings(run or run_of(), [head, *lines])
+    return evidence.findings(run or run_of(), [head, *lines])
 
 
 def failed(scope, name):
@@ -72,7 +71,7 @@ class Findings(unittest.TestCase):
         with tempfile.TemporaryDirectory() as folder:
             path = pathlib.Path(folder, "record.jsonl")
             path.write_text(found)
-            return text_of(findings.findings(run_of(), records.read(path))).replace(folder, "FOLDER")
+            return text_of(evidence.findings(run_of(), records.read(path))).replace(folder, "FOLDER")
 
     def test_findings(self):
         transcript.check(self, TREE / "tests/launch/evidence.txt", self.answer)
@@ -87,7 +86,7 @@ def machines(*answered):
     runs = {fake_run(stage, nodes): [{"kind": "run", "hosts": [host for host, _ in of_run],
                                     "boot_ids": [boot for _, boot in of_run]}]
             for stage, nodes, of_run in answered}
-    return inventory.wrong_machines(list(runs), runs.__getitem__)
+    return evidence.wrong_machines(list(runs), runs.__getitem__)
 
 
 NAMES = {name: value for name, value in globals().items() if name[:1] != "_"}

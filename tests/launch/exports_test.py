@@ -16,7 +16,7 @@ sys.path[:0] = [str(TREE / each) for each in ("launch", "tests/programs", "tests
 import acceptance_samples as samples  # noqa: E402
 from support import Folder, read_record  # noqa: E402
 from shakedown_launch import words  # noqa: E402
-from shakedown_launch.acceptance.report import exports, nagios, slurm_lines  # noqa: E402
+from shakedown_launch.acceptance.report import exports, text  # noqa: E402
 
 SAMPLE = re.compile(r'(shakedown_[a-z_]+)\{((?:[a-z_]+="(?:[^"\\\n]|\\["\\n])*",?)*)\} (-?[0-9.e+-]+|NaN|[+-]Inf)')
 # 'label'=value[UOM];[warn];[crit];[min];[max], as the Nagios plugin guidelines have it.
@@ -93,7 +93,7 @@ class Jsonl(Folder):
 class Nagios(unittest.TestCase):
     def line(self, acceptance):
         """(text, data, code); the data follow the guidelines."""
-        line, code = nagios.line(acceptance)
+        line, code = exports.nagios(acceptance)
         self.assertNotIn("\n", line)
         self.assertLess(len(line.encode()), 1024)
         text, _, data = line.partition(" | ")
@@ -235,7 +235,7 @@ class Lines(unittest.TestCase):
         evil = "\"; touch /tmp/x; echo $(id) `id` \\ 'a' ! | & \n\x1b[2J\u202e 83 °C"
         acceptance = samples.acceptance([*failed("n1", cause=evil, check=evil).verdicts,
                                          *failed("n2;id", "-n3", "$(id)").verdicts])
-        lines = slurm_lines.drain_lines(acceptance)
+        lines = text.drain_lines(acceptance)
         self.assertTrue(all(line.isascii() and line.isprintable() for line in lines))
         self.assertEqual([words_[2] for words_ in commands(lines, "scontrol")], ["nodename=n1"])
         self.assertEqual(sum("by hand" in line for line in lines), 3)
@@ -249,7 +249,7 @@ class Lines(unittest.TestCase):
     def test_resumes_only_its_own_reasons(self):
         """sinfo's answer has another's reason, and a node of ours."""
         answer = "n[1-2] Not responding\\nn3 shakedown:soak-products: GPU 5\\nn4 shakedown:end: x\\n"
-        lines = slurm_lines.drain_lines(failed("n1", "n3"))
+        lines = text.drain_lines(failed("n1", "n3"))
         folder = f"f() {{ :; }}; sinfo() {{ printf '{answer}'; }}\n"
         resume = next(line for line in lines if line.startswith("sinfo"))
         shown = subprocess.run(["bash", "-c", folder + resume.replace("scontrol", "echo scontrol")],

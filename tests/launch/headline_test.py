@@ -9,7 +9,7 @@ import tempfile
 import unittest
 
 import tree  # noqa: F401 - what is imported below is in its folders
-from shakedown_launch.headline import RECORD, Headline, record_of
+from shakedown_launch.mpi import RECORD, Headline, record_of
 
 HEAD = {"kind": "run", "program": "train", "started": "2026-11-21T16:14:04Z", "host": "n1", "hosts": ["n1"]}
 STEP = {"kind": "step", "strategy": "ddp", "images_per_s": 1000, "world_size": 2}

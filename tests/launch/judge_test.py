@@ -11,9 +11,8 @@ import unittest.mock
 
 import tree  # noqa: F401 - what is imported below is in its folders
 from acceptance_fakes import FakeFleet, FakeProgram, conduct, run_of
-from shakedown_launch.acceptance import stages
+from shakedown_launch.acceptance import judge, stages
 from shakedown_launch.acceptance.campaign import fleet
-from shakedown_launch.acceptance.judge import judge, program
 from shakedown_launch.acceptance.ladder import isolation
 from shakedown_launch.acceptance.model import (
     FAIL, HARDWARE, INCONCLUSIVE, INFRASTRUCTURE, NOT_JUDGED, PASS, UNKNOWN, WARN, Facts, Finding, Node, Rounds,
@@ -262,7 +261,7 @@ class Program(Case):
         with open(path, "w") as file:
             file.write(f"#!/bin/sh\n{text}\n")
         os.chmod(path, 0o755)
-        return program.Program(self.folder, {**os.environ, "SHAKEDOWN_BIN": self.folder},
+        return judge.Program(self.folder, {**os.environ, "SHAKEDOWN_BIN": self.folder},
                                ("--reference", "/r.json"), True)
 
     def test_its_line(self):
@@ -274,7 +273,7 @@ class Program(Case):
                 "products,memory", "--stage", "all_reduce"])
 
     def test_a_full_disk(self):
-        with unittest.mock.patch.object(program, "write_runs", side_effect=OSError(28, "No space left on device")):
+        with unittest.mock.patch.object(judge, "write_runs", side_effect=OSError(28, "No space left on device")):
             self.assertEqual(self.script("").judge({}, []).failed, "runs.jsonl: No space left on device")
 
     def test_how_it_ends(self):
@@ -330,7 +329,7 @@ class Nodes(FakeFleet):
                   {"kind": "end", "exit_code": code, "elapsed_s": 1}]
         record = f"{fleet.place_of(task)}.jsonl"
         (self.path / record).parent.mkdir(parents=True, exist_ok=True)
-        (self.path / record).write_text("".join(program.text_of({"run_id": "r", **line}) + "\n" for line in lines))
+        (self.path / record).write_text("".join(judge.text_of({"run_id": "r", **line}) + "\n" for line in lines))
         return run_of(task.stage, task.nodes, code, record, round=task.round, group=task.group)
 
     def metrics(self, task, rates, hosts, uuids):
@@ -365,7 +364,7 @@ class Judged(unittest.TestCase):
     def accept(self, count, slower=(), reference=""):
         """{node: outcome}; then self.verdicts, self.others, self.judged."""
         with tempfile.TemporaryDirectory() as folder:
-            made = judge.Judge(folder, program.Program(
+            made = judge.Judge(folder, judge.Program(
                 folder, os.environ, ["--reference", reference] if reference else []))
             one = conduct(Nodes(folder, count, dict(slower)), stages.QUICK, "gpu", made, ranks=2)
             self.verdicts, self.others, self.judged = made.conclude(one.facts())

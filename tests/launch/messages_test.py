@@ -6,11 +6,10 @@ import unittest
 
 from tree import TREE
 import transcript
-from shakedown_launch import hydra
-from shakedown_launch.messages import LONGEST_BLOCK, Messages, OpenMpi5
+from shakedown_launch.messages import LONGEST_BLOCK, Hydra, Messages, OpenMpi5
 
 DASHES = "-" * 74
-KINDS = {"openmpi4": Messages, "openmpi5": OpenMpi5, "hydra": hydra.Messages}
+KINDS = {"openmpi4": Messages, "openmpi5": OpenMpi5, "hydra": Hydra}
 
 
 def judged(given, size):

@@ -10,7 +10,7 @@ import sys
 import tempfile
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "launch"))
-from shakedown_launch.acceptance.judge import program  # noqa: E402
+from shakedown_launch.acceptance import judge  # noqa: E402
 from shakedown_launch.acceptance.ladder import isolation, ladder  # noqa: E402
 from shakedown_launch.acceptance.model import (  # noqa: E402
     CONFIG, ENVIRONMENT, FAIL, HARDWARE, INCONCLUSIVE, INFRASTRUCTURE, PASS, WARN, Run)
@@ -48,8 +48,8 @@ class Fault:
 
 
 # kind: the class that has to be named; who finds it
-KINDS = {"slow GPU: heat": (ENVIRONMENT, program), "slow GPU: chip": (HARDWARE, program),
-         "power limit": (CONFIG, program), "host link at half": (INFRASTRUCTURE, program),
+KINDS = {"slow GPU: heat": (ENVIRONMENT, judge), "slow GPU: chip": (HARDWARE, judge),
+         "power limit": (CONFIG, judge), "host link at half": (INFRASTRUCTURE, judge),
          "corrupt GPU": (HARDWARE, ladder), "dead node": ("", ladder),
          "flaky node": ("", ladder), "bad port": (INFRASTRUCTURE, ladder),
          "port at 93 %": (INFRASTRUCTURE, ladder), "bad pair": (INFRASTRUCTURE, ladder),
@@ -150,7 +150,7 @@ class Fleet:
                     for gpu in range(GPUS):
                         faults = [fault for fault in self.faults if fault.nodes == (node,) and fault.gpu == gpu]
                         file.writelines(self.line(metric, node, gpu, faults) for metric in METRICS)
-            judged = program.Program(folder, os.environ).judge(
+            judged = judge.Program(folder, os.environ).judge(
                 {node: [node] for node in self.nodes},
                 [Run("compute", tuple(self.nodes), 0, "", 0, "fleet.jsonl", "")])
         assert not judged.failed, judged.failed
@@ -170,7 +170,7 @@ class Fleet:
                 seen["power_limit_w"] = 600
         samples = [round(value * draw(1, noise), 4) for _ in range(count)]
         uuid = f"GPU-{node}-{gpu}"
-        return program.text_of({
+        return judge.text_of({
             "kind": "metric", "metric": metric, "unit": unit, "scope": "gpu", "name": uuid, "ranks": [gpu],
             "hosts": [node], "uuids": [uuid], "backend": "gpu", "board": "NVIDIA H200", "look": 1,
             "samples": samples, "check": "verified", "outcome": "measured", **seen}) + "\n"

@@ -14,13 +14,11 @@ from ..command import UsageError, name, say
 from ..job import RUNNING, Stopped
 from ..words import clean, count
 from . import options, stages
-from .campaign.campaign import Campaign
+from .campaign.campaign import Campaign, Log, Progress
 from .campaign.fleet import Fleet, host_names
-from .campaign.progress import Log, Progress
-from .judge import program
-from .judge.judge import Judge
+from .judge import LIMIT_S, Judge, Program, write_runs
 from .model import EXIT_CODES, FAIL, INCONCLUSIVE, STOPPED, Acceptance, Finding
-from .report import digest, exports, history, nagios, slurm_lines, text
+from .report import digest, exports, history, text
 
 # Of Slurm's hooks, which may need 20 s and 5 s: seconds until their jobs are ended, then killed.
 BUDGET_S = {stages.PROLOG: (14, 3), stages.PASSIVE: (4.3, 0.5)}
@@ -35,7 +33,7 @@ def main(arguments):
         if "--nagios" not in arguments:
             raise
         print(f"ACCEPTANCE UNKNOWN - {clean(error)}".replace("|", "/"), flush=True)
-        return nagios.UNKNOWN
+        return exports.UNKNOWN
 
 
 def run(arguments):
@@ -85,8 +83,8 @@ def check_readable(judging, environ):
     """Before anything runs: the reference and the limits that the user named."""
     if judging:
         with tempfile.TemporaryDirectory() as folder:
-            program.write_runs(folder, {}, [])
-            wrong = program.Program(folder, environ, judging).run([])
+            write_runs(folder, {}, [])
+            wrong = Program(folder, environ, judging).run([])
         if wrong:
             raise UsageError(wrong)
 
@@ -95,7 +93,7 @@ def accept(request, values, environ, hosts, output, kept, began, listed, job_gpu
     started = time.time()
     log = Log(f"{output}/acceptance_{time.strftime('%Y%m%d_%H%M%S')}.log")
     log.line(f"{name()} {' '.join(sys.argv[1:])}")
-    judge = Judge(output, program.Program(output, environ, request.settings.judging, request.strict),
+    judge = Judge(output, Program(output, environ, request.settings.judging, request.strict),
                   job_gpus)
     limits = {}
     if request.settings.tier in BUDGET_S:
@@ -123,7 +121,7 @@ def accept(request, values, environ, hosts, output, kept, began, listed, job_gpu
 def conclude(campaign, judge, request, values, started, began):
     """The Acceptance: a verdict per node, and what concerns none of them."""
     runs, tier = campaign.runs, request.settings.tier
-    limit = program.LIMIT_S if tier not in BUDGET_S else \
+    limit = LIMIT_S if tier not in BUDGET_S else \
         max(0, began + BUDGET_S[tier][0] - time.monotonic()) + JUDGE_S[tier]
     concluded, others, judged = judge.conclude(
         campaign.facts(), functools.partial(accepted, request.accept), limit)
@@ -176,9 +174,9 @@ def write(acceptance, judge, request, output, log, stopped):
         sections.append(("Stopped", [f"{stopped}: what had not run by then is missing"]))
     if request.history:
         sections.append(("Repeat offenders", remembered(request.history, acceptance)))
-    sections.append(("Slurm", slurm_lines.drain_lines(acceptance)))
+    sections.append(("Slurm", text.drain_lines(acceptance)))
     shown = text.text(acceptance, sections)
-    line, nagios_code = nagios.line(acceptance)
+    line, nagios_code = exports.nagios(acceptance)
     on_node = request.settings.tier in BUDGET_S
     show(f"{line}\n" if request.nagios else brief(acceptance) if on_node else shown)
     try:

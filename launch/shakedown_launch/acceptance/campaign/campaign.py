@@ -1,13 +1,16 @@
-"""The stages of an acceptance, one after the other: what ran, and which node was left out why."""
+"""The stages of an acceptance, one after the other: what ran, which node was left out why, and how long the rest will
+need."""
 
+import contextlib
 import dataclasses
+import os
+import sys
 import time
 
 from ... import gpus, slurm
 from ...job import RUNNING, Stopped
 from ...words import duration
-from .. import stages
-from ..evidence import inventory
+from .. import evidence, stages
 from ..ladder import ladder
 from ..model import FAIL, INCONCLUSIVE, Facts, Rounds
 from .fleet import AT_ONCE, Task
@@ -76,7 +79,7 @@ class Campaign:
                 records.setdefault(run.nodes[0], []).extend(self.judge.records(run))
         # On the CPU no rates have to be judged; what more was measured needs a judgement too.
         rates = stages.rates(self.settings, min(filter(None, self.ranks.values()), default=0))
-        return Facts([inventory.node(name, records.get(name, [])) for name in self.fleet.nodes], self.runs,
+        return Facts([evidence.node(name, records.get(name, [])) for name in self.fleet.nodes], self.runs,
                      self.findings, self.isolations, self.rounds, rates, self.expected(), self.left_out)
 
     def expected(self):
@@ -126,20 +129,20 @@ class Campaign:
         stage = stages.named(stages.INVENTORY)
         self._begin(stage, self.fleet.nodes)
         runs = self._run([self._task(stage, [name], ranks=1) for name in self.fleet.nodes])
-        found = {run.nodes[0]: inventory.gpus(self.judge.records(run)) for run in runs}
+        found = {run.nodes[0]: evidence.gpus(self.judge.records(run)) for run in runs}
         self._choose_backend(found, {run.nodes[0] for run in runs if self._unusable(run) is not None})
         on_gpus = self.settings.backend == stages.GPU
         if on_gpus and self._expect_gpus is None and not self._job_gpus:
             models = {gpus_[0].model for gpus_ in found.values() if gpus_}
             for model in models or {""}:
-                self.findings += inventory.too_few({node: len(gpus_) for node, gpus_ in found.items()
+                self.findings += evidence.too_few({node: len(gpus_) for node, gpus_ in found.items()
                                                     if len(models) < 2 or gpus_ and gpus_[0].model == model})
         node = self.fleet.nodes[0]
-        of_job = inventory.of_job(node, self._job_gpus, found.get(node, ()))
+        of_job = evidence.of_job(node, self._job_gpus, found.get(node, ()))
         self.findings += of_job
         self.left_out.update({each.nodes[0]: each.cause for each in [
-            *self.findings, *inventory.wrong_machines(runs, self.judge.records)]
-            if each.outcome == FAIL or each in of_job or each.check == inventory.MACHINE})
+            *self.findings, *evidence.wrong_machines(runs, self.judge.records)]
+            if each.outcome == FAIL or each in of_job or each.check == evidence.MACHINE})
         for run in runs:
             self._count_ranks(run, len(found[run.nodes[0]]), on_gpus)
 
@@ -169,7 +172,7 @@ class Campaign:
 
     def _leave_out(self, node, why):
         """No GPU of it can be used."""
-        self.findings.append(inventory.unusable(node, why))
+        self.findings.append(evidence.unusable(node, why))
         self.left_out[node] = self.findings[-1].cause
 
     def _count_ranks(self, run, count, on_gpus):
@@ -206,7 +209,7 @@ class Campaign:
         """The GPUs of a prolog's job, after a program that did not measure them: the job would not
         either."""
         refused = gpus.refused(filter(None, self._job_gpus.values()), self._environ)
-        self.findings += [inventory.refused(run, uuid, error) for uuid, error in refused.items()]
+        self.findings += [evidence.refused(run, uuid, error) for uuid, error in refused.items()]
 
     def _on_all_nodes(self, stage):
         nodes = self._usable()
@@ -332,3 +335,70 @@ class Campaign:
             time.sleep(0.2)
         if busiest is None:
             self.progress.note("not known whether the GPUs were idle: nvidia-smi cannot be read")
+
+
+# ---- progress ------------------------------------------------------------------------------------
+
+class Log:
+    def __init__(self, path):
+        self._path = path
+
+    def line(self, text):
+        with open(self._path, "a", encoding="utf-8", errors="replace") as file:
+            file.write(f"{time.strftime('%H:%M:%S')} {text}\n")
+
+
+class Progress:
+    """`log` is given each stage once. Nothing is written elsewhere unless `shown`."""
+
+    def __init__(self, log, shown=True, write=None, terminal=None):
+        self._log, self._shown = log, shown
+        self._write = write or to_standard_error
+        self._terminal = os.isatty(2) if terminal is None else terminal
+        self._coming = {}  # stage: seconds
+        self._number = self._count = 0
+        self._stage = self._what = self._last = ""
+        self._until = 0.0
+
+    def expect(self, seconds):
+        """[(stage, seconds)] of those still to come."""
+        self._coming = dict(seconds)
+        self._count = self._number + len(self._coming)
+
+    def begin(self, stage, what):
+        if stage != self._stage:
+            self._number += 1
+            self._until = time.monotonic() + self._coming.pop(stage, 0)
+        self._stage, self._what = stage, what
+        self._log(self._line())
+        if self._shown and not self._terminal:
+            self._write(f"{self._line()}\n")
+        self.tick()
+
+    def note(self, text, shown=False):
+        self._log(text)
+        if shown and self._shown:
+            self.end()
+            self._write(f"{text}\n")
+
+    def tick(self):
+        if self._shown and self._terminal and self._line() != self._last:
+            self._last = self._line()
+            self._write(f"\r{self._last}\x1b[K")
+
+    def end(self):
+        if self._last:
+            self._write("\r\x1b[K")
+            self._last = ""
+
+    def _line(self):
+        head = f"{self._number}/{self._count} " if self._count else ""
+        left = sum(self._coming.values()) + max(0, self._until - time.monotonic())
+        tail = f", about {duration(round(left))} left" if self._count else ""
+        return f"{head}{self._stage} on {self._what}{tail}"
+
+
+def to_standard_error(text):
+    with contextlib.suppress(OSError):  # nobody reads it
+        sys.stderr.write(text)
+        sys.stderr.flush()

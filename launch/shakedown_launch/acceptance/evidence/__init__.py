@@ -1,1 +1,0 @@
-"""What the records of the programs say: which GPUs a node has, which machine answered, and findings."""

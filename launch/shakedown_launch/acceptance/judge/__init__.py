@@ -1,1 +1,0 @@
-"""What runs amount to, by bin/judge: findings, and one verdict per node."""
