@@ -1,20 +1,20 @@
 """What results/report is made of. It reads the programs' records and nothing else.
 
 interpreter               which Python runs it
-records, reading, shape   files to runs; whether a record is as results/schema.json describes it
+records, reading          files to runs; whether a record is as results/schema.json describes it
 options                   options in which runs of one configuration differ
-summary, exchanges, trainings   runs to what was measured of each configuration
+summary, trainings        runs to what was measured of each configuration
 intervals                 the statistics
 verdict                   the one place that judges
 words, colours            figures as text, strategies as colours
 headline                  page one: the verdict, its reason and four sentences
 tables, communication_tables, machine_tables   what is shown as a table, in text, HTML and CSV alike
 step_model, what_if       predictions, from recorded links, ready times and breakdowns; what_if_tables shows them
-inputs, layers            what limits the input; the tables of --layers
-history, mllog            --history, --mllog: a training's epochs for scripts, and as MLPerf's log
-findings, soak            the sentences of the appendix; of a soak what it proves
+layers                    the tables of --layers
+training_logs             --history, --mllog: a training's epochs for scripts, and as MLPerf's log
+findings, soak            the sentences of the appendix, what limits the input among them; of a soak what it proves
 plots/                    one PNG file each, for what there are records of
 text, page, exports       text, HTML, JSON and CSV
-quantities, against       runs compared
+against                   runs compared
 power                     which faults a soak finds, and other tools; in docs/burn-in.md
 """

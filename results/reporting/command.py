@@ -9,8 +9,8 @@ import time
 import traceback
 from typing import NamedTuple
 
-from . import (against, communication_tables, exports, findings, history, layers, machine_tables, mllog, power,
-               tables, text, what_if_tables, words)
+from . import (against, communication_tables, exports, findings, layers, machine_tables, power, tables, text,
+               training_logs, what_if_tables, words)
 from .headline import headline
 from .options import distinguish
 from .page import render_page
@@ -144,13 +144,13 @@ def draw(summary, machines, folder):
 
 def write_history(runs, folder):
     """The exit code."""
-    lists = history.history_of(runs)
+    lists = training_logs.history_of(runs)
     folder.mkdir(parents=True, exist_ok=True)
-    history.write(lists, folder)
+    training_logs.write_history(lists, folder)
     code = PASS
     try:
-        from .plots import curves
-        curves.draw(lists, folder)
+        from .plots import training
+        training.history(lists, folder)
     except ImportError as error:
         no_plots(error)
         code = INCONCLUSIVE
@@ -159,7 +159,7 @@ def write_history(runs, folder):
 
 
 def write_mllog(runs, folder):
-    lines = mllog.lines_of(runs)
+    lines = training_logs.lines_of(runs)
     folder.mkdir(parents=True, exist_ok=True)
     log = write(folder / "mllog.txt", "".join(f"{line}\n" for line in lines))
     say(f"written: {words.printable(log)}")

@@ -3,8 +3,7 @@
 import statistics
 
 from . import words
-from .exchanges import total
-from .summary import median_of
+from .summary import median_of, total
 from .tables import Column, by_conditions, figure, ms, share, signed
 
 ROUNDS = ("exposed = total - hidden + waits; total, hidden, exposed and alone: of the round of the step breakdown, where "

@@ -16,7 +16,7 @@ import support
 from support import BIN, make_image_folder, read_record
 
 sys.path.insert(0, str(support.TREE / "results"))
-from reporting import mllog  # noqa: E402
+from reporting import training_logs  # noqa: E402
 from reporting.reading import read_runs  # noqa: E402
 
 TRAIN = BIN / "train"
@@ -204,7 +204,7 @@ class Checkpoints(unittest.TestCase):
         self.assertEqual(*(path.read_bytes() for path in weights))
         for key in "train_loss", "train_top1", "val_loss", "val_top1", "grad_norm":
             self.assertEqual(*(line[key] for line in epoch_lines), key)
-        lines = "".join(mllog.lines_of(read_runs([first, self.folder / "2.jsonl"])))  # of one training
+        lines = "".join(training_logs.lines_of(read_runs([first, self.folder / "2.jsonl"])))  # of one training
         keys = re.findall(r'"key": "(\w+)"', lines)
         self.assertEqual([keys.count(key) for key in ("run_start", "eval_accuracy", "run_stop")],
                          [1, epochs, 1])

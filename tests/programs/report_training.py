@@ -7,7 +7,7 @@ import json
 from report_records import header, record, step, training
 from report_support import Report, read_runs
 from support import TREE
-from reporting import history, inputs, layers, mllog
+from reporting import findings, layers, training_logs
 from reporting.records import UsageError
 from reporting.summary import Summary
 
@@ -35,13 +35,13 @@ class History(OneTraining):
 
     def test_a_resumed_training_has_each_epoch_once(self):
         stopped = run_of(0, self.epochs(4, 3, None), code=5)
-        found = history.history_of(self.runs(stopped, run_of(1, self.epochs(2.5, 2, first=2))))
+        found = training_logs.history_of(self.runs(stopped, run_of(1, self.epochs(2.5, 2, first=2))))
         self.assertEqual((found["epoch"], found["train_loss"]), ([1, 2, 3], [4, 2.5, 2]))
         self.assertEqual((found["train_acc"][0], found["val_acc"][0], found["epoch_time"][0], found["peak_memory_bytes"][0],
                           found["val_acc_top5"][0]), (25, 50, 60, 7, None))
-        self.assertEqual(history.history_of(self.runs(stopped))["train_loss"], [4, 3, None])
+        self.assertEqual(training_logs.history_of(self.runs(stopped))["train_loss"], [4, 3, None])
         old = self.runs(run_of(0, training("ddp", [0.5])))  # before 0.3: of training alone
-        self.assertEqual(history.history_of(old)["epoch_time"], [50])
+        self.assertEqual(training_logs.history_of(old)["epoch_time"], [50])
 
     def test_files(self):
         self.runs(run_of(0, self.epochs(4, None)))
@@ -79,7 +79,7 @@ class MlLog(OneTraining):
 
     def log(self, *runs):
         """[(key, value, time_ms, metadata)]."""
-        lines = mllog.lines_of(self.runs(*runs))
+        lines = training_logs.lines_of(self.runs(*runs))
         self.assertTrue(all(line.startswith(":::MLLOG {") for line in lines))
         return [(line["key"], line["value"], line["time_ms"], line["metadata"])
                 for line in (json.loads(text[9:]) for text in lines)]
@@ -106,10 +106,10 @@ class MlLog(OneTraining):
                               times["eval_stop"] - times["eval_start"]), (120_000, 1_000, 500))
 
     def test_another_network_data_or_schedule_is_of_the_open_division(self):
-        self.assertEqual(mllog.division_of(self.begin("sgd"), True), "closed")
+        self.assertEqual(training_logs.division_of(self.begin("sgd"), True), "closed")
         for changes, polynomial in (({"model": "resnet18"}, True), ({"train_images": 1000}, True),
                                     ({"optimizer": "adam"}, True), ({}, False)):
-            self.assertEqual(mllog.division_of(self.begin(**changes), polynomial), "open")
+            self.assertEqual(training_logs.division_of(self.begin(**changes), polynomial), "open")
 
     def test_runs_that_continue_are_one_log_which_ends_as_aborted(self):
         def part(number, epochs, code=5):
@@ -129,18 +129,18 @@ class MlLog(OneTraining):
         for runs, cause in ((run_of(0, self.epochs(0.5)), "no `training` record"),
                             (run_of(0, lacking, begin=self.begin()), "epoch 1 has no")):
             with self.assertRaisesRegex(UsageError, cause):
-                mllog.lines_of(self.runs(runs))
+                training_logs.lines_of(self.runs(runs))
 
     def test_the_file(self):
         self.runs(run_of(0, self.epochs(0.5), begin=self.begin(), **OPTIONS))
         self.report("--mllog", self.folder / "r.jsonl", "--output", self.out)
         self.assertEqual((self.out / "mllog.txt").read_text().splitlines(),
-                         mllog.lines_of(read_runs([self.folder / "r.jsonl"])))
+                         training_logs.lines_of(read_runs([self.folder / "r.jsonl"])))
 
 
 class Input(Report):
     def advice(self, stall_s, seconds, workers=4, ranks=1, images=1000, **figures):
-        return inputs.advice(training("ddp", [0.5])[0] | {
+        return findings.input_advice(training("ddp", [0.5])[0] | {
             "images_per_s": images / seconds, "epoch_s": seconds, "input_stall_ms": 1e3 * stall_s, "workers": workers,
             "cores": 16, "loading_ranks": ranks, "decoder": "cpu", "source": "folder",
             "stage_open_ms": 0.01, "stage_read_ms": 0.09, "stage_decode_ms": 1.2, "stage_augment_ms": 0.3,

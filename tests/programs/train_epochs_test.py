@@ -15,7 +15,7 @@ import support
 from support import BIN, TREE, Folder, make_image_folder, read_record, read_safetensors, run, run_bare
 
 sys.path.insert(0, str(TREE / "results"))
-from reporting import history, mllog  # noqa: E402
+from reporting import training_logs  # noqa: E402
 from reporting.reading import read_runs  # noqa: E402
 
 TRAIN = BIN / "train"
@@ -93,11 +93,11 @@ class Epochs(Folder):
         training, = runs[0].of("training")
         self.assertEqual((training["train_images"], training["val_images"], training["updates_per_epoch"]), (96, 33, 6))
         self.assertLess(training["init_start_ms"], training["init_stop_ms"])
-        lists = history.history_of(runs)
+        lists = training_logs.history_of(runs)
         for whole, trained in zip(lists["epoch_time"], epochs):
             self.assertGreater(whole, trained["epoch_s"])
         self.assertEqual(lists["val_acc"], [100 * epoch["val_top1"] for epoch in epochs])
-        lines = [json.loads(line[len(":::MLLOG "):]) for line in mllog.lines_of(runs)]
+        lines = [json.loads(line[len(":::MLLOG "):]) for line in training_logs.lines_of(runs)]
         self.assertEqual([line["value"] for line in lines if line["key"] == "train_samples"], [96])
         accuracies = [line for line in lines if line["key"] == "eval_accuracy"]
         target = next((e["epoch"] for e in epochs if e["val_top1"] >= 0.759), None)

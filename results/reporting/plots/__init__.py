@@ -1,6 +1,6 @@
 """The plots. Each takes the summary and returns a figure, or None where there are no records."""
 
-from . import communication, exchanges, what_if, machine, scaling, training
+from . import communication, exchanges, machine, scaling, training
 from .style import finish
 
 PLOTS = [
@@ -12,7 +12,7 @@ PLOTS = [
     ("step_breakdown", "Where a step's time goes", communication.breakdown),
     ("scaling", "Throughput over ranks", scaling.scaling),
     ("bucket_timeline", "Exchanges of a step", exchanges.timeline),
-    ("strategy_map", "Fastest strategy by the step model", what_if.strategy_map),
+    ("strategy_map", "Fastest strategy by the step model", scaling.strategy_map),
     ("collective_bandwidth", "Bus bandwidth of the collectives", machine.collective_bandwidth),
     ("link_matrix", "Bandwidth of each link", machine.link_matrix),
     ("gpu_samples", "GPU samples", machine.gpu_samples),

@@ -4,8 +4,8 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
 from .. import words
-from ..exchanges import total
 from ..records import plain
+from ..summary import total
 from . import style
 
 ALWAYS = ("ddp", "zero1")  # are meant to overlap: that they do not is worth seeing

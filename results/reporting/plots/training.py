@@ -1,6 +1,6 @@
-"""Throughput, time and learning of the strategies."""
+"""Throughput, time and learning of the strategies; of a single training its history."""
 
-from .. import words
+from .. import colours, words
 from ..records import number
 from . import style
 
@@ -51,9 +51,9 @@ def curves(summary, keys, unit, scale=1):
     figure, found = style.grouped_panels(summary, with_points, height=3.6)
     for axes, trained in found:
         for over, measured in enumerate(reversed(trained)):
-            for i, history in enumerate(measured.histories):
+            for i, epochs in enumerate(measured.histories):
                 for key, (line, what) in keys.items():
-                    drawn = points(history, key)
+                    drawn = points(epochs, key)
                     if drawn:
                         axes.plot(*zip(*drawn), line, color=style.colour(measured.strategy),
                                   marker=".", linewidth=1.2 + 1.1 * over,
@@ -71,3 +71,28 @@ def loss_curves(summary):
 def accuracy_curves(summary):
     return curves(summary, {"val_top1": ("-", "validation"), "train_top1": (":", "training")},
                   "top-1 accuracy, %", scale=100)
+
+
+# ---- --history: curves.png -----------------------------------------------------------------------
+
+HISTORY = [
+    ("loss", "cross-entropy, nats", {"train_loss": "training", "val_loss": "validation"}),
+    ("top-1 accuracy", "%", {"train_acc": "training", "val_acc": "validation"}),
+    ("learning rate", "of the last step", {"learning_rate": None}),
+    ("training rate", "images/s", {"images_per_s": None}),
+]
+
+
+def history(lists, folder):
+    """Draws what the lists of training_logs.history_of have values of; the path of the file."""
+    figure, grid = style.panels([title for title, _, _ in HISTORY], height=2.9)
+    for axes, (_, unit, lines) in zip(grid, HISTORY):
+        for colour, (key, label) in zip(colours.LINES, lines.items()):
+            points = [(epoch, value) for epoch, value in zip(lists["epoch"], lists.get(key, []))
+                      if value is not None]
+            if points:
+                axes.plot(*zip(*points), marker=".", label=label, color=colour)
+        style.over_epochs(axes, unit, legend=len(axes.lines) > 1)
+    epochs = len(lists["epoch"])
+    return style.finish(figure, "Training", f"{words.printable(folder)}, {epochs} epoch{'s' if epochs != 1 else ''}",
+                        folder / "curves.png")

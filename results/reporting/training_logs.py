@@ -1,10 +1,15 @@
-"""--mllog: a training as MLPerf's log lines (training rules 4.0.0, benchmark resnet), which MLCommons' compliance
+"""A training for scripts. --history: its epochs as those of other projects read them, training_history.json, a list per
+quantity, and training_history.csv, a line per epoch. Accuracies are percentages, as PyTorch's example scripts have them.
+
+--mllog: a training as MLPerf's log lines (training rules 4.0.0, benchmark resnet), which MLCommons' compliance
 checker reads. The benchmark ends with the first validation that reaches its target; a training that does not reach
 it ends as aborted. Runs that continue one another are one log: the checker accepts one start and one end."""
 
 import json
 
+from .exports import write_rows
 from .records import UsageError, number, text
+from .summary import highest
 from .trainings import ended_at, only_training
 
 TARGET_TOP1 = 0.7590
@@ -95,3 +100,43 @@ def division_of(begin, polynomial):
     benchmark = (begin.get("model"), begin.get("classes"), begin.get("image_size"), begin["train_images"],
                  begin["val_images"]) == ("resnet50", 1000, 224, *IMAGENET)
     return "closed" if benchmark and polynomial and begin.get("optimizer") in ("sgd", "lars") else "open"
+
+
+# ---- --history -----------------------------------------------------------------------------------
+
+def percentage(record, key):
+    value = number(record, key)
+    return None if value is None else 100 * value
+
+
+def total_s(record):
+    """With validation; records before 0.3 have the time of training alone."""
+    return number(record, "total_s") if "total_s" in record else number(record, "epoch_s")
+
+
+QUANTITIES = {  # in the order of the columns
+    "epoch": lambda record: record["epoch"],
+    "train_loss": lambda record: number(record, "train_loss"),
+    "train_acc": lambda record: percentage(record, "train_top1"),
+    "val_loss": lambda record: number(record, "val_loss"),
+    "val_acc": lambda record: percentage(record, "val_top1"),
+    "val_acc_top5": lambda record: percentage(record, "val_top5"),
+    "learning_rate": lambda record: number(record, "learning_rate"),
+    "images_per_s": lambda record: number(record, "images_per_s"),
+    "input_stall_ms": lambda record: number(record, "input_stall_ms"),
+    "epoch_time": total_s,
+    "peak_memory_bytes": lambda record: highest(record, "peak_memory_bytes"),
+}
+
+
+def history_of(runs):
+    """{quantity: a value per epoch}."""
+    epochs = only_training(runs, "--history").epochs
+    return {key: [of(epoch) for epoch in epochs] for key, of in QUANTITIES.items()}
+
+
+def write_history(history, folder):
+    path = folder / "training_history.json"
+    path.write_text(json.dumps(history, indent=1) + "\n", encoding="utf-8")
+    write_rows(folder / "training_history.csv", list(history), zip(*history.values()))
+    return path
