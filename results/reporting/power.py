@@ -1,23 +1,20 @@
 """The power of tools that test GPUs by products: which share of the faults of a class each finds, and when. `results/report --power SOAK`
 prints it for the rates of a recorded soak; docs/burn-in.md has it for one H200.
 
-By simulation, as no measurement reaches a fault that is wrong once in a billion products: of each class 4,000 faults are drawn, each
-with the product, or the change of place, in which it first shows. The models are not nature's. A fault is in a unit, an SM or a lane of
+Computed, as no measurement reaches a fault that is wrong once in a billion products: the probability that it shows in one of the
+products, or changes of place, that a tool compares. The models are not nature's. A fault is in a unit, an SM or a lane of
 one, or in none. It is wrong in a share e of the unit's elements, always the same ones for the same operands (it sticks), or in a share r
 of all products (it comes and goes). q is the share of products whose blocks lie on other SMs than in the first product.
 """
 
-import bisect
 import dataclasses
 import itertools
 import math
-import random
 import statistics
 
 from . import words
 from .records import UsageError
 
-FAULTS, SEED = 4000, 15
 HORIZONS = (10, 120, 900)  # seconds
 TYPES = ("int8", "fp8", "bf16", "fp16", "tf32", "fp32", "fp64")  # in the order of a soak's cycle
 ELEMENTS = 8192 * 8192  # of a product
@@ -138,7 +135,7 @@ def at_least_once(p, n):
 
 
 def shows(fault, tool):
-    """(P that the fault can show at all, P per count, count of a window): what a fault is drawn by."""
+    """(P that the fault can show at all, P per count, count of a window)."""
     elements = ELEMENTS / (1 if fault.alike else UNITS[fault.unit])
     excited = at_least_once(fault.e, elements)  # by one pair of operands, or in one place
     if fault.r is not None:
@@ -154,31 +151,24 @@ def shows(fault, tool):
     return excited, fault.q, lambda window: window.products
 
 
-def times(fault, tool, windows, rng):
-    """Seconds to each of FAULTS faults; infinite for one that is not found."""
+def share(fault, tool, windows):
+    """Of such faults that are found in these windows."""
     able, p, count = shows(fault, tool)
-    ends, sums = {}, {}  # of the windows that can find it, by the type that has the fault; None: any
-    for name in TYPES if fault.one_type else (None,):
-        mine = [window for window in windows if name in (None, window.type)]
-        ends[name] = [window.end for window in mine]
-        sums[name] = list(itertools.accumulate(map(count, mine))) if count else []
-    found = []
-    for _ in range(FAULTS):
-        name = TYPES[int(len(TYPES) * rng.random())] if fault.one_type else None
-        at = math.inf
-        if rng.random() < able and p > 0:
-            first = 1 if p >= 1 else math.ceil(math.log(1 - rng.random()) / math.log1p(-p))
-            window = bisect.bisect_left(sums[name], first)
-            at = ends[name][window] if window < len(ends[name]) else math.inf
-        found.append(at)
-    return found
+    types = TYPES if fault.one_type else (None,)  # None: any
+    return able * statistics.mean(
+        at_least_once(p, sum(count(window) for window in windows if name in (None, window.type))) if p else 0.0
+        for name in types)
 
 
-def interval(found, of):
-    """Wilson's 95 % interval of a share."""
-    z, share = 1.96, found / of
-    middle, half = share + z * z / 2 / of, z * math.sqrt(share * (1 - share) / of + z * z / 4 / of / of)
-    return max(0.0, (middle - half) / (1 + z * z / of)), min(1.0, (middle + half) / (1 + z * z / of))
+def median(fault, tool, windows):
+    """Seconds until half of them are found; infinite where fewer are."""
+    if share(fault, tool, windows) < 0.5:
+        return math.inf
+    none, half = 0, len(windows)  # of the first windows
+    while none + 1 < half:
+        middle = (none + half) // 2
+        none, half = (none, middle) if share(fault, tool, windows[:middle]) >= 0.5 else (middle, half)
+    return windows[half - 1].end
 
 
 def percent(share):
@@ -187,14 +177,11 @@ def percent(share):
     return {"0.0": "<0.1", "100.0": ">99.9"}.get(figure, figure)
 
 
-def cell(by_horizon):
-    """"24 / 97 / 100 (96.0-97.1), 32 s"."""
-    shares = [sum(map(math.isfinite, found)) / FAULTS for found in by_horizon]
-    text = " / ".join(map(percent, shares))
-    if 0 < shares[1] < 1:
-        text += " ({:.1f}-{:.1f})".format(*(100 * end for end in interval(round(FAULTS * shares[1]), FAULTS)))
-    median = statistics.median(by_horizon[-1])
-    return text + (f", {words.seconds(median)} s" if math.isfinite(median) else "")
+def cell(fault, tool, plans):
+    """"24 / 97 / 100, 32 s"."""
+    half = median(fault, tool, plans[-1])
+    return " / ".join(percent(share(fault, tool, windows)) for windows in plans) + (
+        f", {words.seconds(half)} s" if math.isfinite(half) else "")
 
 
 TOOLS = (("bin/soak, one GPU", soak), ("gpu-burn, fp32", burn), ("a loop of bf16", loop))
@@ -204,10 +191,8 @@ def classes(rates):
     """The table: a row per class, a cell per tool."""
     tools = [(name, tool) for name, tool in TOOLS if tool is soak or ("fp32" if tool is burn else "bf16") in rates.products]
     plans = {tool: [tool(total_s, rates) for total_s in HORIZONS] for _, tool in tools}
-    rng = random.Random(SEED)
     return ["class", *(name for name, _ in tools)], [
-        [fault.name, *(cell([times(fault, tool, windows, rng) for windows in plans[tool]]) for _, tool in tools)]
-        for fault in CLASSES]
+        [fault.name, *(cell(fault, tool, plans[tool]) for _, tool in tools)] for fault in CLASSES]
 
 
 def lengths(rates):
@@ -245,12 +230,12 @@ def markdown(heads, rows):
 
 
 def page(runs):
-    """Markdown: the three tables of docs/burn-in.md that are simulated."""
+    """Markdown: the three tables of docs/burn-in.md that are computed."""
     rates = rates_of(runs)
     per_second = ", ".join(f"{name} {rate:.3g}" for name, rate in rates.products.items())
     return "\n\n".join([
         f"Products per second of the record: {per_second}.",
-        "Found within 10 s / 2 min / 15 min, % (95 % interval at 2 min), median time:",
+        "Found within 10 s / 2 min / 15 min, %, median time:",
         markdown(*classes(rates)),
         "What a soak of this length finds at 95 %:", markdown(*lengths(rates)),
         "Time until a fault that comes and goes is found, at 95 %:", markdown(*waits(rates))]) + "\n"
