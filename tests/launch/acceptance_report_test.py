@@ -1,5 +1,5 @@
-"""acceptance.txt and acceptance.html: what they say, that they are bounded, and that what hosts are
-called and causes say is shown and never obeyed."""
+"""What is written of an acceptance: acceptance.txt, .html and .jsonl, lines for Nagios and Slurm, JUnit XML and metrics: what
+they say, that they are bounded, and that what hosts are called and causes say is shown and never obeyed."""
 
 import collections
 import contextlib
@@ -11,14 +11,19 @@ import math
 import os
 import pathlib
 import re
+import shlex
+import shutil
+import subprocess
 import sys
 import textwrap
 import unittest
+import xml.etree.ElementTree as xml
 from unittest import mock
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
 import acceptance_samples as samples  # noqa: E402
 import transcript  # noqa: E402
+from support import Folder, read_record  # noqa: E402
 from acceptance_fakes import concluded  # noqa: E402
 from shakedown_launch import words  # noqa: E402
 from shakedown_launch.acceptance import evidence, main  # noqa: E402
@@ -133,7 +138,16 @@ def words_of_page(acceptance):
     return textwrap.fill(Page(text).text, 150, break_long_words=False)
 
 
-SHOWN = {"text": lambda given: parts_of(given, False), "usual": lambda given: parts_of(given, True), "page": words_of_page,
+def records(acceptance, kind):
+    """Its findings as "scope name", or its lines of a kind, of acceptance.jsonl."""
+    lines = [words.valid(line) for line in exports.records(acceptance)]
+    return "\n".join([f"{line['scope']} {line['name']}" for line in lines if "stage" in line] if kind == "names" else
+                     [json.dumps(line) for line in lines if line["kind"] == kind])
+
+
+SHOWN = {"names": lambda given: records(given, "names"), "runs": lambda given: records(given, "stage"),
+         "figures": lambda given: records(given, "figure"), "junit": lambda given: re.sub(">(?=<)", ">\n", exports.junit(given)),
+         "prometheus": lambda given: re.sub("(?m)^# .*\n", "", exports.prometheus(given)), "text": lambda given: parts_of(given, False), "usual": lambda given: parts_of(given, True), "page": words_of_page,
          "rows": lambda given: "\n".join(re.findall("<td[^>]*>([^<]*; [^<]*)", page.html(given))),
          "brief": main.brief, "drain": lambda given: "\n".join(report.drain_lines(given)) or "nothing",
          "nagios": lambda given: "{0[0]}\nexit code {0[1]}".format(exports.nagios(given))}
@@ -313,6 +327,168 @@ class Words(unittest.TestCase):
         self.assertEqual(words.aligned(rows, {0}, ["", "x", "y", "z"], 26),
                          ["                     x   y", "  a long name of...  1", "  b                     22"])
         self.assertEqual(words.aligned([], {0}, ["x"]), [])
+
+
+# ---- for other programs --------------------------------------------------------------------------
+
+SAMPLE = re.compile(r'(shakedown_[a-z_]+)\{((?:[a-z_]+="(?:[^"\\\n]|\\["\\n])*",?)*)\} (-?[0-9.e+-]+|NaN|[+-]Inf)')
+# 'label'=value[UOM];[warn];[crit];[min];[max], as the Nagios plugin guidelines have it.
+DATA = re.compile(r"('[^'=|]+'|[^ '=|]+)=(-?[0-9.e+]+)(s|%|[KMGT]?B|c)?"
+                  r"(;[-0-9.:@~e+]*){0,2}(;[0-9.]*){0,2}( |$)")
+
+
+class Jsonl(Folder):
+    def setUp(self):
+        super().setUp()
+        self.path = self.folder / "acceptance.jsonl"
+
+    def write(self, acceptance):
+        exports.write_records(self.path, acceptance)
+        return read_record(self.path)
+
+    def test_records(self):
+        lines = self.write(samples.few())
+        kinds = [line["kind"] for line in lines]
+        self.assertEqual((kinds[0], kinds[-1]), ("run", "end"))
+        self.assertEqual(set(kinds), {"run", "stage", "figure", "found", "verdict", "end"})
+        self.assertEqual(len({line["run_id"] for line in lines}), 1)
+        self.assertFalse([key for line in lines for key, value in line.items()
+                          if isinstance(value, dict)])
+        self.assertEqual(lines[-1]["exit_code"], 1)
+        *_, end = exports.records(samples.few(), stopped=True)
+        self.assertEqual(end["exit_code"], 5)
+
+    def test_names_from_hosts(self):
+        of = samples.node("n1\n\x1b[2J\udc80")
+        names = [line["name"] for line in self.write(
+            samples.acceptance([samples.verdict(of, samples.slow(of))]))
+            if line.get("scope") == "node" and "stage" not in line]
+        self.assertEqual(names, [of.name.replace("\udc80", "?")])  # a byte that is no UTF-8
+
+    def test_a_failed_write_leaves_what_there_was(self):
+        self.path.write_text("before")
+        bad = changed(samples.clean(), settings={"x": [object()]})
+        with self.assertRaises(TypeError):
+            exports.write_records(self.path, bad)
+        self.assertEqual(self.path.read_text(), "before")
+        self.assertEqual(list(self.folder.iterdir()), [self.path])
+
+
+class Nagios(unittest.TestCase):
+    def line(self, acceptance):
+        """(text, data, code); the data follow the guidelines."""
+        line, code = exports.nagios(acceptance)
+        self.assertNotIn("\n", line)
+        self.assertLess(len(line.encode()), 1024)
+        text, _, data = line.partition(" | ")
+        self.assertNotIn("|", data)
+        self.assertEqual(DATA.sub("", data), "")
+        return text, data, code
+
+    def test_performance_data(self):
+        self.line(samples.few())
+        figure = samples.Figure("collectives", ("n1",), "it's=|latency", 9.0, "us", limit=12.0)
+        _, data, _ = self.line(changed(samples.clean(), figures=(figure,)))
+        self.assertTrue(data.endswith("'its/latency'=9;;12"), data)
+
+    def test_text_of_hosts(self):
+        of = samples.node("n1|rm\n-rf")
+        bad = changed(samples.slow(of), cause="a|b\nc\x1b[2J" + "x" * 2000)
+        text, _, code = self.line(samples.acceptance([samples.verdict(of, bad)]))
+        self.assertEqual(code, 2)
+        self.assertIn("n1/rm -rf", text)
+
+    def test_thousands_of_nodes(self):
+        text, data, _ = self.line(samples.fleet(1024, per_node=1))
+        self.assertRegex(text, r"CRITICAL - \d+ of 1,024 nodes FAIL: n\[\d.*\.\.\.\] \(\d+ nodes\)")
+        self.assertIn("nodes=1024", data)
+
+
+class Prometheus(unittest.TestCase):
+    def samples_of(self, acceptance):
+        """{(metric, labels): value}; the text has the textfile collector's form."""
+        found, described = {}, set()
+        text = exports.prometheus(acceptance)
+        self.assertTrue(text.endswith("\n"))
+        for line in text.splitlines():
+            if line.startswith("# "):
+                described.add(line.split()[2])
+                continue
+            match = SAMPLE.fullmatch(line)
+            self.assertIsNotNone(match, line)
+            self.assertIn(match[1], described)
+            self.assertNotIn(match.group(1, 2), found, "a series twice")
+            found[match.group(1, 2)] = float(match[3])
+        return found
+
+    def test_any_text_and_number(self):
+        of = samples.node('n"1\\\n')
+        figure = samples.Figure("compute", (of.name,), "x", float("nan"), "TFLOP/s")
+        self.samples_of(changed(samples.acceptance([samples.verdict(of)]), figures=(figure, figure)))
+        self.samples_of(samples.few())
+
+    @unittest.skipUnless(shutil.which("promtool"), "promtool is not installed")
+    def test_promtool_accepts_it(self):
+        for acceptance in (samples.few(), samples.clean(2)):
+            result = subprocess.run(["promtool", "check", "metrics"], input=exports.prometheus(acceptance), text=True, capture_output=True)
+            self.assertEqual((result.returncode, result.stdout + result.stderr), (0, ""))
+
+
+class Junit(unittest.TestCase):
+    def test_control_characters_are_no_xml(self):
+        of = samples.node("n1")
+        xml.fromstring(exports.junit(samples.acceptance([samples.verdict(of, changed(samples.slow(of), cause="a\x00b\x1b[1m\udcfc"))])))
+
+
+def commands(lines, name):
+    return [shlex.split(line) for line in lines if line.startswith(name)]
+
+
+class HostLists(unittest.TestCase):
+    def test_as_slurm(self):
+        for names, text in [("n3 n17", "n[3,17]"), ("n1", "n1"), ("n001 n002 n003 n004 n007",
+                                                                   "n[001-004,007]"),
+                            ("n9 n10 n11 n8", "n[8-11]"), ("n09 n10 n9 n99 n100",
+                                                          "n[9,09-10,99-100]"),
+                            ("n n1 n2 login", "login,n,n[1-2]"), ("r1n1 r1n2 r2n1",
+                                                                  "r1n[1-2],r2n1"),
+                            ("a-1-b a-2-b", "a-1-b,a-2-b"), ("10 11", "[10-11]"),
+                            ("n2 n2 n1", "n[1-2]"), ("", "")]:
+            self.assertEqual(words.hostlist(names.split()), text)
+
+    def test_a_sentence_counts_what_it_cuts(self):
+        names = [f"n{i:04}" for i in range(0, 4096, 2)]
+        self.assertRegex(words.nodes(names), r"^n\[0000,0002,.*,\.\.\.\] \(2,048 nodes\)$")
+        self.assertLess(len(words.nodes(names)), 120)
+        self.assertEqual(words.nodes(["x" * 200]), "x" * 90 + ",... (1 node)")
+
+
+class SlurmLines(unittest.TestCase):
+    def test_nothing_of_a_host_is_run(self):
+        """The lines are given to a shell, with functions in place of Slurm's commands."""
+        evil = "\"; touch /tmp/x; echo $(id) `id` \\ 'a' ! | & \n\x1b[2J\u202e 83 °C"
+        acceptance = samples.acceptance([*failed("n1", cause=evil, check=evil).verdicts,
+                                         *failed("n2;id", "-n3", "$(id)").verdicts])
+        lines = report.drain_lines(acceptance)
+        self.assertTrue(all(line.isascii() and line.isprintable() for line in lines))
+        self.assertEqual([command[2] for command in commands(lines, "scontrol")], ["nodename=n1"])
+        self.assertEqual(sum("by hand" in line for line in lines), 3)
+        shown = subprocess.run(
+            ["bash", "-c", "scontrol() { printf '<%s>' \"$@\"; echo; }; sinfo() { :; }\n" +
+             "\n".join(lines)], capture_output=True, text=True)
+        self.assertEqual((shown.returncode, shown.stderr), (0, ""))
+        self.assertRegex(shown.stdout, r"^<update><nodename=n1><state=drain><reason=shakedown:"
+                                       r"[^<>]*>\n$")
+
+    def test_resumes_only_its_own_reasons(self):
+        """sinfo's answer has another's reason, and a node of ours."""
+        answer = "n[1-2] Not responding\\nn3 shakedown:soak-products: GPU 5\\nn4 shakedown:end: x\\n"
+        lines = report.drain_lines(failed("n1", "n3"))
+        folder = f"f() {{ :; }}; sinfo() {{ printf '{answer}'; }}\n"
+        resume = next(line for line in lines if line.startswith("sinfo"))
+        shown = subprocess.run(["bash", "-c", folder + resume.replace("scontrol", "echo scontrol")],
+                               capture_output=True, text=True)
+        self.assertEqual(shown.stdout, "scontrol update nodename=n3 state=resume\n")
 
 
 if __name__ == "__main__":

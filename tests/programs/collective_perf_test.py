@@ -137,7 +137,7 @@ class Bars(Folder):
                      "--repeats", 1, "--min-busbw", 1e6, "--max-latency", 0.001, "--record",
                      self.record, ranks=2)
         self.expect(result, 1, "at least 1e+06", "at most 0.001")
-        found = [line for line in read_record(self.record) if line["kind"] == "verdict"]
+        found = self.lines("verdict")
         self.assertEqual({line["verdict"] for line in found}, {"FAIL"})
         self.assertEqual([line["name"] for line in found if line["scope"] == "job"],
                          ["collective_perf"])

@@ -3,7 +3,7 @@
 import json
 import unittest
 
-from support import BIN, GPUS, Folder, read_record, run, run_bare
+from support import BIN, GPUS, Folder, run_bare
 
 COMPUTE_PERF = BIN / "compute_perf"
 SIZE = 4096 if GPUS else 128  # less is far below a GPU's peak, which fails it
@@ -14,17 +14,7 @@ MEMORY = {f"memory/{access}" for access in ("read", "write", "copy", "triad")}
 
 class ComputePerf(Folder):
     def measure(self, *arguments, ranks=1, code=0):
-        """Runs the program; what it printed, and its records by kind."""
-        record = self.folder / "r.jsonl"
-        record.unlink(missing_ok=True)
-        result = run(COMPUTE_PERF, *QUICK, "--record", record, *arguments, ranks=ranks)
-        self.assertIn(result.returncode, (code,) if isinstance(code, int) else code, result.stdout + result.stderr)
-        lines = read_record(record)
-        self.assertEqual((lines[0]["kind"], lines[-1]["kind"]), ("run", "end"))
-        self.assertEqual(lines[-1]["exit_code"], result.returncode)
-        kinds = {kind: [line for line in lines if line["kind"] == kind]
-                 for kind in ("metric", "compute_round", "verdict")}
-        return result.stdout, {"run": lines[0], **kinds}
+        return self.measured(COMPUTE_PERF, *QUICK, *arguments, ranks=ranks, code=code)
 
     def failures(self, records):
         return {(line["scope"], line["name"]) for line in records["verdict"] if line["verdict"] == "FAIL"}
@@ -60,7 +50,7 @@ class ComputePerf(Folder):
         out, records = self.measure("--tests", "products", "--types", "fp32", "--inject-fault", "product:1",
                                     ranks=2, code=1)
         self.assertIn("fault injected: product on rank 1", out)
-        self.assertEqual(records["run"]["options.inject_fault"], "product:1")
+        self.assertEqual(records["run"][0]["options.inject_fault"], "product:1")
         self.assertEqual(self.failures(records), {self.name_of(records, 1), ("job", "compute_perf")})
         row, column = divmod(SIZE * SIZE // 3, SIZE)
         self.assertEqual(out.count(f"element ({row}, {column}) of {SIZE} x {SIZE} differs by"), 1)

@@ -5,7 +5,7 @@ import statistics
 import unittest
 
 import support
-from support import BIN, Folder, read_record, run
+from support import BIN, Folder, run
 
 LINK_MATRIX = BIN / "link_matrix"
 QUICK = ["--bytes", 65536, "--iterations", 3, "--warmup", 1, "--latency-iterations", 5]
@@ -16,16 +16,7 @@ SLOW = ["--iterations", 1, "--latency-iterations", 1, "--alone", "off"]
 
 class LinkMatrix(Folder):
     def measure(self, *arguments, ranks, code=0):
-        """Runs the program; what it printed, and its records by kind."""
-        record = self.folder / "r.jsonl"
-        record.unlink(missing_ok=True)
-        result = run(LINK_MATRIX, *QUICK, "--record", record, *arguments, ranks=ranks)
-        self.assertEqual(result.returncode, code, result.stdout + result.stderr)
-        lines = read_record(record)
-        self.assertEqual((lines[0]["kind"], lines[-1]["kind"]), ("run", "end"))
-        self.assertEqual(lines[-1]["exit_code"], code)
-        return result.stdout, {kind: [line for line in lines if line["kind"] == kind]
-                               for kind in ("link", "split", "metric", "verdict")}
+        return self.measured(LINK_MATRIX, *QUICK, *arguments, ranks=ranks, code=code)
 
     def verdicts(self, records, scope):
         """By name; of a link with several, one is FAIL or none."""
@@ -169,12 +160,9 @@ class LinkMatrix(Folder):
         self.assertGreater(min(time_us["node0"], time_us["node2"]), DELAY_US)
 
     def test_usage(self):
-        result = run(LINK_MATRIX, ranks=1)
-        self.assertEqual(result.returncode, 2, result.stdout + result.stderr)
-        self.assertIn("at least 2 ranks", result.stderr)
-        result = run(LINK_MATRIX, "--outlier-percent", 5, ranks=2)
-        self.assertEqual(result.returncode, 2, result.stdout + result.stderr)
-        self.assertIn("--outlier-percent was removed: a link is slow by its floor", result.stderr)
+        self.expect(run(LINK_MATRIX, ranks=1), 2, "at least 2 ranks")
+        self.expect(run(LINK_MATRIX, "--outlier-percent", 5, ranks=2), 2,
+                    "--outlier-percent was removed: a link is slow by its floor")
 
 
 if __name__ == "__main__":

@@ -8,7 +8,7 @@ import subprocess
 import time
 import unittest
 
-from support import BIN, TREE, Folder, read_record, run, run_bare
+from support import BIN, TREE, Folder, read_record, run_bare
 
 NODE_CHECK = BIN / "node_check"
 BUILD = pathlib.Path(os.environ.get("SHAKEDOWN_TEST_BUILD", TREE / "build"))
@@ -27,18 +27,10 @@ class NodeCheck(Folder):
         return path
 
     def check(self, *arguments, code, bare=True, ranks=1, **environment):
-        """Runs the program; what it printed, and its records by kind."""
-        record = self.folder / "r.jsonl"
-        record.unlink(missing_ok=True)
-        line = [NODE_CHECK, "--record", record, *arguments]
-        result = run_bare("env", "-i", *[f"{k}={v}" for k, v in {**BARE, **environment}.items()], *line) if bare else \
-            run(*line, ranks=ranks)
-        self.assertEqual(result.returncode, code, result.stdout + result.stderr)
-        lines = read_record(record)
-        self.assertEqual((lines[0]["kind"], lines[-1]["kind"]), ("run", "end"))
-        self.assertEqual(lines[-1]["exit_code"], code)
-        return result.stdout, {kind: [line for line in lines if line["kind"] == kind]
-                               for kind in ("run", "health", "verdict")}
+        def alone(*line):
+            return run_bare("env", "-i", *[f"{k}={v}" for k, v in {**BARE, **environment}.items()], *line)
+        return self.measured(NODE_CHECK, *arguments, code=code,
+                             **({"start": alone} if bare else {"ranks": ranks}))
 
     def test_a_bare_passive_check_ends_within_its_deadline(self):
         out, records = self.check("--passive", code=0)  # of 5 s: a later one would be inconclusive

@@ -16,18 +16,11 @@ QUICK = ["--minutes", 0.004, "--types", "fp32,int8", "--shape", "steady"]
 
 class Soak(Folder):
     def soak(self, *arguments, ranks=3, code=0):
-        """Runs the program; what it printed, and its records by kind."""
-        record = self.folder / "r.jsonl"
-        record.unlink(missing_ok=True)
-        result = run(SOAK, "--record", record, *arguments, ranks=ranks)
-        self.assertEqual(result.returncode, code, result.stdout + result.stderr)
-        lines = read_record(record)
-        self.assertEqual((lines[0]["kind"], lines[-1]["kind"]), ("run", "end"))
-        for line in lines:  # the job's has its findings'
-            if line["kind"] == "verdict" and line["verdict"] == "FAIL" and line["scope"] != "job":
+        out, records = self.measured(SOAK, *arguments, ranks=ranks, code=code)
+        for line in records["verdict"]:  # the job's has its findings'
+            if line["verdict"] == "FAIL" and line["scope"] != "job":
                 self.assertTrue(line.get("class") and line.get("action"), line)
-        return result.stdout, {kind: [line for line in lines if line["kind"] == kind]
-                               for kind in ("soak", "mismatch", "metric", "verdict", "soak_summary")}
+        return out, records
 
     def fault(self, kind, *arguments):
         """With this fault on rank 1: its mismatches, and the verdict on that rank."""
@@ -90,15 +83,11 @@ class Soak(Folder):
         del kept["seed"]
         broken = self.folder / "broken.json"
         broken.write_text(json.dumps(kept))
-        refused = run(SOAK, "--replay", broken)
-        self.assertEqual(refused.returncode, 2)
-        self.assertIn(f"{broken}: seed: must be", refused.stderr)
-        refused = run(SOAK, "--output", "/proc/none", *QUICK)
-        self.assertEqual(refused.returncode, 2)
-        self.assertIn("--output /proc/none/capsule-rank0.json: cannot be written", refused.stderr)
-        refused = run(SOAK, *QUICK, "--loads", "products", "--inject-fault", "copy:1", ranks=2)
-        self.assertEqual(refused.returncode, 2)
-        self.assertIn("--inject-fault copy:1: must be KIND:RANK with KIND one of product, ", refused.stderr)
+        self.expect(run(SOAK, "--replay", broken), 2, f"{broken}: seed: must be")
+        self.expect(run(SOAK, "--output", "/proc/none", *QUICK), 2,
+                    "--output /proc/none/capsule-rank0.json: cannot be written")
+        self.expect(run(SOAK, *QUICK, "--loads", "products", "--inject-fault", "copy:1", ranks=2), 2,
+                    "--inject-fault copy:1: must be KIND:RANK with KIND one of product, ")
 
     def test_one_and_two_ranks_are_judged_by_their_turns(self):
         for ranks, why in ((1, "the same product in other turns contradicts it"), (2, "the others contradict it")):
@@ -157,11 +146,10 @@ class Soak(Folder):
         self.assertLess(*(statistics.median(rates[rank]["samples"]) for rank in (1, 0)))
 
     def test_a_signal_ends_it_with_what_was_proved(self):
-        record = self.folder / "r.jsonl"
         output = self.folder / "output"
         with output.open("w") as out:
             job = subprocess.Popen([TREE / "launch/mpi", "-n", "3", SOAK, "--minutes", "10", "--loads",
-                                    "products", "--record", record], stdout=out, stderr=out)
+                                    "products", "--record", self.record], stdout=out, stderr=out)
         self.addCleanup(job.kill)
         self.assertTrue(wait_until(lambda: "soak: 3 ranks" in output.read_text()))
         job.send_signal(signal.SIGTERM)
@@ -169,7 +157,7 @@ class Soak(Folder):
         self.assertRegex(output.read_text(),
                          r"INCONCLUSIVE job soak: stopped by SIG\w+ after \d+ of 600 s; 0 wrong in ")
         self.assertNotIn("PASS", output.read_text())
-        self.assertEqual(read_record(record)[-1]["exit_code"], 5)
+        self.assertEqual(read_record(self.record)[-1]["exit_code"], 5)
 
 
 if __name__ == "__main__":

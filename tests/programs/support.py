@@ -1,5 +1,6 @@
 """What the program tests share: running programs, their records, small image folders."""
 
+import collections
 import functools
 import json
 import os
@@ -192,6 +193,18 @@ class Folder(unittest.TestCase):
 
     def lines(self, kind):
         return [line for line in read_record(self.record) if line["kind"] == kind]
+
+    def measured(self, program, *arguments, code=0, start=run, **options):
+        """Runs a program; what it printed, and its records by kind. `code`: or several. `start`: or run_bare."""
+        self.record.unlink(missing_ok=True)
+        result = start(program, "--record", self.record, *arguments, **options)
+        self.assertIn(result.returncode, (code,) if isinstance(code, int) else code, result.stdout + result.stderr)
+        lines = read_record(self.record)
+        self.assertEqual((lines[0]["kind"], lines[-1]["kind"], lines[-1]["exit_code"]), ("run", "end", result.returncode))
+        found = collections.defaultdict(list)
+        for line in lines:
+            found[line["kind"]].append(line)
+        return result.stdout, found
 
     def check_exchanged(self, buckets, payload):
         """Together the buckets hold every gradient, and little padding (of the stem's channels)."""

@@ -33,13 +33,12 @@ class Epochs(Folder):
                    self.folder / "val", *arguments, ranks=ranks)
 
     def test_learns_saves_and_evaluates_alike(self):
-        record = self.folder / "r.jsonl"
         weights = self.folder / "w.safetensors"
-        result = self.train("--epochs", 8, "--record", record, "--save", weights, "--schedule", "cosine",
+        result = self.train("--epochs", 8, "--record", self.record, "--save", weights, "--schedule", "cosine",
                             "--lr-warmup-steps", 2, "--ema", 0.5, "--norm-stats", "average", "--clip-grad-norm", 5,
                             ranks=2)
         self.expect(result, 0, "96 images of 3 classes", "33 to validate")
-        epochs = [line for line in read_record(record) if line["kind"] == "epoch"]
+        epochs = self.lines("epoch")
         self.assertEqual([line["epoch"] for line in epochs], list(range(1, 9)))
         self.assertTrue(all(line["validated_images"] == 33 for line in epochs))
         self.assertLess(epochs[-1]["train_loss"], epochs[0]["train_loss"])
@@ -48,7 +47,7 @@ class Epochs(Folder):
         self.assertLess(epochs[-1]["learning_rate"], epochs[0]["learning_rate"])
         self.assertTrue(all(line["grad_norm"] > 0 for line in epochs))
         self.assertNotEqual(epochs[-1]["val_loss_ema"], epochs[-1]["val_loss"])
-        self.check_report(record, epochs)
+        self.check_report(self.record, epochs)
 
         again = self.folder / "again.jsonl"
         logits = self.folder / "logits.safetensors"
@@ -125,15 +124,14 @@ class Epochs(Folder):
         """Nor on where the images lie; a bad one keeps its slot."""
         (self.folder / "train/dots/007.png").write_text("not an image")
         epochs = []
-        record = self.folder / "r.jsonl"
 
         def train(*data):
             self.expect(run(TRAIN, "--model", "tiny", "--image-size", 32, "--batch-size", 8, *data,
                             "--epochs", 1, "--seed", 5, "--deterministic", "--max-bad-images", 1,
-                            "--record", record, ranks=2), 0,
+                            "--record", self.record, ranks=2), 0,
                         "007.png: its content is neither JPEG nor PNG; another image replaces it",
                         "bad images, replaced by the next ones: 1 of 96: ")
-            epochs.append([line for line in read_record(record) if line["kind"] == "epoch"][-1])
+            epochs.append(self.lines("epoch")[-1])
 
         train("--train-dir", self.folder / "train", "--val-dir", self.folder / "val", "--workers", 1)
         pack = self.folder / "train.pack"
@@ -146,12 +144,11 @@ class Epochs(Folder):
         self.assertEqual(epochs[0]["bad_images"], 1)
 
     def test_the_loader_alone(self):
-        record = self.folder / "r.jsonl"
         result = run(TRAIN, "--loader-only", "--train-dir", self.folder / "train", "--image-size", 160,
                      "--batch-size", 8, "--iterations", 13, "--warmup", 1, "--workers", 2, "--prefetch", 3,
-                     "--decoder", "cpu", "--record", record, ranks=2)
+                     "--decoder", "cpu", "--record", self.record, ranks=2)
         self.expect(result, 0, "96 images of 3 classes", "input: 2 workers per rank", "start over", "us to open")
-        _, rate, end = read_record(record)
+        _, rate, end = read_record(self.record)
         self.assertEqual([rate["kind"], end["kind"]], ["loader", "end"])
         self.assertEqual([rate[key] for key in ("workers", "decoder", "warmup", "world_size")], [2, "cpu", 5, 2])
         self.assertAlmostEqual(rate["images_per_s"], sum(rate["images_per_s_per_rank"]))
@@ -181,14 +178,13 @@ class Epochs(Folder):
         self.expect(support.run("bash", "-c", command, ranks=2), 2, "rank 1 on", "other images")
 
     def test_images_that_fill_no_update_are_counted(self):
-        record = self.folder / "r.jsonl"
-        result = self.train("--epochs", 2, "--batch-size", 3, "--accumulate", 5, "--record", record)
+        result = self.train("--epochs", 2, "--batch-size", 3, "--accumulate", 5, "--record", self.record)
         self.expect(result, 0, "each epoch trains 90 of 96 images, in updates of 15: 6 that fill none are left out")
-        self.assertEqual([line["images_dropped"] for line in read_record(record) if line["kind"] == "epoch"], [6, 6])
-        result = self.train("--epochs", 1, "--record", record)
+        self.assertEqual([line["images_dropped"] for line in self.lines("epoch")], [6, 6])
+        result = self.train("--epochs", 1, "--record", self.record)
         self.expect(result, 0)
         self.assertNotIn("left out", result.stdout)
-        self.assertEqual([line for line in read_record(record) if line["kind"] == "epoch"][-1]["images_dropped"], 0)
+        self.assertEqual(self.lines("epoch")[-1]["images_dropped"], 0)
 
     def test_what_is_longer_than_the_training_is_refused(self):
         for name in "stripes", "plain":

@@ -16,12 +16,11 @@ TRAIN = BIN / "train"
 
 class Throughput(Folder):
     def test_two_ranks_measure_and_prove(self):
-        record = self.folder / "r.jsonl"
         result = run(TRAIN, *SMALL, "--iterations", 4, "--warmup", 2, "--warmup-seconds", 0.5,
-                     "--record", record, ranks=2)
+                     "--record", self.record, ranks=2)
         self.expect(result, 0, "images/s", "fewer than 25 steps: no interval", "certificate  PASS",
                     "2 ranks on 1 node", "16 globally")
-        lines = read_record(record)
+        lines = read_record(self.record)
         kinds = [line["kind"] for line in lines]
         self.assertEqual(kinds[:4] + kinds[-1:],
                          ["run", "certificate", "step", "breakdown", "end"])
@@ -51,11 +50,10 @@ class Throughput(Folder):
         self.assertEqual(end["exit_code"], 0)
 
     def test_a_learning_rate_that_moves_no_weight_hides_no_rank(self):
-        record = self.folder / "r.jsonl"
-        result = run(TRAIN, *SMALL, "--iterations", 2, "--warmup", 1, "--lr", 1e-7, "--record", record,
+        result = run(TRAIN, *SMALL, "--iterations", 2, "--warmup", 1, "--lr", 1e-7, "--record", self.record,
                      ranks=2)
         self.expect(result, 0, "certificate  PASS")
-        certificate = read_record(record)[1]
+        certificate = read_record(self.record)[1]
         self.assertEqual((certificate["detects_one_rank_in"], certificate["learning_rate"]), (2, 0.1))
         self.assertLess(certificate["relative_tolerance"], 0.1)  # it was 0.92, of one rank's 0.5
 
@@ -99,15 +97,14 @@ class Throughput(Folder):
                         min(a["ts"] + a["dur"], b["ts"] + b["dur"]) + max(a["dur"], b["dur"]))
 
     def test_a_gpu_that_computes_wrong_bits_is_named(self):
-        record = self.folder / "r.jsonl"
         checked = [TRAIN, *SMALL, "--batch-size", 2, "--warmup", 1, "--warmup-seconds", 0, "--deterministic",
-                   "--certificate", "off", "--check-neighbour", 2, "--output", self.folder, "--record", record]
+                   "--certificate", "off", "--check-neighbour", 2, "--output", self.folder, "--record", self.record]
         self.expect(run(*checked, "--iterations", 3, ranks=2), 0,
                     "PASS job gradients: checked before 2 of 4 updates on 2 ranks")
         result = run(*checked, "--iterations", 1, "--inject-fault", "product:1", ranks=3)
         self.expect(result, 1, "fault injected: product on rank 1", "the update was not applied",
                     "rank 1 computed other gradients than ranks 0, 2", "same wrong bits")
-        run_of, check, verdict, end = read_record(record)[-4:]
+        run_of, check, verdict, end = read_record(self.record)[-4:]
         self.assertEqual(run_of["options.inject_fault"], "product:1")
         self.assertEqual((check["updates_checked"], check["disputes"], end["exit_code"]), (1, 3, 1))
         self.assertEqual((verdict["verdict"], verdict["class"]), ("FAIL", "HARDWARE"))
@@ -117,24 +114,22 @@ class Throughput(Folder):
         self.assertIn("fc.weight", read_safetensors(self.folder / capsule["weights"]))
 
     def test_no_exchange_is_waived_and_may_diverge(self):
-        record = self.folder / "r.jsonl"
         result = run(TRAIN, *SMALL, "--batch-size", 2, "--iterations", 30, "--warmup", 1,
-                     "--strategy", "none", "--record", record, ranks=2)
+                     "--strategy", "none", "--record", self.record, ranks=2)
         self.expect(result, 0, "certificate  waived", "95 % interval")
-        step = next(line for line in read_record(record) if line["kind"] == "step")
+        step = self.lines("step")[0]
         self.assertLess(step["images_per_s_low"], step["images_per_s"])
         self.assertGreater(step["images_per_s_high"], step["images_per_s"])
 
     def test_a_slow_rank_is_the_one_whose_own_passes_take_long(self):
         """In a step all wait for it; alone each has its own time."""
-        record = self.folder / "r.jsonl"
         for strategy in ("ddp", "none"):
-            record.unlink(missing_ok=True)
+            self.record.unlink(missing_ok=True)
             result = run(TRAIN, *SMALL, "--batch-size", 2, "--iterations", 5, "--warmup", 1, "--warmup-seconds",
                          0, "--certificate", "off", "--strategy", strategy, "--inject-fault", "slow:1",
-                         "--record", record, ranks=2)
+                         "--record", self.record, ranks=2)
             self.expect(result, 0, "fault injected: slow on rank 1")
-            metrics = [line for line in read_record(record) if line["kind"] == "metric"]
+            metrics = self.lines("metric")
             *own, step = metrics
             self.assertEqual([(line["metric"], line["ranks"]) for line in metrics],
                              [("train/compute_ms", [0]), ("train/compute_ms", [1]), ("train/step_ms", [0, 1])])
@@ -151,23 +146,21 @@ class Throughput(Folder):
             self.assertNotIn("condition.strategy", own[0])
 
     def test_without_all_weights_there_are_no_passes_of_its_own(self):
-        record = self.folder / "r.jsonl"
         for strategy, metrics in (("fsdp", ["train/step_ms"]),
                                   ("parameter-server", ["train/compute_ms", "train/step_ms"])):
-            record.unlink(missing_ok=True)
+            self.record.unlink(missing_ok=True)
             self.expect(run(TRAIN, *SMALL, "--iterations", 2, "--warmup", 1, "--certificate", "off", "--strategy",
-                            strategy, "--record", record, ranks=2), 0)
-            self.assertEqual([line["metric"] for line in read_record(record) if line["kind"] == "metric"], metrics)
+                            strategy, "--record", self.record, ranks=2), 0)
+            self.assertEqual([line["metric"] for line in self.lines("metric")], metrics)
 
     def test_steps_are_graphs_where_they_can_be(self):
-        record = self.folder / "r.jsonl"
         for strategy, option, why in (("none", "auto", ""), ("none", "off", "--graph off"),
                                       ("parameter-server-async", "auto",
                                        "parameter-server-async needs the host")):
             result = run(TRAIN, *SMALL, "--iterations", 2, "--warmup", 1, "--strategy", strategy,
-                         "--graph", option, "--record", record, ranks=2)
+                         "--graph", option, "--record", self.record, ranks=2)
             self.expect(result, 0)
-            step = [line for line in read_record(record) if line["kind"] == "step"][-1]
+            step = self.lines("step")[-1]
             self.assertIs(step["graph"], support.GPUS > 0 and not why)
             self.assertEqual("steps are not CUDA graphs: " + why in result.stdout,
                              support.GPUS > 0 and bool(why))
@@ -178,11 +171,10 @@ class Throughput(Folder):
                         ranks=2), 0, "batch 3 per rank x 2 micro-batches, 12 globally")
 
     def test_a_loss_that_is_not_finite_fails(self):
-        record = self.folder / "r.jsonl"
         result = run_bare(TRAIN, *SMALL, "--iterations", 4, "--warmup", 1, "--lr", "1e30",
-                          "--precision", "fp32", "--record", record)
+                          "--precision", "fp32", "--record", self.record)
         self.expect(result, 1, "loss is not finite")
-        lines = read_record(record)
+        lines = read_record(self.record)
         kinds = [line["kind"] for line in lines]
         self.assertEqual(kinds[:4] + kinds[-1:], ["run", "certificate", "step", "breakdown", "end"])
         self.assertIsNone(lines[2]["loss_last"])
@@ -195,10 +187,9 @@ class Throughput(Folder):
 
 class SelfTest(Folder):
     def test_a_sound_machine_passes(self):
-        record = self.folder / "r.jsonl"
-        result = run(TRAIN, "--self-test", "--record", record, ranks=2)
+        result = run(TRAIN, "--self-test", "--record", self.record, ranks=2)
         self.expect(result, 0)
-        verdicts = [line for line in read_record(record) if line["kind"] == "verdict"]
+        verdicts = self.lines("verdict")
         self.assertEqual([line["name"] for line in verdicts],
                          ["training", "gradient synchronisation", "stability"])
         self.assertEqual({line["verdict"] for line in verdicts}, {"PASS"})
@@ -209,11 +200,10 @@ class Layers(Folder):
     """--layers: the calls of a step, and what they add up to."""
 
     def measure(self, model, *arguments, ranks=1):
-        record = self.folder / "r.jsonl"
         result = run(TRAIN, *model, "--iterations", 5, "--warmup", 2, "--warmup-seconds", 0, *arguments,
-                     "--record", record, ranks=ranks)
+                     "--record", self.record, ranks=ranks)
         self.expect(result, 0, "layers ", "ms per step", "of the calls' time")
-        return result.stdout, read_record(record)
+        return result.stdout, read_record(self.record)
 
     def test_every_layer_is_named_and_their_sum_is_the_step(self):
         text, lines = self.measure(RESNET18, "--layers", "--strategy", "none")
@@ -270,12 +260,11 @@ class MaxBatch(Folder):
     SHAPE = ["--model", "tiny", "--image-size", 32, "--classes", 10]
 
     def test_the_largest_batch_is_measured_and_recorded(self):
-        record = self.folder / "r.jsonl"
         result = run(TRAIN, *self.SHAPE, "--iterations", 2, "--warmup", 1, "--max-batch", 12,
-                     "--record", record, ranks=2)
+                     "--record", self.record, ranks=2)
         self.expect(result, 0, "largest batch by the plan: 12 per rank", "no larger one was tried",
                     "batch 12 per rank, 24 globally", "images/s", "max batch 12 per rank")
-        step = next(line for line in read_record(record) if line["kind"] == "step")
+        step = self.lines("step")[0]
         self.assertEqual(step["batch_size"], 12)
         self.assertIs(step["max_batch"], True)
         self.assertEqual(len(step["device_memory_bytes"]), 2)
