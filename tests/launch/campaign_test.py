@@ -241,22 +241,9 @@ class TimeLimit(unittest.TestCase):
             made, = concluded("a", one.runs, [], expected=one.expected(), left_out=one.left_out)
             self.assertRegex(made.findings[0].cause, rf"^not run: .*soak: stopped {by[:10]}")
 
-    def test_what_slurm_answers(self):
-        for answer, seconds in [("50", None), ("0:50", 50), ("2:34", 154), ("1:00:00", 3600), ("1-02:00:01", 93601),
-                                ("UNLIMITED", None), ("INVALID", None), ("", None)]:
-            self.assertEqual(slurm.seconds_left({"SLURM_JOB_ID": "7"}, lambda words, environ: places.Said(0, answer)),
-                             seconds, answer)
-        self.assertIsNone(slurm.seconds_left({"SLURM_JOB_ID": "7"}, lambda words, environ: places.Said()))
-        self.assertIsNone(slurm.seconds_left({}))
-
 
 class Settling(unittest.TestCase):
     def test_until_the_gpus_are_idle(self):
-        for printed, busiest in [
-                ("3\n97\n0\n", 97), ("100\n", 100), ("[N/A]\n", None), ("", None), (None, None), ("3\n[N/A]\n", None),
-                ("97", None), ("101\n", None), ("NVML library version: 535.161\n", None)]:
-            with unittest.mock.patch.object(gpus, "asked", return_value=printed):
-                self.assertEqual(gpus.busiest(), busiest)
         readings, logged = [90, 40, 2, None, 0], []
         with unittest.mock.patch.object(campaign.gpus, "busiest", lambda: readings.pop(0)), \
                 unittest.mock.patch.object(campaign.time, "sleep"):

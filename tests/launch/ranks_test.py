@@ -75,24 +75,54 @@ class Lines(unittest.TestCase):
                 self.assertIn(f"refused: --hostfile {path}", self.answer(f"launch/mpi --hostfile {path} true"))
 
 
-class Ranks(unittest.TestCase):
-    def test_requested_gpus_of_which_none_is_visible(self):
-        both = {"BACKENDS": "cpu gpu"}
-        none, one = list, lambda: [["GPU-a"]]
-        for words, environ, named in [
-                (["--backend", "gpu"], {}, "--backend gpu: no GPU is visible on this host"),
-                (["--backend=cpu", "--backend=gpu"], {"CUDA_VISIBLE_DEVICES": ""}, "--backend gpu"),
-                (["--backend", "auto"], {"SLURM_JOB_GPUS": "0,1"}, "SLURM_JOB_GPUS=0,1: no GPU"),
-                ([], {"CUDA_VISIBLE_DEVICES": "0,0"}, "CUDA_VISIBLE_DEVICES=0,0: no GPU")]:
-            with self.assertRaisesRegex(places.InconclusiveError, named):
-                gpus.check_visible(["train", *words], {**both, **environ}, none)
-        for words, environ, found in [
-                ([], {}, none), (["--backend", "gpu"], {}, one),
-                (["--backend", "cpu"], {"SLURM_JOB_GPUS": "0"}, none),
-                ([], {"SLURM_JOB_GPUS": "0", "CUDA_VISIBLE_DEVICES": ""}, none),
-                (["--backend", "gpu"], {"BACKENDS": "cpu"}, none)]:  # the programs end with 2
-            gpus.check_visible(["train", *words], {**both, **environ}, found)
+class Functions(unittest.TestCase):
+    """Of Slurm, hosts, launchers and GPUs: what they make of variables, and of what commands print."""
 
+    def answer(self, given):
+        try:
+            return str(eval(f"({given})", dict(NAMES)))  # pylint: disable=eval-used
+        except command.UsageError as error:
+            return f"refused: {error}"
+        except places.InconclusiveError as error:
+            return f"inconclusive: {error}"
+
+    def test_functions(self):
+        transcript.check(self, TREE / "tests/launch/slurm.txt", self.answer)
+
+
+def printing(*answers):
+    """In the place of places.ask: each command prints the next of these."""
+    answers = list(answers)
+    return lambda *_, **__: Said(0, *([answer] if isinstance(answer := answers.pop(0), str) else answer))
+
+
+def step(**more):
+    """What mpirun's steps of a job on two nodes with two GPUs each inherit of GPUs; then what is not applied."""
+    environ = {**TWO, "SLURMD_NODENAME": "n1", "SLURM_GPUS_ON_NODE": "2", "CUDA_VISIBLE_DEVICES": "0,1", **more}
+    kept = slurm.for_mpirun(environ)
+    return {key: value for key, value in kept.items() if "GPU" in key or "CUDA" in key}, slurm.binding(environ)
+
+
+def launcher(text, mpirun="/bin/mpirun"):
+    """The one whose mpirun prints this."""
+    with unittest.mock.patch.object(launchers.places, "ask", printing(text)):
+        return launchers.found.__wrapped__(mpirun).name
+
+
+def visible(*words, gpus_=(), **environ):
+    return gpus.check_visible(["train", *words], {"BACKENDS": "cpu gpu", **environ}, lambda: gpus_)
+
+
+def busiest(text):
+    with unittest.mock.patch.object(gpus, "asked", return_value=text):
+        return gpus.busiest()
+
+
+TWO = {"SLURM_JOB_ID": "1", "SLURM_JOB_NUM_NODES": "2"}
+NAMES = {name: value for name, value in globals().items() if name[:1] != "_"}
+
+
+class Gpus(unittest.TestCase):
     def test_gpus_that_nvidia_smi_lists(self):
         with tempfile.TemporaryDirectory() as folder:
             fake = pathlib.Path(folder, "nvidia-smi")
@@ -164,83 +194,6 @@ ctypes.CDLL = CDLL\n"""
             self.assertEqual(host.numa_nodes(folder), 2)
             self.assertEqual(host.numa_nodes(f"{folder}/none"), 1)
 
-class Launchers(unittest.TestCase):
-    """Open MPI 4's line is that of all other tests here."""
-
-    def test_found_by_the_version(self):
-        said = {"mpirun (Open MPI) 4.1.4\n": "openmpi4", "mpirun (Open MPI) 1.10.7\n": "openmpi4",
-                "mpirun (Open MPI) 5.0.11\n": "openmpi5", "mpirun (Open MPI) 10.0\n": "openmpi5",
-                "HYDRA build details:\n    Version:                                 5.0.2\n": "hydra",
-                "Intel(R) MPI Library for Linux* OS, Version 2021.18.1 Build 20260626 (id: b44796a)\n": "hydra"}
-        for text, name in said.items():
-            with unittest.mock.patch.object(launchers.places, "ask", lambda *_, text=text: Said(0, text)):
-                self.assertEqual(launchers.found.__wrapped__("/bin/mpirun").name, name, text)
-        for mpirun, text, named in [("/bin/mpirun", "mpirun (Another MPI) 5.0\n", "(found: mpirun (Another MPI) 5.0)"),
-                                    ("/bin/mpirun", "", "(found: none)"), (None, "", "(found: none)")]:
-            with unittest.mock.patch.object(launchers.places, "ask", lambda *_, text=text: Said(0, text)), \
-                    self.assertRaises(command.UsageError) as raised:
-                launchers.found.__wrapped__(mpirun)
-            self.assertIn(named, str(raised.exception))
-
-class Slurm(unittest.TestCase):
-    TWO = {"SLURM_JOB_ID": "1", "SLURM_JOB_NUM_NODES": "2"}
-
-    def test_allocation(self):
-        self.assertIsNone(slurm.allocation({"SLURM_NTASKS": "4"}))
-        found = slurm.allocation({**self.TWO, "SLURM_NTASKS": "4", "SLURM_GPUS": "8"})
-        self.assertEqual((found.nodes, found.tasks, found.names_gpus, found.on_node,
-                          found.gpus_on_node),
-                         (2, 4, True, False, None))
-        found = slurm.allocation({"SLURM_JOB_ID": "1"})
-        self.assertEqual((found.nodes, found.tasks), (1, None))
-        found = slurm.allocation({"SLURM_JOB_ID": "1", "SLURM_NNODES": "2",
-                                  "SLURM_NTASKS_PER_NODE": "8"})
-        self.assertEqual((found.nodes, found.tasks), (2, 16))
-        several = {"SLURM_NNODES": "2", "SLURM_NTASKS_PER_NODE": "4(x2)"}
-        self.assertEqual(slurm.allocation({"SLURM_JOB_ID": "1", **several}).tasks, 8)
-
-    def test_mpirun_s_steps_have_all_gpus(self):
-        node = {**self.TWO, "SLURMD_NODENAME": "n1", "SLURM_GPUS_ON_NODE": "2",
-                "CUDA_VISIBLE_DEVICES": "0,1"}
-        for more, per_node, names in [
-                ({"SLURM_GPUS_PER_TASK": "1"}, "2", ["--gpus-per-task=1"]),
-                ({"SLURM_GPU_BIND": "single:1", "SLURM_GPUS_PER_NODE": "a100:2"}, "a100:2",
-                 ["--gpu-bind=single:1"]),
-                ({"SLURM_GPUS": "a100:4"}, "2", []),
-                ({"SLURM_GPUS": "3"}, None, []),  # two here and one there
-                ({}, "2", [])]:  # --exclusive alone
-            environ = slurm.for_mpirun({**node, **more})
-            self.assertEqual(environ.get("SLURM_GPUS_PER_NODE"), per_node, more)
-            self.assertFalse(set(slurm.GPU_OPTIONS) & set(environ))
-            self.assertEqual(environ["CUDA_VISIBLE_DEVICES"], "0,1")
-            self.assertEqual(slurm.binding({**node, **more}), names)
-        login = slurm.for_mpirun({**self.TWO, "CUDA_VISIBLE_DEVICES": "7"})
-        self.assertEqual(login, self.TWO)
-        self.assertEqual(slurm.for_mpirun({"CUDA_VISIBLE_DEVICES": "7"}), {"CUDA_VISIBLE_DEVICES": "7"})
-
-    def test_node_lists(self):
-        for text, names in [("", []), ("n1", ["n1"]), ("n1,n2", ["n1", "n2"]),
-                            ("gpu[08-10,2],login", ["gpu08", "gpu09", "gpu10", "gpu2", "login"]),
-                            ("r[1-2]n[1,3]-ib", ["r1n1-ib", "r1n3-ib", "r2n1-ib", "r2n3-ib"])]:
-            self.assertEqual(slurm.hosts(text), names)
-        for text in ["n[000x111]", "n[", "n]", "n[1-]", "n[5-1]", "n[]", "n[a]", "n[[1]]", ",n1", "n1,", "n 1",
-                     "n[1-99999999]", "n[1-300]" * 3, "n[²]", "n[-1]"]:
-            with self.assertRaises(command.UsageError, msg=text):
-                slurm.hosts(text)
-
-    def test_what_slurm_knows_of_a_job_that_did_not_start(self):
-        environ = {"SLURM_JOB_ID": "77", "SLURM_JOB_NODELIST": "n[1-2]"}
-        idle = "n1 idle\nn2 alloc\n"
-        for states, job, said in [
-                ("n1 alloc\nn2 down*\nn2 down*\n", ("RUNNING\n", ""), "Slurm: node n2 is down*"),
-                ("n1 alloc*\n", ("", ""), "Slurm: node n1 is alloc*"),
-                (idle, ("RUNNING\n", ""), ""), (idle, ("", ""), ""), ("", ("", ""), ""),
-                (idle, ("", "slurm_load_jobs error: Invalid job id specified\n"), "Slurm: job 77 (SLURM_JOB_ID) is over"),
-                (idle, ("NODE_FAIL\n", ""), "Slurm: job 77 (SLURM_JOB_ID) is over")]:
-            found = slurm.trouble(environ, lambda words, limit: places.Said(0, *(
-                    (states, "") if words[0] == "sinfo" else job)))
-            self.assertEqual(found.partition(":")[2].partition(": unset")[0], said.partition(":")[2])
-
 class Options(unittest.TestCase):
     def test_forms(self):
         for words in [["--gpus=0,1", "true", "-n", "9"],
@@ -259,14 +212,6 @@ class Options(unittest.TestCase):
 
 
 class Hosts(unittest.TestCase):
-    def test_names_of_one_host(self):
-        for one, other, same in [("vm", "vm", True), ("vm", "vm.example.com", True),
-                                 ("vm.example.com", "vm", True), ("w.1.foo", "w.2.foo", False),
-                                 ("10.0.0.1", "10.0.0.2", False), ("10.0.0.1", "10", False), ("a", "b", False)]:
-            self.assertIs(hosts.same(one, other), same, (one, other))
-        self.assertEqual(hosts.matched(["w.1.foo", "n2", "n3.b", "x", "w"], ["w.1.foo", "w.2.foo", "n2.a", "n3"]),
-                         {"w.1.foo": "w.1.foo", "n2": "n2.a", "n3.b": "n3"})  # w may be two
-
     def test_a_name_that_is_too_long_for_open_mpi(self):
         long = "n" * 57
         check = launchers.OpenMpi4().check
@@ -298,29 +243,6 @@ class Hosts(unittest.TestCase):
                 (["h2"], {}, True), ([], {**one, **node}, False), ([], {**two, **node}, True),
                 ([], one, True), ([], two, True)]:  # on a login node
             self.assertIs(elsewhere(*hosts, **environ), expected, (hosts, environ))
-
-LEAVES = """SwitchName=leaf0 Level=0 LinkSpeed=1 Nodes=n[000-001]
-SwitchName=leaf1 Level=0 LinkSpeed=1 Nodes=n[002,004]
-SwitchName=spine Level=1 LinkSpeed=1 Nodes=n[000-002,004] Switches=leaf[0-1]
-"""
-BLOCKS = """BlockName=rack1 BlockIndex=0 Nodes=n[000-002] BlockSize=3
-BlockName=rack2 BlockIndex=1 Nodes=n004 BlockSize=3
-"""
-IN_JOB = {"SLURM_JOB_ID": "1"}
-
-
-class Domains(unittest.TestCase):
-    def test_what_slurm_knows_of_switches(self):
-        of_foo = "SwitchName=a Level=0 Nodes=w.1.foo\nSwitchName=b Level=0 Nodes=w.2.foo\n"
-        for printed, nodes, found in [
-                (LEAVES, ["n000", "n002.site", "n004"], {"n000": "leaf0", "n002.site": "leaf1", "n004": "leaf1"}),
-                (BLOCKS, ["n001", "n004"], {"n001": "rack1", "n004": "rack2"}),
-                (of_foo, ["w.1.foo", "w.2.foo"], {"w.1.foo": "a", "w.2.foo": "b"}), (of_foo, ["w"], None),
-                ("SwitchName=a Level=0 Nodes=n[000x111]\n", ["n1"], None), ("", ["n000"], None),
-                ("No topology information available\n", ["n000"], None), (LEAVES, ["n000", "n003"], None)]:
-            self.assertEqual(slurm.domains(nodes, IN_JOB, lambda words, said=printed: Said(0, said)), found)
-        self.assertIsNone(slurm.domains(["n000"], {}))
-
 
 if __name__ == "__main__":
     unittest.main()
