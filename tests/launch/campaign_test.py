@@ -8,7 +8,8 @@ import time
 import unittest
 import unittest.mock
 
-import tree  # noqa: F401 - what is imported below is in its folders
+from tree import TREE
+import transcript
 from acceptance_fakes import FakeFleet, FakeJudge, concluded, conduct
 from shakedown_launch import gpus, job, places, slurm
 from shakedown_launch.acceptance import evidence, stages
@@ -18,112 +19,80 @@ from shakedown_launch.acceptance.model import (
     FAIL, HARDWARE, INCONCLUSIVE, INFRASTRUCTURE, PASS, SOFTWARE, Finding, Gpu)
 
 
-def names(chosen):
-    return [stage.name for stage in chosen]
+def lost(name, stage):
+    """The hosts lost in a task."""
+    return lambda task: {name} & set(task.nodes) if task.stage == stage else ()
 
 
-def names_of(made):
-    return [task.stage for task in made.tasks]
+def fails(stage, *names, code=1):
+    """The exit code of a task of this stage, on these nodes if any are named."""
+    return lambda task: code * (task.stage == stage and (not names or bool({*names} & {*task.nodes})))
+
+
+def missing(node, cause):
+    return {(stages.INVENTORY, (node,)): [Finding(stages.INVENTORY, FAIL, (node,), cause, check="gpu-count")]}
+
+
+def words_of(one):
+    """What ran on which nodes with how many ranks, round by round; who was left out, what was found, and traced to whom."""
+    ran = {}
+    for task in one.fleet.tasks:
+        ran.setdefault((task.stage, task.round, task.ranks), []).append("+".join(task.nodes))
+    lines = [f"{stage}{f', round {round_}' if round_ else ''}: {', '.join(groups)}; {ranks} rank{'s' * (ranks > 1)}"
+             for (stage, round_, ranks), groups in ran.items()]
+    lines += [f"left out: {node}: {why}" for node, why in one.left_out.items()]
+    lines += [f"{each.outcome} {','.join(each.nodes)} {each.subject} [{each.check}] {each.cause}" for each in one.findings]
+    for stage, isolated in one.isolations.items():
+        lines += [f"traced: {each.subject}: {each.outcome} {each.class_}: {each.cause}" for each in isolation.findings(isolated, stage)]
+        lines += [f"good in {stage}: {', '.join(isolated.good) or 'none'}"]
+    found = concluded(one.fleet.nodes, one.runs, [each for stage, isolated in one.isolations.items()
+                                                  for each in isolation.findings(isolated, stage)], one.isolations)
+    lines += [f"not good: {', '.join(names)}" for names in [[each.node.name for each in found if each.outcome != PASS]] if names]
+    return "\n".join(lines)
+
+
+def conducted(nodes, tier=stages.QUICK, codes=lambda task: 0, lost_=lambda task: (), gpus_=0, findings=None, leaves="", **more):
+    """`leaves`: of each node the switch that Slurm knows."""
+    domains = dict(zip(nodes, leaves)) or None
+    with unittest.mock.patch.object(campaign.slurm, "domains", return_value=domains):
+        return words_of(conduct(FakeFleet(nodes, codes, lost_), tier, judge=FakeJudge(gpus_, findings), **more))
+
+
+def given(fault):
+    """What the programs of compute are given of a fault."""
+    tasks = conduct(FakeFleet("abc"), fault=fault).fleet.tasks
+    return [f"{task.nodes[0]}: {' '.join(word for word in task.words if word.startswith('slow')) or 'nothing'}"
+            for task in tasks if task.stage == "compute"]
+
+
+NAMES = {name: value for name, value in globals().items() if name[:1] != "_"}
 
 
 class Campaign(unittest.TestCase):
-    def test_every_node_alone_then_together(self):
-        one = conduct(FakeFleet(["a", "b"]), stages.DEFAULT)
-        alone = [task for task in one.fleet.tasks if len(task.nodes) == 1]
-        for name in ("a", "b"):
-            self.assertEqual([task.stage for task in alone if task.nodes == (name,)],
-                             names(stages.chosen(one.settings, stages.NODE)))
-        self.assertEqual([task.stage for task in one.fleet.tasks if len(task.nodes) == 2],
-                         ["nodes", "all_reduce", "node_links"])
-        self.assertEqual(one.settings.backend, stages.CPU)
-        self.assertEqual(one.isolations[stages.LADDER].good, ("a", "b"))
-        self.assertEqual(one.expected()["a"], list(dict.fromkeys(task.stage for task in one.fleet.tasks)))
-        one = conduct(FakeFleet(["a", "b"]), stages.DEFAULT, ranks=1)  # which need no two on a node
-        self.assertEqual([task.stage for task in one.fleet.tasks if len(task.nodes) == 2], ["nodes", "all_reduce"])
-        self.assertNotIn("links", one.expected()["a"])
-
-    def test_expected_gpus_reach_every_node_check(self):
-        """Else an acceptance on the CPU of nodes with GPUs fails in the stage after the evidence."""
-        made = FakeFleet(["a", "b"])
-        conduct(made, stages.DEFAULT, backend="cpu", expect_gpus=0)
-        self.assertEqual({task.stage for task in made.tasks if "--expect-gpus" in task.words},
-                         {"inventory", "node_check", "nodes"})
-        self.assertEqual({task.words[-2:] for task in made.tasks if task.words[0] == "node_check"},
-                         {("--expect-gpus", "0")})
+    def test_campaigns(self):
+        transcript.check(self, TREE / "tests/launch/campaign.txt", lambda text: str(eval(f"({text})", dict(NAMES))))
 
     def test_a_node_on_which_no_rank_can_run_lacks_all_stages(self):
         """As much as another one, whose variables name GPUs that are not there."""
         one = conduct(FakeFleet(["a", "b"]), backend="gpu")
         one.ranks = {"a": 2, "b": 0}
         self.assertIn("links", one.facts().rates)
-        expected = one.expected()
-        self.assertEqual(expected["b"], expected["a"])
-        self.assertIn("node_check", expected["b"])
+        self.assertEqual(one.expected()["b"], one.expected()["a"])
+        self.assertIn("node_check", one.expected()["b"])
 
-    def test_the_kinds_of_faults_that_a_tier_finds(self):
-        for ranks, has, has_not in [(1, "product", "collective"), (2, "collective", "-")]:
-            kinds = conduct(FakeFleet(["a"]), ranks=ranks, backend="cpu").kinds_of_faults()
-            self.assertIn(has, kinds)
-            self.assertNotIn(has_not, kinds)
+    def test_what_is_expected_is_what_runs(self):
+        for ranks, backend, gpus_ in ((None, "auto", 0), (1, "cpu", 0), (None, "auto", 8)):
+            one = conduct(FakeFleet("ab"), stages.DEFAULT, backend, FakeJudge(gpus_), ranks=ranks)
+            self.assertEqual(one.expected()["a"], list(dict.fromkeys(task.stage for task in one.fleet.tasks)))
 
-    def test_a_rank_per_gpu(self):
-        one = conduct(FakeFleet(["a", "b"]), judge=FakeJudge(gpus=8))
-        self.assertEqual(one.settings.backend, stages.GPU)
-        for task in one.fleet.tasks:
-            per_node = 1 if task.stage == stages.INVENTORY else 8
-            self.assertEqual(task.ranks, per_node * len(task.nodes), task.stage)
-        self.assertEqual((one.ranks, one.facts().rates), ({"a": 8, "b": 8}, [
-            "products", "memory", "host_link", "links", "collectives", "training"]))
-
-    def test_too_few_gpus_make_no_communicator(self):
-        """CRE#82: a node with fewer GPUs was grouped anyway, and the job hung. aicr#1858: 7 of 8, and no cause."""
-        missing = Finding(stages.INVENTORY, FAIL, ("b",), "7 GPUs, 8 expected", check="gpu-count")
-        one = conduct(FakeFleet("abc", codes=lambda task: int(task.nodes == ("b",))),
-                      judge=FakeJudge(8, {(stages.INVENTORY, ("b",)): [missing]}), expect_gpus=8)
-        self.assertEqual([task.stage for task in one.fleet.tasks if "b" in task.nodes],
-                         [stages.INVENTORY])
-        self.assertIn("--expect-gpus", one.fleet.tasks[0].words)
-        self.assertEqual(one.left_out, {"b": "7 GPUs, 8 expected"})
-        self.assertIn("soak", one.expected()["b"])
-        self.assertIn(("a", "c"), {task.nodes for task in one.fleet.tasks})
-
-    def test_what_is_meant_for_gpus_is_not_accepted_on_the_cpu(self):
-        """However many ranks are requested; not called as what node_check does not know."""
-        for environ, has, backend, ranks, why in [
-                ({"CUDA_VISIBLE_DEVICES": "3"}, 0, "auto", None, "CUDA_VISIBLE_DEVICES=3 requests GPUs"),
-                ({"SLURM_GPUS_PER_NODE": "h100:8"}, 0, "auto", None, "SLURM_GPUS_PER_NODE=h100:8 requests GPUs"),
-                ({}, 8, "auto", None, "the node has 8"), ({"CUDA_VISIBLE_DEVICES": ""}, 8, "auto", None, "the node has 8"),
-                ({}, 0, stages.GPU, None, "--backend gpu requests GPUs"), ({}, 0, stages.GPU, 2, "--backend gpu requests GPUs"),
-                ({"CUDA_VISIBLE_DEVICES": "-1"}, 0, "auto", None, ""), ({"SLURM_GPUS_ON_NODE": "0"}, 0, "auto", None, "")]:
-            one = conduct(FakeFleet("a"), backend=backend, judge=FakeJudge(has), environ=environ, ranks=ranks)
-            cause = f"no GPU can be used, though {why}"
-            self.assertEqual([(each.outcome, each.nodes, each.check, each.cause) for each in one.findings],
-                             [(INCONCLUSIVE, ("a",), "gpu-unusable", cause)] if why else [], environ)
-            self.assertEqual(one.left_out, {"a": cause} if why else {})
-            self.assertEqual(names_of(one.fleet) == [stages.INVENTORY], bool(why))
-        missing = Finding(stages.INVENTORY, FAIL, ("a",), "0 GPUs, 1 expected", check="gpu-count")
-        one = conduct(FakeFleet("a"), judge=FakeJudge(0, {(stages.INVENTORY, ("a",)): [missing]}),
-                      environ={"CUDA_VISIBLE_DEVICES": "3"})  # says it once
-        self.assertEqual((one.findings, one.left_out), ([], {"a": "0 GPUs, 1 expected"}))
-
-    def test_a_prolog(self):
-        """A GPU of the job that is not there is a FAIL, one that is not known is not tested, nor another in its place;
-        on a node where no GPU answers the inventory says why. A job without GPUs has its node read."""
-        for gpus_, job_, said in [
-                (7, {"7": None, "1": "GPU-a-1"}, [(FAIL, "GPU 7")]), (2, {"0": "GPU-a-0"}, []),
-                (2, {"0": "", "1": "GPU-a-1"}, [(INCONCLUSIVE, "node a")]), (2, {"0": "GPU-x"}, [(FAIL, "GPU 0")]),
-                (0, {"0": "GPU-x"}, []), (0, {"0": ""}, [(INCONCLUSIVE, "node a")]), (0, {"0": None}, []), (2, {}, [])]:
-            for backend in (stages.GPU, "auto"):
-                one = conduct(FakeFleet("a"), stages.PROLOG, backend, FakeJudge(gpus_), job_gpus=job_)
-                unusable = any(each.check == "gpu-unusable" for each in one.findings)
-                self.assertEqual([(each.outcome, each.subject) for each in one.findings if each.check != "gpu-unusable"],
-                                 said)
-                self.assertEqual("a" in one.left_out, bool(said) or unusable or not gpus_ and backend == stages.GPU)
-                if said:
-                    self.assertEqual(names_of(one.fleet), [stages.INVENTORY])
-        for backend, more in [("auto", []), (stages.CPU, ["compute", "collectives"])]:
-            one = conduct(FakeFleet("a"), stages.PROLOG, backend)
-            self.assertEqual((names_of(one.fleet), one.expected()["a"]), ([stages.INVENTORY, *more],) * 2)
+    def test_expected_gpus_reach_every_node_check(self):
+        """Else an acceptance on the CPU of nodes with GPUs fails in the stage after the inventory."""
+        made = FakeFleet(["a", "b"])
+        conduct(made, stages.DEFAULT, backend="cpu", expect_gpus=0)
+        self.assertEqual({task.stage for task in made.tasks if "--expect-gpus" in task.words},
+                         {"inventory", "node_check", "nodes"})
+        self.assertEqual({task.words[-2:] for task in made.tasks if task.words[0] == "node_check"},
+                         {("--expect-gpus", "0")})
 
     def test_a_gpu_that_cuda_refuses_twice_fails(self):
         """Where NVML lists it, and nothing was measured at once."""
@@ -136,17 +105,6 @@ class Campaign(unittest.TestCase):
                              [(FAIL, "GPU-a-1", SOFTWARE)][:len(outcomes)])
             self.assertEqual(list(tried.call_args[0][0]), ["GPU-a-0", "GPU-a-1"])
 
-    def test_a_node_that_is_lost_holds_nobody_up(self):
-        one = conduct(FakeFleet("abc", lost=lambda task: {"b"} & set(task.nodes) if task.stage == "train" else ()))
-        self.assertEqual([task.stage for task in one.fleet.tasks if "b" in task.nodes][-1], "train")
-        self.assertIn("lost in train", one.left_out["b"])
-        self.assertEqual(one.isolations[stages.LADDER].good, ("a", "c"))
-        # Nodes together go on without those that are lost.
-        one = conduct(FakeFleet("abc", lost=lambda task: {"b"} & set(task.nodes) if task.stage == "nodes" else ()),
-                      stages.DEFAULT)
-        self.assertEqual([(task.nodes, task.round) for task in one.fleet.tasks if task.stage == "nodes"],
-                         [(("a", "b", "c"), 0), (("a", "c"), 1)])
-
     def test_a_hang_leaves_the_node_out(self):
         class Hangs(FakeFleet):
             def run(self, tasks, tick):
@@ -156,36 +114,6 @@ class Campaign(unittest.TestCase):
         self.assertIn("b", one.left_out)
         self.assertEqual(one.left_out["a"], "no other node was left")
 
-    def test_the_ladder_traces_a_failure(self):
-        def codes(task):
-            return int(task.stage == stages.LADDER and "n5" in task.nodes)
-        one = conduct(FakeFleet([f"n{i}" for i in range(9)], codes))
-        self.assertEqual([each.node for each in one.isolations[stages.LADDER].faulty], ["n5"])
-        rounds = {task.round for task in one.fleet.tasks if task.stage == stages.LADDER}
-        self.assertEqual(rounds, set(range(one.isolations[stages.LADDER].rounds)))
-
-    def test_a_group_without_a_result_is_traced(self):
-        def codes(task):
-            return 3 if task.stage == "nodes" and "n2" in task.nodes else 0
-        one = conduct(FakeFleet([f"n{i}" for i in range(6)], codes), stages.DEFAULT)
-        self.assertEqual([each.node for each in one.isolations["nodes"].dead], ["n2"])
-        found = concluded(one.fleet.nodes, one.runs, isolation.findings(one.isolations["nodes"], "nodes"),
-                          one.isolations)
-        self.assertEqual([each.node.name for each in found if each.outcome != PASS], ["n2"])
-        files = [fleet.place_of(task) for task in one.fleet.tasks]
-        self.assertEqual(len(files), len(set(files)))
-
-    def test_a_link_is_no_nodes_fault(self):
-        sides = [{f"n{i}" for i in range(4)}, {f"n{i}" for i in range(4, 8)}]
-        made = FakeFleet([f"n{i}" for i in range(8)], lambda task: int(
-            task.stage == stages.LADDER and all(side & set(task.nodes) for side in sides)))
-        domains = {name: f"leaf{side}" for side, names_ in enumerate(sides) for name in names_}
-        with unittest.mock.patch.object(campaign.slurm, "domains", return_value=domains):
-            one = conduct(made)
-        found = isolation.findings(one.isolations[stages.LADDER], stages.LADDER)
-        self.assertEqual([each.class_ for each in found], [INFRASTRUCTURE])
-        self.assertEqual({each.outcome for each in concluded(made.nodes, one.runs, found, one.isolations)}, {PASS})
-
     def test_the_ladder_ends_in_time(self):
         made = FakeFleet("abcd", lambda task: int(task.stage == stages.LADDER))
         with unittest.mock.patch.dict(campaign.ISOLATION_S, dict.fromkeys(campaign.ISOLATION_S, -1)):
@@ -193,15 +121,6 @@ class Campaign(unittest.TestCase):
         found = one.isolations[stages.LADDER]
         self.assertEqual((found.rounds, found.good), (1, ()))
         self.assertEqual({node for each in found.unresolved for node in each.nodes}, set("abcd"))
-
-    def test_a_fault_is_of_one_rank_of_all(self):
-        for fault, node, given in [("slow:3", "b", "slow:1"), ("slow:0", "a", "slow:0"),
-                                   ("slow:3:5%", "b", "slow:1:5%"), ("slow:9", "-", None)]:
-            for task in conduct(FakeFleet("abc"), fault=fault).fleet.tasks:
-                if task.stage == "compute":
-                    expected = given if task.nodes == (node,) else None
-                    found = [word for word in task.words if word.startswith("slow")]
-                    self.assertEqual(found, [expected] if expected else [])
 
     def test_a_signal_keeps_what_has_run(self):
         made = FakeFleet("ab")
