@@ -11,12 +11,12 @@ import unittest.mock
 from tree import TREE
 import transcript
 from acceptance_fakes import FakeFleet, FakeJudge, concluded, conduct
-from shakedown_launch import gpus, job, places, slurm
+from shakedown_launch import gpus, job, slurm
 from shakedown_launch.acceptance import evidence, stages
 from shakedown_launch.acceptance.campaign import campaign, fleet
 from shakedown_launch.acceptance.ladder import isolation
 from shakedown_launch.acceptance.model import (
-    FAIL, HARDWARE, INCONCLUSIVE, INFRASTRUCTURE, PASS, SOFTWARE, Finding, Gpu)
+    FAIL, HARDWARE, INCONCLUSIVE, PASS, SOFTWARE, Finding, Gpu)
 
 
 def lost(name, stage):

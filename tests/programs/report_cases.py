@@ -7,8 +7,9 @@ import sys
 import report_records
 from report_records import (breakdown, collective, exchange, header, link_cost, prediction, record, step, training,
                             winner)
-from report_support import Report, called
-from reporting import text as text_module
+from report_support import Report, called, read_runs
+from reporting import findings, text as text_module, training_logs
+from reporting.records import UsageError
 from support import TREE
 
 sys.path.insert(0, str(TREE / "tests/support"))
@@ -31,11 +32,11 @@ def certificate(strategy, passes, difference=0.0, tolerance=0.001, **more):
                                               "tolerance": tolerance, "pass": passes, **more})
 
 
-def part(code, minute, epochs, **options):
+def part(code, minute, lines, **options):
     """A run of a training with a checkpoint folder, of 50 s, that ended with this exit code."""
     return [header(started=f"2026-11-21T16:{minute:02}:00Z", **{
         f"options.{name}": value for name, value in {"resume": "auto", "checkpoint_dir": "ck", **options}.items()}),
-            *epochs, ended(code, 50)]
+            *lines, ended(code, 50)]
 
 
 def losses(*values, **more):
@@ -75,7 +76,57 @@ NOTES = ("the round with the median step", "exposed = total", "busbw: the highes
          "Shakedown: ", "low-high unknown", "MHz, W:", "most exposed: which", "assumes that all links")
 AGAINST_NOTES = ("OLD against", "its interval: from", "no interval: the", "efficiency (images/s", "low-high", "a single measure",
                  "OLD: NVIDIA H200, 1 run", "NEW: NVIDIA H200, 1 run", "slower, ", "of 0.1", "two standard deviations")
+
+
+def begin(optimizer="lars", **changes):
+    """The `training` record of MLPerf's benchmark."""
+    return record("training", "ddp", **{
+        "batch_size": 408, "world_size": 8, "optimizer": optimizer, "train_images": 1281167, "val_images": 50000,
+        "updates_per_epoch": 392, "ranks_computing": 8, "warmup_epochs": 2, "end_learning_rate": 1e-4,
+        "init_start_ms": 1_000, "init_stop_ms": 121_000, **changes})
+
+
+def benchmark(code, minute, epochs, **changes):
+    """A run of a training by its rules."""
+    head, *lines = part(code, minute, epochs, epochs=37, schedule="polynomial", lr_power=2.0, learning_rate=10.5,
+                        weight_decay=5e-5, momentum=0.9, seed=3)
+    return [head, begin(**changes), *lines]
+
+
+def timed(*accuracies, first=1, **figures):
+    """Epochs as 0.3 records them."""
+    return [{**epoch, "epoch": n, "start_ms": 1_000_000 * n, "trained_ms": 1_000_000 * n + 1_000,
+             "end_ms": 1_000_000 * n + 1_500, "total_s": 60, "train_top1": 0.25, "peak_memory_bytes": [5, 7], **figures}
+            for n, epoch in enumerate(training("ddp", accuracies), first)]
+
+
+def stalled(stall_s, seconds, workers=4, ranks=1, **figures):
+    """An epoch of 1,000 images that waited for its input."""
+    return training("ddp", [0.5])[0] | {
+        "images_per_s": 1000 / seconds, "epoch_s": seconds, "input_stall_ms": 1e3 * stall_s, "workers": workers, "cores": 16,
+        "loading_ranks": ranks, "decoder": "cpu", "source": "folder", "stage_open_ms": 0.01, "stage_read_ms": 0.09,
+        "stage_decode_ms": 1.2, "stage_augment_ms": 0.3, "stage_copy_ms": 0.02, **figures}
+
+
+def soaked(**numbers):
+    """A soak of two GPUs."""
+    return [{"kind": "soak_summary", "backend": "gpu", "world_size": 2, "energy_j": None, "products": 2.1e6,
+             "products_self_compared": 0, **numbers}, verdict("PASS", "soak", "its own words")]
+
+
+PROVED = {"gpu_hours": 0.25, "wrong": 0, "probes": 700, "memory_bytes": 9.8e15, "copied_bytes": 0, "link_bytes": 1.2e15}
 NAMES = {name: value for of in (vars(report_records), globals()) for name, value in of.items() if name[:1] != "_"}
+
+
+def log_of(runs, *keys):
+    """MLPerf's, without what all of its lines have: those of keys with these words."""
+    lines = [json.loads(line.removeprefix(":::MLLOG ")) for line in training_logs.lines_of(runs)]
+    return "\n".join(f"{line['time_ms']} {line['key']}: {line['value']} {line['metadata'] or ''}" for line in lines
+                     if not keys or any(key in line["key"] for key in keys))
+
+
+LOGS = {"history": lambda runs: "\n".join(f"{key}: {values}" for key, values in training_logs.history_of(runs).items() if any(values)),
+        "mllog": log_of}
 
 
 class Cases(Report):
@@ -106,6 +157,16 @@ class Cases(Report):
         words, _, records = given.partition("|")
         found = eval(f"({records})", dict(NAMES))  # pylint: disable=eval-used
         names = words.split()
+        if names[0] == "input":
+            return findings.input_advice(found) or "nothing"
+        if names[0] == "refused":
+            (self.folder / "bad.jsonl").write_bytes(found if isinstance(found, bytes) else found.encode())
+            return self.report(self.folder / "bad.jsonl", "--output", self.out, code=2).stderr.replace(f"{self.folder}/", "")
+        if names[0] in LOGS:
+            try:
+                return LOGS[names[0]](read_runs(self.files_of(found)), *names[1:])
+            except UsageError as error:
+                return f"refused: {error}"
         if names[0] != "against":
             content = self.content_of(self.files_of(found))
             return self.shown_parts([] if names == ["all"] else names, text_module.report_text(content))
@@ -121,4 +182,5 @@ class Cases(Report):
         return f"exit code {shown.returncode}\n{text}\n{shown.stderr}".replace(f"{self.folder}/", "")
 
     def test_cases(self):
-        transcript.check(self, TREE / "tests/programs/report_cases.txt", self.answer)
+        for file in ("report_cases.txt", "report_records.txt"):
+            transcript.check(self, TREE / "tests/programs" / file, self.answer)

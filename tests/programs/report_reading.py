@@ -1,5 +1,7 @@
-"""How results/report takes records, options and folders; run by report_test.py."""
+"""How results/report takes records, options and folders, and what it makes of records beyond what report_cases.txt and
+report_records.txt show; run by report_test.py."""
 
+import csv
 import json
 import math
 import os
@@ -8,9 +10,13 @@ import subprocess
 import time
 from unittest import mock
 
-from report_records import collective, header, step, training
-from report_support import REPORT, Report
-from reporting import intervals, reading
+from report_cases import benchmark, part, terms, timed
+from report_records import breakdown, collective, exchange, header, step, training
+from report_support import REPORT, Report, read_runs
+from support import TREE
+from reporting import intervals, layers, page, reading
+from reporting.headline import text_of
+from reporting.summary import Summary
 
 
 class Reading(Report):
@@ -107,39 +113,9 @@ class Usage(Report):
         return self.report(*arguments, "--output", self.out, code=2).stderr
 
     def test_input_is_named(self):
+        """What else is refused: report_records.txt."""
         good = self.write("good.jsonl", step("ddp", 1000))
-        missing = self.folder / "nowhere.jsonl"
-        self.assertIn("nowhere.jsonl: No such file", self.refused(good, missing))
-        bad = self.folder / "bad.jsonl"
-        bad.write_text(good.read_text() + "oops\n" + good.read_text())
-        self.assertIn("bad.jsonl: not JSON at line 4", self.refused(bad))
-        bad.write_text('{"kind":"run"}\n{"kind":"step","images_per_s":NaN}\n')
-        self.assertIn("bad.jsonl: not JSON at line 2", self.refused(bad))
-        bad.write_text(good.read_text().replace('"end"', '"end'))
-        self.assertIn("bad.jsonl: not JSON at line 3", self.refused(bad))
-        bad.write_text("[1]\n")
-        self.assertIn("line 1 is not a record: it has no kind", self.refused(bad))
-        for kind, key, word, wanted in (
-                ("step", "strategy", "null", "text"), ("step", "model", "7", "text"),
-                ("run", "hosts", "[5]", "a list of which each is text"),
-                ("step", "images_per_s", '"fast"', "a number"),
-                ("step", "images_per_s", "0", "more than 0"),
-                ("step", "batch_size", "0", "1 or more"),
-                ("epoch", "val_top1", "1.5", "1 or less"),
-                ("link", "from", "0.5", "a whole number"),
-                ("step", "peak_memory_bytes", "5", "a list"),
-                ("epoch", "epoch", "true", "a number"),
-                ("certificate", "pass", "1", "true or false"),
-                ("verdict", "strategy", "3", "text")):
-            bad.write_text(f'{{"kind":"run"}}\n{{"kind":"{kind}","{key}":{word}}}\n')
-            self.assertIn(f"bad.jsonl: line 2 is not a record: {key} is {word} and not {wanted}\n",
-                          self.refused(bad))
-        bad.write_bytes(b"\xff\xfe\x00")
-        self.assertIn("bad.jsonl: not text", self.refused(bad))
-        bad.write_text('{"kind":"launch"}\n')
-        self.assertIn("no usable records in", self.refused(bad))
-        bad.write_text('[' * 100_000)
-        self.assertIn("bad.jsonl: not JSON at line 1", self.refused(bad))
+        self.assertIn("nowhere.jsonl: No such file", self.refused(good, self.folder / "nowhere.jsonl"))
         (self.folder / "empty").mkdir()
         self.assertIn("empty: no .jsonl files", self.refused(self.folder / "empty"))
         self.assertFalse(self.out.exists())
@@ -215,3 +191,187 @@ class Usage(Report):
         self.assertEqual({path.name for path in self.out.iterdir()},
                          {"performance_report.txt", "appendix.txt", "comparison_report.html",
                           "results_baseline_ddp.json", "results_all_reduce.json"})
+
+
+class Training(Report):
+    """What else is made of trainings' records: report_records.txt."""
+
+    def test_files_of_a_history_and_a_log(self):
+        path = self.write("r.jsonl", *benchmark(0, 0, timed(0.5, None))[1:-1], head=benchmark(0, 0, [])[0])
+        self.report("--mllog", self.write("log.jsonl", *benchmark(0, 0, timed(0.5))[1:-1], head=header()), "--output", self.out)
+        self.assertRegex((self.out / "mllog.txt").read_text(), r"(?s)\A(:::MLLOG \{[^\n]*\}\n){20,}\Z")
+        self.with_plots("--history", path)
+        self.assertEqual(json.loads((self.out / "training_history.json").read_text())["val_acc"], [50, None])
+        with (self.out / "training_history.csv").open(newline="") as file:
+            rows = list(csv.DictReader(file))
+        self.assertEqual([(row["epoch"], row["train_loss"], row["val_acc"]) for row in rows], [("1", "2.0", "50.0"), ("2", "1.0", "")])
+        self.assertGreater((self.out / "curves.png").stat().st_size, 5_000)
+
+
+class Layers(Report):
+    def test_the_tables_add_up_to_the_same_step(self):
+        summary = Summary(read_runs([TREE / "results/0.2/h200/layers-64.jsonl"]))
+        of_layers, kernels, sizes = layers.tables(summary)
+        self.assertEqual([of_layers.values[0][0], of_layers.values[-1][0]], ["conv1", "sum"])
+        total = of_layers.values[-1][1]
+        self.assertAlmostEqual(total, sum(row[1] for row in of_layers.values[:-1]))
+        self.assertAlmostEqual(total, sum(row[2] for row in kernels.values), 6)
+        self.assertEqual(len({row[0] for row in kernels.values}), len(kernels.values))
+        for table in (kernels, sizes):
+            times = [row[table.columns.index("ms")] for row in table.values]
+            self.assertEqual(times, sorted(times, reverse=True))
+        self.assertEqual(sizes.notes[-3:], [
+            "step: 7.296 ms without the log, 8.107 ms with it: events between 418 calls cost 0.811 ms (11.1 %)",
+            "calls: 8.046 ms, 110.3 % of the step without the log; the rest of the step with it, 0.061 ms",
+            "roof: 4.752 ms, 59.1 % of the calls' time"])
+
+
+class Against(Report):
+    """What it says of records: report_cases.txt."""
+
+    def test_csv_has_the_figures_unrounded_with_their_units(self):
+        sides = [self.write(f"{rate}.jsonl", step("ddp", rate, 0.005)) for rate in (1000, 900)]
+        self.report("--against", *sides, "--csv", "--output", self.out, code=1)
+        with (self.out / "against_steps.csv").open(newline="") as file:
+            found, = csv.DictReader(file)
+        self.assertEqual({key: round(float(found[key]), 4) for key in found if "(" in key}, {
+            "OLD (images/s)": 1000, "OLD low (images/s)": 995, "OLD high (images/s)": 1005, "NEW (images/s)": 900,
+            "NEW low (images/s)": 895.5, "NEW high (images/s)": 904.5, "change (fraction)": -0.1,
+            "change low (fraction)": -0.109, "change high (fraction)": -0.091})
+
+    def test_runs_that_are_in_both_are_left_out_of_old(self):
+        for rate in (100, 101, 2):
+            self.write(f"{rate}.jsonl", step("ddp", rate, 0.01))
+        self.assertIn("left out of OLD: 1 run that NEW has too", self.compared(
+            "--against", self.folder, self.folder / "2.jsonl", code=1).words)
+        self.assertIn("the same runs", self.report("--against", self.folder, self.folder, code=2).stderr)
+
+
+class Folders(Report):
+    def test_folders_of_an_acceptance(self):
+        """Its own record, and node_check's, name the host alone: those of what computed name the machine, the nodes'
+        folders two of one kind. Its stages are no repetitions: train is deterministic and slower than throughput, path
+        includes NCCL's logging."""
+        for node, rate in (("n1", 500), ("n2", 800)):
+            (self.folder / node).mkdir()
+            for program in ("acceptance", "node_check"):
+                self.write(f"{node}/{program}.jsonl",
+                           head={"kind": "run", "program": program, "host": node, "hosts": [node]})
+            for stage, record, options in (
+                    ("throughput", step("ddp", rate, 0.001), {}),
+                    ("train", step("ddp", 300), {"options.deterministic": True}),
+                    ("path", collective(2 ** 20, 1e6 / rate), {"options.path": True}),
+                    ("collectives", collective(2 ** 20, 20), {"options.path": False})):
+                self.write(f"{node}/{stage}.jsonl", record, head=header(host=node, hosts=[node] * 4, **options))
+        folders = self.folder / "n1", self.folder / "n2"
+        self.assertIn("OLD: NVIDIA H200, 6 runs", self.compared("--against", *folders).words)
+        shown = self.compared("--against", *reversed(folders), code=1)
+        self.assertEqual(shown.cells("against_steps", "ddp", "change", "verdict"), ["-37.5 %", "REGRESSION"])
+        shown = self.shown_of(folders[0])
+        self.assertEqual(shown.words.splitlines()[0], "NVIDIA H200, on n1")
+        self.assertEqual(shown.row("strategies", "ddp, --deterministic")["images/s"], "300")
+        latencies = [shown.row("collectives", name) for name in ("all_reduce, --path", "all_reduce")]
+        self.assertEqual([next(cell for cell in row.values() if " at " in cell) for row in latencies],
+                         ["2000.00 at 1 MiB", "20.00 at 1 MiB"])
+
+
+class Verdicts(Report):
+    def test_the_headline_of_what_a_job_appended(self):
+        """As launch/mpi prints it."""
+        path = self.write("r.jsonl", step("ddp", 1000), {"kind": "end", "exit_code": 1, "elapsed_s": 1}, ended=False)
+        before = path.stat().st_size
+        self.assertIn("Verdict: FAIL\n- Reason: ", text_of(path))
+        self.assertEqual(text_of(path, before), "")
+        self.report(path, "--output", self.out)
+        self.assertRegex((self.out / "comparison_report.html").read_text(),
+                         r'<p class="outcome"><span class="verdict FAIL">FAIL</span> job train')
+        with path.open("a") as file:
+            file.write("".join(json.dumps(line) + "\n" for line in (header(), step("zero1", 900))))
+        self.assertRegex(text_of(path, before), r"^Verdict: INCONCLUSIVE\n- Reason: .*crashed.*\n- Fastest: zero1 900")
+
+
+class Shown(Report):
+    """Figures that contradicted one another."""
+
+    def test_the_terms_of_a_bar_end_at_its_step(self):
+        account = [breakdown(name, compute_ms=30.0, exposed_comm_ms=exposed, residual_ms=residual)
+                   for name, exposed, residual in (("ddp", 5.0, 2.0), ("zero1", 10.0, -15.0),
+                                                   ("fsdp", 0.0, -20.0))]
+        summary = Summary(read_runs([self.write("r.jsonl", *account)]))
+        bars = page.steps(list(summary.measured.values()))
+        ends = {name: (end, float(text)) for name, _, end, text in bars}
+        self.assertEqual(len({round(end / text, 6) for end, text in ends.values() if text > 0}), 1)
+        for name, parts, end, _ in bars:
+            net = sum(-length if colour == page.BACK else length for _, length, colour, _ in parts)
+            self.assertAlmostEqual(net, end, msg=name)
+            self.assertTrue(all(start + length <= 100.001 for start, length, _, _ in parts))
+        self.assertEqual({name for name, parts, _, _ in bars if any(part_[2] == page.BACK for part_ in parts)},
+                         {"zero1", "fsdp"})
+
+    def test_runs_with_other_options_are_not_merged(self):
+        def strategies(option, *values, **figures):
+            paths = [self.write(f"{at}.jsonl", step("ddp", 1000 + at, bucket_cap_mb=25, **figures),
+                                step("none", 2000, **figures), head=header(**{f"options.{option}": value}))
+                     for at, value in enumerate(values)]
+            return {(measured.strategy, measured.conditions.options): len(measured.steps)
+                    for measured in Summary(read_runs(paths)).measured.values()}
+        self.assertEqual(strategies("bucket_order", "small-first", "small-last"), {
+            ("ddp (small-first)", ""): 1, ("ddp (small-last)", ""): 1, ("none", ""): 2})
+        self.assertEqual(strategies("bucket_order", "ddp", "small-first"), {("ddp", ""): 2, ("none", ""): 2})
+        self.assertEqual(set(strategies("comm_ctas", 0, 32)), {
+            ("ddp (--comm-ctas 0)", ""), ("ddp (--comm-ctas 32)", ""), ("none", "")})
+        self.assertEqual(strategies("recompute", True, False), {
+            (name, option): 1 for name in ("ddp", "none") for option in ("--recompute", "")})
+        self.assertEqual(strategies("workers", 4, 8), {("ddp", ""): 2, ("none", ""): 2})
+        self.assertEqual(len(strategies("workers", 4, 8, data="photos")), 4)
+
+    def test_a_training_that_goes_on_with_other_options_is_one(self):
+        epochs = training("ddp", [0.1, 0.2, 0.3, 0.4])
+        paths = []
+        for at, (workers, several) in enumerate(((4, epochs[:2]), (8, epochs[2:]), (8, epochs[:1]))):
+            lines = part(5 if at == 0 else 0, at, several, workers=workers, checkpoint_dir="other" if at == 2 else "ck")
+            paths.append(self.write(f"{at}.jsonl", *lines[1:], head=lines[0], ended=False))
+        found = {m.conditions.options: [len(history) for history in m.histories]
+                 for m in Summary(read_runs(paths)).measured.values()}
+        self.assertEqual(found, {"--workers 4": [4], "--workers 8": [1]})
+
+    def test_the_time_line_shows_what_overlaps_and_names_what_it_leaves_out(self):
+        records = []
+        for batch, ranks in ((batch, ranks) for batch in (16, 64, 128, 256) for ranks in (2, 4)):
+            more = {"batch_size": batch, "world_size": ranks}
+            for name, count in (("ddp", 5), ("fsdp", 54), ("zero1", 10), ("zero2", 10)):
+                records += [exchange(name, i, 1.0, **more) for i in range(count)]
+            records += [exchange("all-reduce", 0, 0.0, 1.0, **more)]
+        self.with_plots(self.write("r.jsonl", *records))
+        self.assertIn("left out: all-reduce, where nothing is hidden; fewer ranks; 7 more panels",
+                      (self.out / "comparison_report.html").read_text())
+        data = (self.out / "plots/bucket_timeline.png").read_bytes()
+        width, height = (int.from_bytes(data[at:at + 4], "big") for at in (16, 20))
+        self.assertTrue(height < 2400 and width < 2000, (width, height))
+
+    def test_scripts_find_the_terms(self):
+        self.text_of(step("ddp", 1000, 0.01), terms(), step("all-reduce", 900))
+        ddp, other = (json.loads((self.out / f"results_{name}.json").read_text())
+                      for name in ("baseline_ddp", "all_reduce"))
+        self.assertEqual([ddp[key] for key in (
+            "hidden_communication_ms", "hidden_share", "breakdown.compute_ms", "breakdown.interference_slowdown",
+            "breakdown.serial_step_ms")], [3.0, 0.75, 8.0, 0.125, 12.5])
+        self.assertEqual(ddp["throughput_interval"], "95 % interval of the mean")
+        self.assertEqual((other["hidden_share"], other["breakdown.compute_ms"]), (None, None))
+
+
+class Paths(Report):
+    def test_a_folder_whose_name_is_not_text(self):
+        folder = bytes(self.folder) + b"/pr\xfcf"
+        subprocess.run(["mkdir", folder], check=True)
+        path = self.write("r.jsonl", step("ddp", 1000), ended=False)
+        path.rename(folder.decode("utf-8", "surrogateescape") + "/r.jsonl")
+        found = {"kind": "verdict", "scope": "node", "name": "n\udcfc", "verdict": "FAIL", "cause": "\ud800"}
+        other = self.write("other.jsonl", step("ddp", 1000), found)
+        for words in ([folder, other], ["--against", other, folder]):
+            ended = subprocess.run([REPORT, *words, "--csv", "--output", folder + b"/out"], timeout=120,
+                                   capture_output=True, check=False)
+            self.assertIn(ended.returncode, (0, 3), ended.stderr)
+            self.assertNotIn(b"Traceback", ended.stderr)
+        self.assertIn(b"pr\\xfcf/r.jsonl", subprocess.run(["cat", folder + b"/out/performance_report.txt"],
+                                                         capture_output=True, check=True).stdout)

@@ -2,8 +2,7 @@
 
 Most records are made by hand, so that each claim of the report can be turned round; others are the
 committed ones, and the last class feeds it what the programs write. What the report claims is in
-report_cases.txt, --against in report_against.py, files and options in
-report_reading.py.
+report_cases.txt and report_records.txt, files and options in report_reading.py.
 """
 
 import csv
@@ -18,15 +17,12 @@ import tempfile
 import unittest
 from unittest import mock
 
-from report_against import Against, Folders  # noqa: F401, are run
 from report_cases import Cases  # noqa: F401, is run
 from report_model import Recorded, StepModel  # noqa: F401, are run
-from report_reading import Reading, Usage  # noqa: F401, are run
+from report_reading import (  # noqa: F401, are run
+    Against, Folders, Layers, Paths, Reading, Shown, Training, Usage, Verdicts)
 from report_power import Power  # noqa: F401, is run
 from report_records import breakdown, collective, everything, header, link_cost, record, step, training
-from report_sentences import Sentences  # noqa: F401, are run
-from report_training import History, Input, Layers, MlLog  # noqa: F401, are run
-from report_verdicts import Paths, Shown, Verdicts  # noqa: F401, are run
 from report_support import Report, called, prefer_one_with_matplotlib
 from support import BIN, TREE, make_image_folder, run, run_bare
 
