@@ -56,47 +56,34 @@ class Stages(unittest.TestCase):
             expected = "all" if len(tiers) == len(stages.TIERS) else ", ".join(tiers)
             self.assertEqual(re.sub(r" \(.*?\)", "", rows[stage.name]), expected)
 
-    def test_a_stage_runs_where_it_can(self):
-        gpu, cpu = (stages.Settings(stages.DEFAULT, each) for each in (stages.GPU, stages.CPU))
-        self.assertIn("links", names(stages.chosen(gpu, stages.NODE, ranks=2)))
-        alone = names(stages.chosen(gpu, stages.NODE, ranks=1))
-        self.assertFalse({"self_test", "links", "path", "collectives"} & set(alone))
-        self.assertIn("path", names(stages.chosen(gpu, stages.NODE)))
-        self.assertNotIn("path", names(stages.chosen(cpu, stages.NODE)))
-        train = stages.named("train")
-        self.assertIn("--check-neighbour", stages.words(train, gpu, 2))
-        self.assertNotIn("--check-neighbour", stages.words(train, gpu, 1))
-        for ranks in (1, 2):  # bin/train has --output only with it
-            self.assertEqual("--output" in stages.words(train, gpu, ranks, capsules="x"), ranks == 2)
-        passive = stages.Settings(stages.PASSIVE, "auto")
-        self.assertIn("--deadline", stages.words(stages.named(stages.INVENTORY), passive, 1))
+    def test_what_runs(self):
+        """Of acceptance_stages.txt: "TIER BACKEND RANKS [--inject-fault FAULT]": the lines, and the seconds that they are made
+        for; "environment VARIABLES, TIER": what a prolog's programs are given."""
+        def answer(given):
+            if given.startswith("environment"):
+                return environment(*eval(given.partition(" ")[2]))  # pylint: disable=eval-used
+            tier, backend, ranks_, *fault = given.split()
+            settings = stages.Settings(tier, backend, judging=("--reference", "h200.json"))
+            lines = [f"{stage.name}: {shlex.join(stages.words(stage, settings, int(ranks_), ''.join(fault[1:]), 'capsules'))}; "
+                     f"{stages.seconds(stage, settings):g} s" for scope in (stages.NODE, stages.GROUP)
+                     for stage in stages.chosen(settings, scope, int(ranks_))]
+            if fault:  # who is given it
+                lines = [line.partition(":")[0] for line in lines if "--inject-fault" in line] or ["nobody"]
+            rates = [] if fault else [f"to be judged: {', '.join(stages.rates(settings, int(ranks_))) or 'nothing'}"]
+            return "\n".join(lines + rates)
+        transcript.check(self, TREE / "tests/launch/acceptance_stages.txt", answer)
 
-    def test_the_classes_of_rates_that_a_node_must_have_a_judgement_of(self):
-        alone = ["products", "memory", "host_link", "training"]
-        for tier, ranks_, classes in [
-                (stages.QUICK, 2, {*alone, "links", "collectives"}), (stages.DEFAULT, 1, set(alone)),
-                (stages.PROLOG, 2, {"products", "memory", "collectives"}), (stages.PROLOG, 1, {"products", "memory"}),
-                (stages.PASSIVE, 2, set())]:
-            self.assertEqual(set(stages.rates(stages.Settings(tier, stages.GPU), ranks_)), classes, tier)
-            self.assertEqual(stages.rates(stages.Settings(tier, stages.CPU), ranks_), [])
 
-    def test_a_reference_is_for_the_programs_that_judge(self):
-        settings = options.request(["--backend", "gpu", "--reference", "/site/h200.json", "--limits", "l.json"])[0].settings
-        self.assertEqual(settings.judging, ("--reference", "/site/h200.json", "--limits", os.path.abspath("l.json")))
-        given = {stage.name for stage in stages.STAGES if stages.DEFAULT in stage.tiers
-                 and "/site/h200.json" in stages.words(stage, settings, 2)}
-        self.assertEqual(given, {"compute", "links", "collectives", "soak", stages.LADDER, "node_links"})
-
-    def test_a_fault_is_for_the_programs_that_find_it(self):
-        settings = stages.Settings(stages.QUICK, stages.CPU)
-        for name, fault, ranks_, given in [
-                ("soak", "memory:1", 2, True), ("compute", "memory:1", 2, False),
-                ("train", "product:0", 1, False), ("train", "product:0", 2, True),
-                ("soak", "collective:0", 1, False), ("links", "slow:1", 2, False),
-                ("soak", "slow:1", 2, True), ("soak", "slow:0:5%", 1, False), ("compute", "slow:0:3sms", 1, True),
-                ("train", "slow:0", 1, True), ("train", "slow:0:5%", 1, False)]:
-            words = stages.words(stages.named(name), settings, ranks_, fault)
-            self.assertEqual("--inject-fault" in words, given, (name, fault))
+def environment(environ, *words):
+    """Where the driver has these GPUs by their numbers."""
+    def not_needed():
+        raise AssertionError("nvidia-smi is called")
+    settings = options.request(list(words))[0].settings
+    try:
+        of_job = options.gpus_of_job(settings, environ, not_needed, lambda: {0: "GPU-a", 1: "GPU-b", 2: "GPU-c"})
+    except places.UsageError as error:
+        return f"refused: {error}"
+    return str(options.environment(settings, environ, of_job))
 
 
 class Options(unittest.TestCase):
@@ -130,29 +117,6 @@ class Options(unittest.TestCase):
         result = subprocess.run(["sh", "-c", 'exec "$0" "$@" <&- >&-', *command],
                                 stderr=subprocess.PIPE, text=True)
         self.assertEqual((result.returncode, "--quik" in result.stderr), (2, True), result.stderr)
-
-    def test_a_prolog_names_the_gpus_of_its_job(self):
-        def environment(words, environ):
-            settings = options.request(words)[0].settings
-            return options.environment(settings, environ, options.gpus_of_job(
-                settings, environ, lambda: self.fail("not needed"), lambda: found))
-        found = {0: "GPU-a", 1: "GPU-b", 2: "GPU-c"}
-        job_ = {"SLURM_JOB_ID": "1", "SLURM_JOB_NODELIST": "n[1-2]", "PATH": "/bin"}
-        for gpus, visible in [("0,2", "GPU-a,GPU-c"), ("1-2", "GPU-b,GPU-c"), ("1,7", "GPU-b"),
-                              ("", "")]:
-            of_job = {**job_, "SLURM_JOB_GPUS": gpus}
-            kept = environment(["--prolog", "--backend", "cpu"], of_job)
-            self.assertEqual(kept, {"PATH": "/bin", "CUDA_DEVICE_ORDER": "PCI_BUS_ID"})
-            self.assertEqual(environment(["--prolog"], of_job), {
-                **kept, "CUDA_VISIBLE_DEVICES": visible, "SLURM_JOB_GPUS": gpus})
-        self.assertEqual(environment(["--prolog"], {"SLURM_JOB_GPUS": "1"}),
-                         {"CUDA_DEVICE_ORDER": "PCI_BUS_ID", "CUDA_VISIBLE_DEVICES": "GPU-b",
-                          "SLURM_JOB_GPUS": "1"})
-        self.assertEqual(environment(["--prolog"], {}), {"CUDA_DEVICE_ORDER": "PCI_BUS_ID"})
-        self.assertEqual(environment([], job_), job_)
-        for gpus in ("0:1", "NoDevFiles", "0-", ",", "1,", "\u0663", "0\n", "99999999"):
-            with self.assertRaisesRegex(places.UsageError, f"SLURM_JOB_GPUS={gpus} is not a list"):
-                environment(["--prolog"], {**job_, "SLURM_JOB_GPUS": gpus})
 
     def test_gpus_that_the_driver_does_not_name(self):
         """Not one of another job in their place. A UUID is known once the GPU was opened."""
