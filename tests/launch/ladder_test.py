@@ -4,12 +4,13 @@ noise by small simulated fleets; and what happens to a node that is lost meanwhi
 import random
 import unittest
 
-import tree  # noqa: F401 - before what it has the place of
+from tree import TREE
+import transcript
 import fleet as simulation
 from acceptance_fakes import FakeFleet, conduct
 from shakedown_launch.acceptance import stages
 from shakedown_launch.acceptance.ladder import isolation, ladder
-from shakedown_launch.acceptance.model import FAIL, HARDWARE, INCONCLUSIVE, INFRASTRUCTURE, PASS, WARN
+from shakedown_launch.acceptance.model import FAIL, INCONCLUSIVE, PASS, WARN
 
 
 def names(count):
@@ -70,87 +71,28 @@ def crossing(*leaf):
         any(leaf_of(node) in leaf for node in group)
 
 
+def together(*leaves_, size=16):
+    """Nodes of these leaves do not pass with one another."""
+    return lambda group: set(leaves_) <= {leaf_of(node, size) for node in group}
+
+
 def blamed(result):
     return [each.node for each in result.faulty]
 
 
-MIDDLE = [lambda group: len(group) > 1 and any(leaf_of(node) == 2 for node in group),  # its nodes reach no other
-          lambda group: sum(leaf_of(node) == 2 for node in group) > 1]  # they reach those of other leaves
-BROKEN, AT_PORT, ON_PATH = (FAIL, HARDWARE), (FAIL, INFRASTRUCTURE), (FAIL, INFRASTRUCTURE)
-DEAD = INCONCLUSIVE, ""
-CASES = [  # nodes, faults, options, faulty nodes, dead ones, links by the names of their sides, what is found
-    (232, [broken("n077")], {}, ["n077"], [], [], [BROKEN]),
-    (232, [broken("n077")], {"domains": False}, ["n077"], [], [], [BROKEN]),
-    (232, [port("n077")], {}, ["n077"], [], [], [AT_PORT]),
-    (64, [dead("n040")], {}, [], ["n040"], [], [DEAD]),
-    (64, [path("n003", "n014")], {}, [], [], ["n003 - n014"], [ON_PATH]),
-    (128, [lambda group: {2, 6} <= set(map(leaf_of, group))], {}, [], [], ["leaf2 - leaf6"], [ON_PATH]),
-    (128, [crossing(3, 5)], {}, [], [], ["leaf3 - the others", "leaf5 - the others"], [ON_PATH] * 2),
-    (128, [lambda group: INCONCLUSIVE if crossing(3)(group) else None], {}, [], [], ["leaf3 - the others"],
-     [(INCONCLUSIVE, INFRASTRUCTURE)]),
-    (8, [dead("n003")], {"size": 1}, [], ["n003"], [], [DEAD]),
-    (8, [port("n003")], {"size": 1}, ["n003"], [], [], [(FAIL, "")]),
-    (128, [crossing(*range(8))], {}, [], [], [", ".join(f"leaf{i}" for i in range(8))], [ON_PATH]),  # the spine
-    (128, MIDDLE[:1], {}, [], [], ["leaf2"], [ON_PATH]), (128, MIDDLE[1:], {}, [], [], ["leaf2"], [ON_PATH]),
-    (64, [lambda group: len({int(node[1:]) // 8 for node in group if leaf_of(node) == 1}) > 1], {}, [], [],
-     ["n016 to n023 (8 nodes) - n024 to n031 (8 nodes)"], [ON_PATH]),
-    (232, [broken("n003", "n005", "n100"), port("n101"), dead("n200"), path("n020", "n030"), crossing(7)], {},
-     ["n003", "n005", "n100", "n101"], ["n200"], ["n020 - n030", "leaf7 - the others"],
-     [BROKEN, BROKEN, BROKEN, AT_PORT, DEAD, ON_PATH, ON_PATH]),
-    (1, [broken("n000")], {}, ["n000"], [], [], [BROKEN]), (1, [dead("n000")], {}, [], ["n000"], [], [DEAD]),
-    (2, [broken("n001")], {}, ["n001"], [], [], [BROKEN]),
-    (2, [path("n000", "n001")], {}, [], [], ["n000 - n001"], [ON_PATH]),
-    (3, [port("n001")], {}, ["n001"], [], [], [AT_PORT]),
-    (3, [lambda group: len(group) > 1], {}, [], [], ["leaf0"], [ON_PATH])]
+def words_of(result):
+    """What is reported of it; how many nodes are good, and what it took."""
+    return "\n".join([*(f"{each.outcome} {each.class_ or 'class unknown'} {each.subject if len(each.nodes) != 1 else each.nodes[0]}: {each.cause}"
+                        for each in isolation.findings(result, "ladder")),
+                      f"{len(result.good)} good, {result.tests} tests in {result.rounds} rounds"])
+
+
+NAMES = {name: value for name, value in globals().items() if name[:1] != "_"}
 
 
 class Classes(unittest.TestCase):
-    def test_each_fault_is_named_and_nothing_else(self):
-        for number, (count, faults, options, faulty, dead_, links, found) in enumerate(CASES):
-            with self.subTest(number):
-                result = isolated(count, *faults, **options)
-                self.assertEqual((sorted(blamed(result)), [each.node for each in result.dead], result.unresolved),
-                                 (faulty, dead_, ()))
-                self.assertEqual([" - ".join(link.names) for link in result.links], links)
-                self.assertEqual(set(result.good), set(names(count)) - {*faulty, *dead_})
-                reported = isolation.findings(result, "ladder")
-                self.assertEqual([(each.outcome, each.class_) for each in reported], found)
-                for each in reported[len(faulty) + len(dead_):]:
-                    self.assertEqual(each.subject.partition(" ")[0], "link" if " - " in each.subject else "paths")
-                if count == 232 and len(faults) == 1:
-                    self.assertLessEqual((result.tests, result.rounds), (31, 8))
-                    suspect, = result.faulty
-                    self.assertEqual((suspect.failed, suspect.tests, suspect.alone, len(set(suspect.partners))),
-                                     (3, 3, FAIL if found == [BROKEN] else PASS, 3))
-                    self.assertEqual("alone it passes" in reported[0].cause, found != [BROKEN])
-
-    def test_all_healthy(self):
-        for count, tests, rounds in [(232, 16, 2), (16, 1, 1), (2, 1, 1), (1, 1, 1), (0, 0, 0)]:
-            result = isolated(count)
-            self.assertEqual((result.tests, result.rounds), (tests, rounds))
-            self.assertEqual(result.good, tuple(names(count)))
-            self.assertEqual(isolation.findings(result, "ladder"), [])
-        # groups of 16 and 17, and one of each
-        self.assertEqual(isolated(232, domains=False).tests, 15)
-
-    def test_all_fail(self):
-        """The test is wrong, or what all nodes share: no node is blamed."""
-        for count in (2, 16, 64):
-            result = isolated(count, lambda group: True)
-            self.assertEqual((result.faulty, result.links, result.good), ((), (), ()))
-            self.assertEqual(result.unresolved[0].nodes, tuple(names(count)))
-            self.assertEqual(len(isolation.findings(result, "ladder")), count)
-
-    def test_a_switch_of_few_nodes_blames_none_of_them(self):
-        result = isolated(24, lambda group: len(group) > 1 and {"n003", "n004", "n005"} & set(group), size=3)
-        self.assertEqual((blamed(result), [link.names for link in result.links]), ([], [("leaf1",)]))
-
-    def test_unknown_switches(self):
-        """Leaves of 18 that are not known: bad uplinks blame no node of theirs."""
-        result = isolated(232, lambda group: len({leaf_of(node, 18) for node in group}) > 1 and
-                          any(leaf_of(node, 18) == 3 for node in group), domains=False)
-        self.assertEqual(blamed(result), [])
-        self.assertTrue(result.links)
+    def test_faults(self):
+        transcript.check(self, TREE / "tests/launch/ladder.txt", lambda given: words_of(eval(f"isolated({given})", dict(NAMES))))
 
 
 class Transient(unittest.TestCase):
