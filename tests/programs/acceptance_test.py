@@ -183,6 +183,9 @@ class Acceptance(Folder):
         self.assertEqual(self.verdict(records)["verdict"], PASS)
         self.assertEqual({line["check"] for line in self.findings(records, WARN, UNKNOWN) if line["accepted"]}, usual)
         self.assertEqual(out.splitlines()[:-1], [f"PASS {HOST}"])
+        self.accept("--passive", "--accept", "governer", code=0, folder="idle")
+        self.assertIn("--accept governer: no warning or unknown fact of this run has this check",
+                      (self.folder / "idle/acceptance.txt").read_text())
         if usual:
             self.accept("--passive", "--strict", code=3, folder="none")
 

@@ -174,7 +174,9 @@ def write(acceptance, judge, request, output, log, stopped):
         sections.append(("Stopped", [f"{stopped}: what had not run by then is missing"]))
     if request.history:
         sections.append(("Repeat offenders", remembered(request.history, acceptance)))
-    sections.append(("Slurm", text.drain_lines(acceptance)))
+    found = {each.check for each in acceptance.all_findings() if each.accepted}
+    idle = [f"--accept {name}: no warning or unknown fact of this run has this check" for name in request.accept if name not in found]
+    sections += [("Without effect", idle), ("Slurm", text.drain_lines(acceptance))]
     shown = text.text(acceptance, sections)
     line, nagios_code = exports.nagios(acceptance)
     on_node = request.settings.tier in BUDGET_S
