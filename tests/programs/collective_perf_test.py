@@ -288,30 +288,5 @@ class NcclTestsNames(Folder):
         self.assertEqual(len(rows(result.stdout)), 1)
 
 
-class Usage(Folder):
-    def test_errors_name_the_option(self):
-        for arguments, words in [
-                (["-R", 1, "-b", 64, "-e", 64, "--transport", "mpi"], "--register"),
-                (["-G", 1, "-b", 64, "-e", 64, "--transport", "mpi"], "--cuda-graph"),
-                (["--reference", "/no/such", "-b", 64, "-e", 64], "--reference"),
-                (["-J", "/proc/no/o.json", "-b", 64, "-e", 64], "--output-file /proc/no/o.json"),
-                (["--csv", "o.csv"], "--csv was removed: results/report RECORD --csv makes it of the record"),
-                (["-J", self.folder, "-b", 64, "-e", 64], f"--output-file {self.folder}"),
-                (["--record", "/proc/no/o.jsonl"], "--record /proc/no/o.jsonl")]:
-            with self.subTest(arguments=arguments):
-                self.expect(run_bare(BIN / "collective_perf", *arguments), 2, words)
-
-    @unittest.skipIf(support.GPUS, "a GPU has them")
-    def test_what_the_cpu_backend_lacks(self):
-        for arguments, words in [(["-d", "f8e4m3"],
-                                  "--dtype float8_e4m3: not supported by the cpu backend"),
-                                 (["--path", "on"], "--path"),
-                                 (["--ctas", 4], "--ctas"),
-                                 (["--transport", "nccl"], "--transport nccl")]:
-            result = run_bare(BIN / "collective_perf", "-b", 8, "-e", 8, *arguments)
-            self.expect(result, 2, words)
-            self.assertNotIn("# Using devices", result.stdout)  # nor a table
-
-
 if __name__ == "__main__":
     unittest.main()

@@ -11,7 +11,7 @@ import unittest
 from unittest import mock
 
 import support
-from support import BIN, SCHEMA, TREE, Folder, make_image_folder, read_record, run, run_bare
+from support import BIN, SCHEMA, TREE, Folder, make_image_folder, read_record, run
 
 sys.path.insert(0, str(TREE / "results"))
 from reporting import what_if  # noqa: E402
@@ -274,7 +274,6 @@ class Configurations(Comparison):
             self.assertEqual(line["throttle_gbs"], 0.02)
         self.assertEqual(read_record(self.record)[0]["options.throttle_gbs"], 0.02)
         self.check_model()
-        self.expect(self.compare("--throttle-gbs", -1), 2, "--throttle-gbs")
 
     def check_model(self):
         """The links are those of --throttle-gbs, and so slow that they decide what a step takes."""
@@ -375,16 +374,6 @@ class Hangs(Folder):
 
 
 class Usage(Folder):
-    def test_options_that_results_report_has_are_refused(self):
-        for option in (["--verbose"], ["--csv", "table.csv"]):
-            self.expect(run_bare(COMPARE, *SMALL, *option), 2, f"{option[0]} was removed: results/report ")
-
-    @support.needs_cpu_backend
-    def test_a_setting_of_another_backend_is_named(self):
-        self.expect(run_bare(COMPARE, *SMALL, "--backend", "cpu", "--settings",
-                             "no-overlap,no-graph"), 2,
-                    "--settings no-graph: only on the gpu backend")
-
     def test_a_gradient_type_is_left_to_what_can_exchange_it(self):
         result = run(COMPARE, *SMALL, "--repeats", 1, "--strategies", "ddp,zero1", "--grad-dtype",
                      "bf16", "--record", self.record, ranks=2)

@@ -69,12 +69,9 @@ class ComputePerf(Folder):
 
     @unittest.skipIf(GPUS, "a GPU has other types")
     def test_what_the_device_does_not_have_is_named_with_the_option(self):
-        for option, value, said in [("--types", "fp16", r"the device of rank 0 has only fp32, (bf16, )?int8\n"),  # by the processor
-                                    ("--bytes", "999T", "out of memory: 999 TiB more needed"),
-                                    ("--inject-fault", "slow:0:3sms", "SMs are a GPU's")]:
-            result = run_bare(COMPUTE_PERF, option, value)
-            self.assertEqual(result.returncode, 2, result.stderr)
-            self.assertRegex(result.stderr, f"{option} {value}: {said}")
+        result = run_bare(COMPUTE_PERF, "--types", "fp16")
+        self.assertRegex(result.stderr, r"--types fp16: the device of rank 0 has only fp32, (bf16, )?int8\n")  # by the processor
+        self.assertEqual(result.returncode, 2)
 
     @unittest.skipIf(GPUS, "tests/gpu/compute injects amounts")
     def test_a_slow_device_is_measured_again_and_named(self):

@@ -180,10 +180,6 @@ class Throughput(Folder):
         self.assertIsNone(lines[2]["loss_last"])
         self.assertEqual(lines[-1]["exit_code"], 1)
 
-    def test_one_value_a_channel_is_refused(self):
-        result = run_bare(TRAIN, "--model", "resnet18", "--image-size", 32, "--batch-size", 1)
-        self.expect(result, 2, "--batch-size 1", "batch normalisation")
-
 
 class SelfTest(Folder):
     def test_a_sound_machine_passes(self):
