@@ -108,6 +108,17 @@ def stalled(stall_s, seconds, workers=4, ranks=1, **figures):
         "stage_decode_ms": 1.2, "stage_augment_ms": 0.3, "stage_copy_ms": 0.02, **figures}
 
 
+def job(run_id, rate, end=END, gpu="NVIDIA H200", **figures):
+    """The lines of a run with this id."""
+    return [{**line, "run_id": run_id} for line in (header(gpu=gpu), step("ddp", rate, **figures), end)]
+
+
+def runs_with(option, *values, **figures):
+    """A run of ddp and none with each value of an option."""
+    return [[header(**{f"options.{option}": value}), step("ddp", 1000 + at, bucket_cap_mb=25, **figures),
+             step("none", 2000, **figures)] for at, value in enumerate(values)]
+
+
 def soaked(**numbers):
     """A soak of two GPUs."""
     return [{"kind": "soak_summary", "backend": "gpu", "world_size": 2, "energy_j": None, "products": 2.1e6,
@@ -131,17 +142,18 @@ LOGS = {"history": lambda runs: "\n".join(f"{key}: {values}" for key, values in 
 
 class Cases(Report):
     def files_of(self, given, side=""):
-        """Of one list of records, or of several: each a file."""
+        """Of one list of records, or of several: each a file. A text is a line as it stands; after it no end is written."""
         shutil.rmtree(self.folder / "given", ignore_errors=True)
         (self.folder / "given").mkdir()
         several = given if given and isinstance(given[0], list) else [given]
         paths = []
         for at, lines in enumerate(several):
-            head = [] if lines and lines[0]["kind"] == "run" else [header()]
-            end = [] if lines and lines[-1]["kind"] in ("end", "crashed") else [END]
+            kinds = [line["kind"] if isinstance(line, dict) else "text" for line in lines] or [""]
+            head, end = [header()] * (kinds[0] != "run"), [END] * (kinds[-1] not in ("end", "crashed", "text"))
             paths.append(self.folder / f"given/{at}.jsonl")
-            paths[-1].write_text("".join(json.dumps({"run_id": f"2026-id{side}{at}", **line}) + "\n"
-                                         for line in (*head, *lines, *end) if line is not CRASHED))
+            paths[-1].write_text("\n".join(
+                line if isinstance(line, str) else json.dumps({"run_id": f"2026-id{side}{at}", **line})
+                for line in (*head, *lines, *end) if line is not CRASHED) + "\n")
         return paths
 
     def shown_parts(self, names, pages):

@@ -20,51 +20,6 @@ from reporting.summary import Summary
 
 
 class Reading(Report):
-    def test_what_a_crash_cut_off_is_named_and_hides_no_later_run(self):
-        crashed = self.write("r.jsonl", step("ddp", 1000), ended=False)
-        begun = crashed.read_text() + '{"kind":"step","images_per'
-        crashed.write_text(begun)
-        self.assertIn("crashed", self.report(crashed, "--output", self.out).stderr)
-        shown = self.shown_of(crashed)
-        self.assert_said(shown.said["Reason"], "job train", "crashed: no end record; its last line, 3, is cut off")
-        self.assertEqual(shown.said["Verdict"], "INCONCLUSIVE")
-        self.assertEqual(shown.row("strategies", "ddp")["images/s"], "1,000")
-        later = self.write("later.jsonl", step("ddp", 1100)).read_text()
-        crashed.write_text(begun + "\n" + later)
-        shown = self.shown_of(crashed)
-        self.assertEqual(shown.row("strategies", "ddp")["images/s"], "1,050")
-        self.assertIn("its last line, 3, is cut off", shown.words)
-        crashed.write_text(later + '{"kind":"run","pro\n' + later)
-        shown = self.shown_of(crashed)
-        self.assertEqual(shown.cells("throughput", "ddp", "median", "samples"), ["1,100", "2 runs"])
-
-    def test_lines_are_of_the_run_whose_id_they_carry(self):
-        def job(run_id, machine, batch, *more):
-            lines = [header(gpu=machine), step("ddp", 10 * batch, batch_size=batch), *more]
-            return [{"kind": line["kind"], "run_id": run_id, **line} for line in lines]
-        end = {"kind": "end", "exit_code": 0, "elapsed_s": 1}
-        ended, crashed = job("a1", "NVIDIA H100", 16, end), job("b2", "NVIDIA A100", 32)
-        failed = job("c3", "NVIDIA V100", 64, end | {"exit_code": 1})
-        path = self.folder / "r.jsonl"
-        mixed = [lines[i] for i in range(3) for lines in (crashed, failed, ended) if i < len(lines)]
-        path.write_text("".join(json.dumps(line) + "\n" for line in mixed))
-
-        def rates(shown):
-            """{machine: images/s}."""
-            return {name[name.index("NVIDIA "):][:11]: rate for table in shown.tables if table.name == "strategies"
-                    for name, rate, *_ in table.rows}
-        shown = self.shown_of(path)
-        self.assertEqual(rates(shown), {"NVIDIA H100": "160", "NVIDIA A100": "320", "NVIDIA V100": "640"})
-        for cause in (r"INCONCLUSIVE: job train b2 \(.*\): crashed", r"FAIL: job train c3 .*: ended with exit code 1"):
-            self.assertEqual(len(re.findall(cause, shown.words)), 1, shown.words)
-        with path.open("a") as file:  # the end of b2, cut off, and a job of 0.1, without ids
-            file.write('{"kind":"step","run_id":"a1","bat\n{"kind":"end","run_id":"b2","exit\n' +
-                       self.write("old.jsonl", step("ddp", 1280, batch_size=128)).read_text())
-        shown = self.shown_of(path)
-        self.assertIn("1,280", str([table.rows for table in shown.tables]))
-        self.assertRegex(shown.words, r"job train b2 .* last line, 10, is cut off")
-        self.assertRegex(shown.words, r"Left out: line 9 of train a1 \(.*\), which is cut off")
-
     def test_records_may_lack_and_hold_anything_that_the_schema_allows(self):
         """Found by mutating the committed records."""
         odd = [header(hosts=["n1", None, "n2"], gpu_uuids=[None, ""], versions_by_rank=[None, "a $x_{\\bad$"],
@@ -307,33 +262,6 @@ class Shown(Report):
             self.assertTrue(all(start + length <= 100.001 for start, length, _, _ in parts))
         self.assertEqual({name for name, parts, _, _ in bars if any(part_[2] == page.BACK for part_ in parts)},
                          {"zero1", "fsdp"})
-
-    def test_runs_with_other_options_are_not_merged(self):
-        def strategies(option, *values, **figures):
-            paths = [self.write(f"{at}.jsonl", step("ddp", 1000 + at, bucket_cap_mb=25, **figures),
-                                step("none", 2000, **figures), head=header(**{f"options.{option}": value}))
-                     for at, value in enumerate(values)]
-            return {(measured.strategy, measured.conditions.options): len(measured.steps)
-                    for measured in Summary(read_runs(paths)).measured.values()}
-        self.assertEqual(strategies("bucket_order", "small-first", "small-last"), {
-            ("ddp (small-first)", ""): 1, ("ddp (small-last)", ""): 1, ("none", ""): 2})
-        self.assertEqual(strategies("bucket_order", "ddp", "small-first"), {("ddp", ""): 2, ("none", ""): 2})
-        self.assertEqual(set(strategies("comm_ctas", 0, 32)), {
-            ("ddp (--comm-ctas 0)", ""), ("ddp (--comm-ctas 32)", ""), ("none", "")})
-        self.assertEqual(strategies("recompute", True, False), {
-            (name, option): 1 for name in ("ddp", "none") for option in ("--recompute", "")})
-        self.assertEqual(strategies("workers", 4, 8), {("ddp", ""): 2, ("none", ""): 2})
-        self.assertEqual(len(strategies("workers", 4, 8, data="photos")), 4)
-
-    def test_a_training_that_goes_on_with_other_options_is_one(self):
-        epochs = training("ddp", [0.1, 0.2, 0.3, 0.4])
-        paths = []
-        for at, (workers, several) in enumerate(((4, epochs[:2]), (8, epochs[2:]), (8, epochs[:1]))):
-            lines = part(5 if at == 0 else 0, at, several, workers=workers, checkpoint_dir="other" if at == 2 else "ck")
-            paths.append(self.write(f"{at}.jsonl", *lines[1:], head=lines[0], ended=False))
-        found = {m.conditions.options: [len(history) for history in m.histories]
-                 for m in Summary(read_runs(paths)).measured.values()}
-        self.assertEqual(found, {"--workers 4": [4], "--workers 8": [1]})
 
     def test_the_time_line_shows_what_overlaps_and_names_what_it_leaves_out(self):
         records = []

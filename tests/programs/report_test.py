@@ -36,35 +36,6 @@ CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
 
 
 class Figures(Report):
-    def test_a_resumed_training_is_one(self):
-        """Of an epoch that was recorded, but not in the last checkpoint, the later run's counts."""
-        epochs = training("ddp", [0.5, 0.6, 0.9, 0.7, 0.8, 0.75])
-        again = {**epochs[2], "val_top1": 0.65, "images_per_s": 700}
-
-        def part(name, *epochs, resume="auto", folder="a", code=0, started=0):
-            return self.write(name, *epochs, {"kind": "end", "exit_code": code}, ended=False, head=header(
-                **{"options.resume": resume, "options.checkpoint_dir": folder}, started=f"2026-11-21T16:14:0{started}Z"))
-
-        def trained(*paths):
-            return self.shown_of(*paths).cells("trainings", "ddp", "epochs", "best accuracy", "at epoch", "images/s")
-        first = part("z.jsonl", *epochs[:3], code=5)
-        rest = part("b.jsonl", again, *epochs[3:], started=1)
-        for paths in ((first, rest), (rest, first)):
-            self.assertEqual(trained(*paths), ["6", "80.00 %", "5", "1,000"])
-        self.report(first, rest, "--output", self.out)
-        ddp = json.loads((self.out / "results_baseline_ddp.json").read_text())
-        self.assertEqual((ddp["epoch"], ddp["val_top1"]), ([1, 2, 3, 4, 5, 6], [0.5, 0.6, 0.65, 0.7, 0.8, 0.75]))
-        by_name = part("b.jsonl", again, *epochs[3:], folder="", started=1, resume="a/checkpoint_best.safetensors")
-        self.assertEqual(trained(first, by_name), ["6", "80.00 %", "5", "1,000"])
-        self.assertNotIn("differ in", self.shown_of(first, by_name).words)
-        killed = part("z.jsonl", *epochs[:1], code=3)  # before its first checkpoint
-        self.assertEqual(trained(killed, part("b.jsonl", *epochs, started=1))[1:3], ["90.00 %", "3"])
-        # Repetitions are none: another folder, from the start, or of a folder that was emptied.
-        other = [{**epoch, "val_top1": epoch["val_top1"] - 0.1} for epoch in epochs]
-        for repeated in ({"folder": "b"}, {"resume": "none"}, {}):
-            again = part("b.jsonl", *other, started=1, **repeated)
-            self.assertEqual(trained(part("z.jsonl", *epochs), again)[1], "85.00 %")
-
     def test_one_json_a_strategy(self):
         self.text_of(*training("ddp", [0.5, 0.75], peak_memory_bytes=[5, 7]), step("ddp", 850, setting="no-overlap"), step("ddp", 900),
                      step("parameter-server", 700, push_ms=3, pull_ms=4, comm_ms=7, ranks_computing=3),
