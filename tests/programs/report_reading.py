@@ -5,12 +5,11 @@ import csv
 import json
 import math
 import os
-import re
 import subprocess
 import time
 from unittest import mock
 
-from report_cases import benchmark, part, terms, timed
+from report_cases import benchmark, terms, timed
 from report_records import breakdown, collective, exchange, header, step, training
 from report_support import REPORT, Report, read_runs
 from support import TREE
