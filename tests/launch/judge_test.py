@@ -5,17 +5,19 @@ import dataclasses
 import json
 import os
 import pathlib
+import re
 import tempfile
 import unittest
 import unittest.mock
 
-import tree  # noqa: F401 - what is imported below is in its folders
+from tree import TREE
+import transcript
 from acceptance_fakes import FakeFleet, FakeProgram, conduct, run_of
 from shakedown_launch.acceptance import judge, stages
 from shakedown_launch.acceptance.campaign import fleet
 from shakedown_launch.acceptance.ladder import isolation
 from shakedown_launch.acceptance.model import (
-    FAIL, HARDWARE, INCONCLUSIVE, INFRASTRUCTURE, NOT_JUDGED, PASS, UNKNOWN, WARN, Facts, Finding, Node, Rounds,
+    FAIL, HARDWARE, INCONCLUSIVE, INFRASTRUCTURE, PASS, UNKNOWN, WARN, Facts, Finding, Node, Rounds,
     Run)
 
 
@@ -360,65 +362,26 @@ def metric_line(rates, factor, look, about):
             **({"peak": peak} if peak else {}), **about}
 
 
+def accepted(count, slower=(), like_good=False):
+    """What is concluded of simulated nodes. `like_good`: with the folder of an acceptance of a good node as the reference."""
+    with tempfile.TemporaryDirectory() as folder, tempfile.TemporaryDirectory() as good:
+        if like_good:
+            conduct(Nodes(good, 1, {}), stages.QUICK, "gpu", judge.Judge(good), ranks=2)
+        made = judge.Judge(folder, judge.Program(folder, os.environ, ["--reference", good] if like_good else []))
+        one = conduct(Nodes(folder, count, dict(slower)), stages.QUICK, "gpu", made, ranks=2)
+        verdicts, others, judged = made.conclude(one.facts())
+    found = [f"{each.outcome} {','.join(each.nodes)} {each.gpu or each.subject}, stage {each.stage}, {each.class_ or 'no class'}: "
+             f"{each.cause}: {each.action}" for each in [*(each for of in verdicts for each in of.findings), *others]]
+    return "\n".join([
+        ", ".join(f"{each.node.name} {each.outcome}" for each in verdicts),
+        *(re.sub(r", \d{4}-\d\d-\d\d|: accumulate [^:]*", "", each) for each in found),
+        f"judged in {', '.join(sorted({each.stage for each in judged.figures}))}; "
+        f"what would have been found: {', '.join(dict.fromkeys(rates for rates, *_ in judged.found))}"])
+
+
 class Judged(unittest.TestCase):
-    def accept(self, count, slower=(), reference=""):
-        """{node: outcome}; then self.verdicts, self.others, self.judged."""
-        with tempfile.TemporaryDirectory() as folder:
-            made = judge.Judge(folder, judge.Program(
-                folder, os.environ, ["--reference", reference] if reference else []))
-            one = conduct(Nodes(folder, count, dict(slower)), stages.QUICK, "gpu", made, ranks=2)
-            self.verdicts, self.others, self.judged = made.conclude(one.facts())
-        self.isolations = one.isolations
-        return {each.node.name: each.outcome for each in self.verdicts}
-
-    def findings(self, outcome):
-        return [each for verdict in self.verdicts for each in verdict.findings if each.outcome == outcome]
-
-    def test_healthy_nodes(self):
-        self.assertEqual(self.accept(3), dict.fromkeys(("n1", "n2", "n3"), PASS), self.verdicts)
-        self.assertEqual((self.others, self.findings(WARN)), ([], []))
-        self.assertLessEqual({"products", "memory", "host_link"}, {rates for rates, *_ in self.judged.found})
-        self.assertEqual({each.stage for each in self.judged.figures},
-                         {"compute", "links", "collectives", "train", "soak", stages.LADDER})
-
-    def test_one_gpu_of_two_at_a_quarter_of_its_speed(self):
-        """It passed, as two devices had no peers."""
-        for rates in OF_GPUS:
-            self.assertEqual(self.accept(1, {("n1", 1, rates): [4] * 4}), {"n1": FAIL})
-            found = self.findings(FAIL)
-            self.assertEqual({each.gpu for each in found}, {"GPU-n1-1"}, rates)
-            self.assertEqual({each.class_ for each in found}, {INFRASTRUCTURE if rates == "host_link" else HARDWARE})
-            self.assertTrue(all(each.action and each.check == OF_GPUS[rates][0] for each in found))
-            self.assertEqual(self.verdicts[0].stages["compute"], FAIL)
-
-    def test_a_class_of_rates_without_a_witness(self):
-        """Of one node, where no reference has its conditions; the folder of an acceptance is one."""
-        self.assertEqual(self.accept(1), {"n1": INCONCLUSIVE})
-        self.assertEqual({each.check for each in self.findings(INCONCLUSIVE)}, {NOT_JUDGED})
-        self.assertTrue(all("--record-reference" in each.action for each in self.findings(INCONCLUSIVE)))
-        with tempfile.TemporaryDirectory() as good:
-            made = Nodes(good, 1, {})
-            conduct(made, stages.QUICK, "gpu", judge.Judge(good), ranks=2)
-            self.assertEqual(self.accept(1, reference=good), {"n1": PASS}, self.verdicts)
-            self.assertIn("training", {rates for rates, *_ in self.judged.found})
-            self.assertEqual(self.accept(1, {("n1", None, "training"): [1.2, 1.2]}, good), {"n1": FAIL})
-
-    def test_slow_in_one_of_two_looks(self):
-        self.assertEqual(self.accept(3, {("n2", 1, "products"): [1.1, 1]})["n2"], PASS)
-        found, = self.findings(WARN)
-        self.assertEqual((found.gpu, found.slow_looks, found.looks), ("GPU-n2-1", 1, 2))
-
-    def test_two_nodes_of_which_one_trains_eight_times_slower(self):
-        """Which of them is wrong is not known."""
-        self.assertEqual(self.accept(2, {("n2", None, "training"): [8, 8]}), {"n1": INCONCLUSIVE, "n2": INCONCLUSIVE})
-        self.assertEqual({each.nodes[0] for each in self.findings(INCONCLUSIVE) if "train/step_ms" in each.cause},
-                         {"n1", "n2"})
-
-    def test_a_port_at_half_its_rate_is_traced(self):
-        """Within its node all is well; by groups of other nodes it is found."""
-        found = self.accept(12, {("n5", None, ACROSS): [2, 2]})
-        self.assertEqual([name for name, outcome in found.items() if outcome != PASS], ["n5"], self.isolations)
-        self.assertEqual([(each.stage, each.class_) for each in self.findings(FAIL)], [(stages.LADDER, INFRASTRUCTURE)])
+    def test_judged(self):
+        transcript.check(self, TREE / "tests/launch/judge.txt", lambda given: eval(f"accepted({given})", dict(globals())))
 
 
 if __name__ == "__main__":
