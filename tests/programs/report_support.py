@@ -4,7 +4,6 @@ import contextlib
 import io
 import json
 import pathlib
-import re
 import shutil
 import sys
 import tempfile
@@ -116,18 +115,6 @@ class Report(unittest.TestCase):
         with mock.patch.object(command, "show", lambda found, *_: tables.extend(found)):
             self.report(*arguments, code=code)
         return Shown(tables)
-
-    def sentences(self, *records, **options):
-        """{what: sentence} of page one."""
-        return self.shown(*records, **options).said
-
-    def assert_said(self, text, *pieces):
-        """These names and figures, in this order, in whatever words."""
-        self.assertRegex(text, ".*".join(map(re.escape, pieces)))
-
-    def assert_line(self, text, *pieces):
-        """A line of the text has these names and figures in this order, in whatever words."""
-        self.assertRegex(text, r"(?m)^.*" + ".*".join(map(re.escape, pieces)))
 
     def text_of(self, *records, **options):
         """The report on these records."""
