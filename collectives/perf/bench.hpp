@@ -61,6 +61,7 @@ struct WrongElement {
 /// The same on every rank.
 struct Measurement {
   std::vector<double> samples_us;  // a sample's time by the host clock for each of its operations
+  std::vector<double> rank_us;     // of each rank, the mean over samples
   std::vector<double> enqueue_us;  // of that, the time until the last was enqueued
   std::vector<double> event_us;    // the same by events on the stream
   std::vector<std::vector<double>> iteration_us;  // [rank][iteration] by events, one by one alone
@@ -127,7 +128,7 @@ class CollectiveBench {
   WrongElement describe_wrong(const Received& received, const Slot& slot, std::uint64_t index);
   void add_sample(Measurement& result, const Times& mine, int operations) const;
   void gather_iterations(Measurement& result);
-  double over_ranks(double mine) const;
+  double over_ranks(const std::vector<double>& all) const;
   void complete();
 
   Communicator& communicator_;

@@ -98,32 +98,46 @@ std::optional<long> group_of(long rank, std::string text, bool is_mask) {
   return operation == '%' ? rank % number : rank / number;
 }
 
-/// A split that leaves all ranks in one group is what is measured in any case.
-void refuse_groups(const PerfOptions& options, int world_size) {
+/// By rank, numbered from 0 in the order of their first ranks; empty where all are one group.
+std::vector<int> groups_of(const PerfOptions& options, int world_size) {
   for (const char* name : {"NCCL_TESTS_SPLIT_MASK", "NCCL_TESTS_SPLIT"}) {
     const char* const value = options.as_nccl_tests() ? std::getenv(name) : nullptr;
-    if (value == nullptr) continue;
-    const bool is_mask = std::string_view(name).ends_with("MASK");
-    const std::optional<long> first = group_of(0, value, is_mask);
-    for (long rank = 0; rank < world_size; ++rank)
-      if (!first || group_of(rank, value, is_mask) != first)
-        throw UsageError(fmt::format(
-            "{}={}: not supported: all ranks are one group (0x0 is accepted); bin/link_matrix "
-            "measures rails and nodes separately",
-            name, value));
-    return;  // nccl-tests reads the mask first
+    if (value == nullptr) continue;  // nccl-tests reads the mask first
+    std::vector<long> colors;
+    std::vector<int> groups;
+    for (long rank = 0; rank < world_size; ++rank) {
+      const auto color = group_of(rank, value, std::string_view(name).ends_with("MASK"));
+      if (!color)
+        throw UsageError(fmt::format("{}={}: must be {}", name, value,
+                                     std::string_view(name).ends_with("MASK")
+                                         ? "a hexadecimal number"
+                                         : "AND, MOD or DIV and a number"));
+      const auto known = std::find(colors.begin(), colors.end(), *color);
+      groups.push_back(static_cast<int>(known - colors.begin()));
+      if (known == colors.end()) colors.push_back(*color);
+    }
+    return colors.size() > 1 ? groups : std::vector<int>();
   }
+  return {};
+}
+
+int smallest_group(const std::vector<int>& groups, int world_size) {
+  int least = world_size;
+  for (const int group : groups)
+    least = std::min(least, static_cast<int>(std::count(groups.begin(), groups.end(), group)));
+  return least;
 }
 
 /// A rank uses one GPU.
-void check_ranks(const PerfOptions& options, int world_size) {
+void check_ranks(const PerfOptions& options, const std::vector<int>& groups, int world_size) {
   if (options.gpus > 1)
     throw UsageError(fmt::format(
         "--ngpus {}: each rank uses one GPU: use launch/mpi -n {} {} (without MPI: {} -g {})",
         options.gpus, options.gpus * world_size, options.program, options.program, options.gpus));
-  if (options.root >= world_size)
-    throw UsageError(fmt::format("--root {}: no such rank (this job has ranks 0 to {})",
-                                 options.root, world_size - 1));
+  const int ranks = smallest_group(groups, world_size);
+  if (options.root >= ranks)
+    throw UsageError(fmt::format("--root {}: no such rank ({} has ranks 0 to {})", options.root,
+                                 groups.empty() ? "this job" : "the smallest group", ranks - 1));
 }
 
 /// The settings of --quick, except for options that are given next to it.
@@ -180,11 +194,11 @@ Plan plan_of(const PerfOptions& options, const OptionSet& given) {
 
 Plan make_plan(const PerfOptions& options, const OptionSet& given, int world_size) {
   Plan plan = plan_of(options, given);
-  check_ranks(options, world_size);
-  refuse_groups(options, world_size);
+  plan.groups = groups_of(options, world_size);
+  check_ranks(options, plan.groups, world_size);
   plan.roots = {options.root};
   if (options.root < 0) {
-    plan.roots.resize(static_cast<std::size_t>(world_size));
+    plan.roots.resize(static_cast<std::size_t>(smallest_group(plan.groups, world_size)));
     std::iota(plan.roots.begin(), plan.roots.end(), 0);
   }
   plan.injection = parse_injection(options.injection, world_size);

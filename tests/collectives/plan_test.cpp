@@ -15,6 +15,7 @@
 #include <sstream>
 
 #include "collectives/links/options.hpp"
+#include "collectives/links/visit_measurement.hpp"
 #include "collectives/operations.hpp"
 #include "collectives/perf/bench.hpp"
 #include "collectives/perf/nccl_path.hpp"
@@ -77,16 +78,20 @@ std::string answer_of(const std::string& given) {
       declare_options(set, options);
       parsed_into(set, line);
       parse_injection(options.injection, ranks);
-      map_nodes(std::vector<std::string>(static_cast<std::size_t>(ranks), "a"),
-                options.pretend_nodes);
-      return fmt::format("{} words", message_settings(options, BackendKind::cpu, ranks).words);
+      const NodeMap nodes = map_nodes(
+          std::vector<std::string>(static_cast<std::size_t>(ranks), "a"), options.pretend_nodes);
+      return fmt::format("{} words, {} rounds of nodes",
+                         message_settings(options, BackendKind::cpu, ranks).words,
+                         sampled_rounds(options.pairs, nodes));
     }
     const Planned p = planned(line, ranks, program);
     std::string text;
     for (const Operation* operation : p.plan.operations) text += std::string(operation->name) + " ";
     text += "of";
     for (const std::size_t bytes : p.plan.sizes) text += fmt::format(" {}", bytes);
-    return text + fmt::format(" bytes, {} GPUs", p.options.gpus);
+    text += fmt::format(" bytes, {} GPUs", p.options.gpus);
+    return p.plan.groups.empty() ? text
+                                 : text + fmt::format(", groups {}", fmt::join(p.plan.groups, " "));
   } catch (const UsageError& error) {
     return error.what();
   }

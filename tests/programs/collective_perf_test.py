@@ -245,6 +245,19 @@ class NcclTestsNames(Folder):
         self.expect(result, 0, "cputime")
         self.assertEqual(len(re.findall(r"^ *1024 +128 +double +max ", result.stdout, re.M)), 2)
 
+    def test_groups_of_the_environment(self):
+        record = self.folder / "groups.jsonl"
+        result = run("all_reduce_perf", *SIZES, "-n", 2, "--record", record, ranks=4, env={"NCCL_TESTS_SPLIT": "MOD 2"})
+        self.expect(result, 0, "Rank  3 Group  1", "# Out of bounds values : 0 OK")
+        slowest = re.findall(r"^# slowest group ([01]): (\S+) GB/s, ranks (\d), (\d); median of 2 groups", result.stdout, re.M)
+        lines = [line for line in read_record(record) if line["kind"] == "collective"]
+        self.assertEqual(len(slowest), len(lines))
+        for (group, gbs, first, second), line in zip(slowest, lines):
+            self.assertEqual((int(first), int(second)), (int(group), int(group) + 2))
+            self.assertEqual((line["groups"], line["world_size"], len(line["group_busbw_gbs"])), (2, 2, 2))
+            self.assertEqual(f"{min(line['group_busbw_gbs']):.4g}", gbs)
+            self.assertEqual(line["wrong_elements"], 0)
+
     def test_json_file_and_the_bar_of_the_environment(self):
         path = self.folder / "out.json"
         for bandwidth, code, word in [("0.000001", 0, "OK"), ("1000", 1, "FAILED")]:
