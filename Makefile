@@ -78,7 +78,7 @@ rooms_of_training := training resnet common
 rooms_of_collectives := collectives common
 rooms_of_launch := node common
 # collective_perf under nccl-tests' names, whose options and table it then has
-NCCL_TESTS := all_reduce all_gather reduce_scatter broadcast reduce alltoall gather scatter sendrecv
+NCCL_TESTS := all_reduce all_gather reduce_scatter broadcast reduce alltoall gather scatter sendrecv alltoallv hypercube
 TEST_SOURCES := $(wildcard tests/*/*_test.cpp $(patsubst %,tests/*/%/*_test.cpp,$(filter cpu gpu,$(BACKENDS))))
 MPI_TEST_SOURCES := $(wildcard tests/*/*_mpitest.cpp)
 TEST_SUPPORT := $(wildcard tests/*.cpp tests/support/*.cpp tests/reference/*.cpp)

@@ -135,7 +135,7 @@ CollectiveBench::Slot CollectiveBench::make_slot(const Trial& trial, std::size_t
     View& part = counts.send < counts.recv ? send : recv;
     part = whole.slice(rank * part.count, part.count);
   }
-  slot.call = {send, recv, trial.reduction, trial.root};
+  slot.call = {send, recv, trial.reduction, trial.root, trial.counts};
   slot.operands = operands::make_operands(trial.type, trial.operation->reduces, trial.reduction,
                                           communicator_.size());
   return slot;

@@ -196,7 +196,9 @@ Figures figures_of(const Trial& trial, const Measurement& measured, int ranks, b
   Figures f;
   f.time_us = median_of(measured.samples_us);
   f.cputime_us = median_of(measured.enqueue_us);
-  f.algbw_gbs = f.time_us > 0 ? static_cast<double>(trial.bytes()) / f.time_us / 1e3 : 0;
+  f.algbw_gbs = f.time_us > 0 ? trial.operation->alg_factor(ranks) *
+                                    static_cast<double>(trial.bytes()) / f.time_us / 1e3
+                              : 0;
   f.busbw_gbs = f.algbw_gbs * trial.operation->bus_factor(ranks);
   if (checked) f.wrong = measured.wrong;
   f.samples =
@@ -217,12 +219,14 @@ std::vector<GroupRate> rates_of_groups(const Trial& trial, const Measurement& me
   const std::size_t size = size_of(trial.type);
   for (GroupRate& group : groups) {
     const std::size_t ranks = group.ranks.size();
-    const Counts counts = trial.operation->counts(
-        trial.requested_bytes / size, ranks, std::max<std::size_t>(1, plan.align_bytes / size));
+    const Counts counts =
+        trial.operation->counts(trial.requested_bytes / size, ranks,
+                                std::max<std::size_t>(1, plan.align_bytes / size), size);
     double us = 0;
     for (const int rank : group.ranks)
       us += measured.rank_us[static_cast<std::size_t>(rank)] / static_cast<double>(ranks);
     group.busbw_gbs = static_cast<double>(counts.larger() * size) / us / 1e3 *
+                      trial.operation->alg_factor(static_cast<double>(ranks)) *
                       trial.operation->bus_factor(static_cast<double>(ranks));
   }
   return groups;

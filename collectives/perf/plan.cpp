@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <array>
+#include <bit>
 #include <cctype>
 #include <climits>
 #include <cstdlib>
@@ -12,6 +13,7 @@
 #include <string_view>
 
 #include "collectives/perf/options.hpp"
+#include "collectives/traffic.hpp"
 #include "common/error.hpp"
 #include "common/options.hpp"
 #include "common/types.hpp"
@@ -140,6 +142,34 @@ void check_ranks(const PerfOptions& options, const std::vector<int>& groups, int
                                  groups.empty() ? "this job" : "the smallest group", ranks - 1));
 }
 
+/// Leaves out operations that these ranks cannot do where all were requested, else throws
+/// UsageError.
+void check_operations(Plan& plan, const PerfOptions& options, int world_size) {
+  const bool all = plan.operations.size() == operations().size();
+  std::vector<int> sizes;  // of the group of each rank
+  for (const int group : plan.groups)
+    sizes.push_back(static_cast<int>(std::count(plan.groups.begin(), plan.groups.end(), group)));
+  if (sizes.empty()) sizes.push_back(world_size);
+  std::vector<const Operation*> possible;
+  for (const Operation* operation : plan.operations) {
+    const bool fits = std::all_of(sizes.begin(), sizes.end(), [](int n) {
+      return std::has_single_bit(static_cast<unsigned>(n));
+    });
+    std::string cause;
+    if (operation->power_of_two && !fits) cause = "needs a power of two of ranks";
+    if (operation->power_of_two && options.aggregate > 1)
+      cause = "its exchanges follow one another: --aggregate must be 1";
+    if (cause.empty())
+      possible.push_back(operation);
+    else if (!all)
+      throw UsageError(fmt::format("--operation {}: {}", operation->name, cause));
+    if (operation->name == std::string_view("all_to_all_v"))
+      Traffic::of_environment().check(*std::max_element(sizes.begin(), sizes.end()),
+                                      plan.sizes.front(), plan.max_bytes);
+  }
+  plan.operations = possible;
+}
+
 /// The settings of --quick, except for options that are given next to it.
 PerfOptions quick(PerfOptions o, const OptionSet& given) {
   if (!given.given("--operation"))
@@ -196,6 +226,7 @@ Plan make_plan(const PerfOptions& options, const OptionSet& given, int world_siz
   Plan plan = plan_of(options, given);
   plan.groups = groups_of(options, world_size);
   check_ranks(options, plan.groups, world_size);
+  check_operations(plan, options, world_size);
   plan.roots = {options.root};
   if (options.root < 0) {
     plan.roots.resize(static_cast<std::size_t>(smallest_group(plan.groups, world_size)));
@@ -215,10 +246,10 @@ std::vector<Trial> rows_of(const Operation& operation, const Plan& plan, int ran
     for (Reduction reduction : reductions)
       for (int root : roots)
         for (std::size_t size : plan.sizes)
-          rows.push_back(
-              {&operation, type, reduction, root,
-               operation.counts(size / size_of(type), static_cast<std::size_t>(ranks), align),
-               false, size});
+          rows.push_back({&operation, type, reduction, root,
+                          operation.counts(size / size_of(type), static_cast<std::size_t>(ranks),
+                                           align, size_of(type)),
+                          false, size});
   }
   return rows;
 }

@@ -116,7 +116,7 @@ class Sweep {
     if (!plan_.groups.empty()) {
       const std::vector<GroupRate> groups = rates_of_groups(trial, measured, plan_);
       for (const GroupRate& group : groups) fields["group_busbw_gbs"].push_back(group.busbw_gbs);
-      if (trial.counts.call > 0) remarks_.push_back(text_of(groups));
+      if (trial.counts.larger() > 0) remarks_.push_back(text_of(groups));
     }
     record_.write("collective", fields);
     if (fields.contains("straggler_rank"))
@@ -310,7 +310,7 @@ Bars::Bars(const BarOptions& options, const MpiSession& session, const std::stri
 void Bars::start(const std::vector<Trial>& rows) {
   smallest_.reset();
   for (const Trial& row : rows) {
-    if (row.counts.call > 0 && !smallest_) smallest_ = row.requested_bytes;
+    if (row.counts.larger() > 0 && !smallest_) smallest_ = row.requested_bytes;
     largest_ = row.requested_bytes;
   }
 }
