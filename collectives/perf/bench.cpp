@@ -351,6 +351,8 @@ Measurement CollectiveBench::measure(const Trial& trial) {
       add_sample(result, sample, static_cast<int>(operations));
     }
     if (settings_.one_by_one) gather_iterations(result);
+    result.skipped = std::min(static_cast<std::size_t>(settings_.skip),
+                              std::max<std::size_t>(1, result.slowest_iteration_us.size()) - 1);
   });
   return result;
 }

@@ -29,6 +29,7 @@ struct BenchSettings {
   int repeats = 5;          // samples
   int aggregate = 1;        // operations a group; an iteration is one group
   bool one_by_one = false;  // events around each iteration, which then is a sample
+  int skip = 0;             // of the first iterations one by one, in what statistics see
   bool graph = false;       // the iterations of a sample captured in a graph
   bool check = true;
   Average average = Average::mean;
@@ -66,6 +67,7 @@ struct Measurement {
   std::vector<double> event_us;    // the same by events on the stream
   std::vector<std::vector<double>> iteration_us;  // [rank][iteration] by events, one by one alone
   std::vector<double> slowest_iteration_us;       // of these, over ranks
+  std::size_t skipped = 0;                        // of them, which statistics leave out
   long iterations = 0;
   long iterations_checked = 0;
   std::uint64_t wrong = 0;  // elements, over all ranks and iterations

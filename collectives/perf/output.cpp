@@ -201,8 +201,11 @@ Figures figures_of(const Trial& trial, const Measurement& measured, int ranks, b
                               : 0;
   f.busbw_gbs = f.algbw_gbs * trial.operation->bus_factor(ranks);
   if (checked) f.wrong = measured.wrong;
-  f.samples =
-      measured.slowest_iteration_us.empty() ? measured.samples_us : measured.slowest_iteration_us;
+  const std::vector<double>& one_by_one = measured.slowest_iteration_us;
+  f.samples = measured.samples_us;
+  if (!one_by_one.empty())
+    f.samples.assign(one_by_one.begin() + static_cast<std::ptrdiff_t>(measured.skipped),
+                     one_by_one.end());
   f.spread = summarize(f.samples);
   return f;
 }
@@ -361,7 +364,7 @@ Json config_of(const PerfOptions& options, const Plan& plan) {
           {"graph", options.graph},
           {"blocking_collectives", text_of(options.blocking != 0)},
           {"per_iter_timing", text_of(options.one_by_one != 0)},
-          {"per_iter_skip", 0},
+          {"per_iter_skip", options.skip},
           {"parallel_init", text_of(false)}};
 }
 
@@ -421,7 +424,7 @@ void NcclTestsJson::add_half(bool in_place, const Figures& f, const Measurement&
   if (measured.wrong > 0) row_[key] = merged(row_[key], fields_of(measured.diagnosis));
   if (measured.iteration_us.empty()) return;
   const Summary& s = f.spread;
-  row_[key + "_per_iter"] = {{"skipped_iterations", 0},
+  row_[key + "_per_iter"] = {{"skipped_iterations", measured.skipped},
                              {"min_us", s.min},
                              {"max_us", s.max},
                              {"avg_us", s.mean},

@@ -6,6 +6,7 @@
 #include <array>
 #include <bit>
 #include <cctype>
+#include <charconv>
 #include <climits>
 #include <cstdlib>
 #include <numeric>
@@ -130,16 +131,26 @@ int smallest_group(const std::vector<int>& groups, int world_size) {
   return least;
 }
 
+/// A rank of every group, or all of them.
+std::vector<int> roots_of(const std::string& text, const std::vector<int>& groups, int world_size) {
+  const int ranks = smallest_group(groups, world_size);
+  std::vector<int> roots(static_cast<std::size_t>(ranks));
+  std::iota(roots.begin(), roots.end(), 0);
+  if (text == "all" || text == "-1") return roots;
+  int root = -1;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), root);
+  if (error != std::errc() || end != text.data() + text.size() || root < 0 || root >= ranks)
+    throw UsageError(fmt::format("--root {}: no such rank ({} has ranks 0 to {}; or all)", text,
+                                 groups.empty() ? "this job" : "the smallest group", ranks - 1));
+  return {root};
+}
+
 /// A rank uses one GPU.
-void check_ranks(const PerfOptions& options, const std::vector<int>& groups, int world_size) {
+void check_ranks(const PerfOptions& options, int world_size) {
   if (options.gpus > 1)
     throw UsageError(fmt::format(
         "--ngpus {}: each rank uses one GPU: use launch/mpi -n {} {} (without MPI: {} -g {})",
         options.gpus, options.gpus * world_size, options.program, options.program, options.gpus));
-  const int ranks = smallest_group(groups, world_size);
-  if (options.root >= ranks)
-    throw UsageError(fmt::format("--root {}: no such rank ({} has ranks 0 to {})", options.root,
-                                 groups.empty() ? "this job" : "the smallest group", ranks - 1));
 }
 
 /// Leaves out operations that these ranks cannot do where all were requested, else throws
@@ -183,6 +194,10 @@ PerfOptions quick(PerfOptions o, const OptionSet& given) {
 BenchSettings bench_settings(const PerfOptions& o) {
   check_choice("--blocking", o.blocking, {"none", "wait, barrier", "wait", "untimed barrier"});
   check_choice("--average", o.average, {"rank 0", "mean", "min", "max"});
+  if (o.cta_policy >= 0)
+    check_choice("--cta-policy", o.cta_policy, {"default", "efficiency", "zero"});
+  if (o.skip > 0 && o.one_by_one == 0)
+    throw UsageError(fmt::format("--per-iter-skip {}: is of --one-by-one 1", o.skip));
   check_choice("--register", o.registration, {"none", "registered", "symmetric windows"});
   if (o.graph > 0 && (o.one_by_one != 0 || o.blocking != 0))
     throw UsageError(fmt::format("--cuda-graph {} cannot be combined with {}", o.graph,
@@ -193,6 +208,7 @@ BenchSettings bench_settings(const PerfOptions& o) {
   settings.repeats = o.graph > 0 ? o.graph : o.repeats;
   settings.aggregate = o.aggregate;
   settings.one_by_one = o.one_by_one != 0;
+  settings.skip = o.skip;
   settings.graph = o.graph > 0;
   settings.check = o.check > 0;
   settings.average = static_cast<Average>(o.average);
@@ -225,13 +241,9 @@ Plan plan_of(const PerfOptions& options, const OptionSet& given) {
 Plan make_plan(const PerfOptions& options, const OptionSet& given, int world_size) {
   Plan plan = plan_of(options, given);
   plan.groups = groups_of(options, world_size);
-  check_ranks(options, plan.groups, world_size);
+  check_ranks(options, world_size);
   check_operations(plan, options, world_size);
-  plan.roots = {options.root};
-  if (options.root < 0) {
-    plan.roots.resize(static_cast<std::size_t>(smallest_group(plan.groups, world_size)));
-    std::iota(plan.roots.begin(), plan.roots.end(), 0);
-  }
+  plan.roots = roots_of(options.root, plan.groups, world_size);
   plan.injection = parse_injection(options.injection, world_size);
   return plan;
 }
@@ -272,6 +284,8 @@ void check_transport(const PerfOptions& options, const Plan& plan,
     throw UsageError("--cuda-graph needs --transport nccl: MPI operations cannot be captured");
   if (options.registration != 0)
     throw UsageError("--register registers buffers with NCCL and needs --transport nccl");
+  if (options.cta_policy >= 0)
+    throw UsageError("--cta-policy is of NCCL's kernels and needs --transport nccl");
   if (options.path) throw UsageError("--path reads NCCL's log and needs --transport nccl");
   std::size_t width = 8;
   for (DataType type : plan.types) width = std::min(width, size_of(type));
