@@ -14,7 +14,6 @@
 #include "collectives/links/records.hpp"
 #include "collectives/links/splits.hpp"
 #include "collectives/links/visit_measurement.hpp"
-#include "collectives/links/visits.hpp"
 #include "common/judge/conclusion.hpp"
 #include "common/judging.hpp"
 #include "common/mpi_session.hpp"
@@ -61,7 +60,7 @@ class LinkMeasurement {
   Results measure(bool alone, int rounds) {
     Results results;
     const auto within =
-        rounds > 0 ? rounds_within_nodes(nodes_) : round_robin(session_.world_size());
+        rounds > 0 ? judge::rounds_within_nodes(nodes_) : round_robin(session_.world_size());
     measure_messages(within, false, results);
     if (alone && rounds == 0) measure_messages(within, true, results);
     if (rounds > 0) measure_between_nodes(rounds, results);

@@ -9,7 +9,6 @@
 #include <set>
 #include <utility>
 
-#include "collectives/links/visits.hpp"
 #include "common/error.hpp"
 #include "common/statistics.hpp"
 #include "common/text_table.hpp"
@@ -32,7 +31,7 @@ std::vector<MeasuredVisit> visits_of(const LinkRound& round) {
   return visits;
 }
 
-Visit result_of(const MeasuredVisit& visit) {
+judge::Visit result_of(const MeasuredVisit& visit) {
   return {
       {visit.forward->from, visit.forward->to},
       std::min(visit.forward->bandwidth_gbs, visit.backward->bandwidth_gbs),
@@ -66,8 +65,8 @@ void record(const std::vector<MeasuredVisit>& visits, int round, std::size_t wor
   }
 }
 
-Verdict verdict_of(const PairFinding& finding, const NodeMap& nodes, const std::vector<Unit>& units,
-                   BackendKind backend) {
+Verdict verdict_of(const judge::PairFinding& finding, const NodeMap& nodes,
+                   const std::vector<Unit>& units, BackendKind backend) {
   std::set<std::string> hosts;
   for (const int rank : finding.ranks) hosts.insert(nodes.name_of(rank));
   Verdict verdict;
@@ -75,7 +74,7 @@ Verdict verdict_of(const PairFinding& finding, const NodeMap& nodes, const std::
   verdict.cause = finding.cause;
   verdict.hosts = {hosts.begin(), hosts.end()};
   const int rank = finding.ranks.front();
-  if (finding.kind == PairFinding::path) {
+  if (finding.kind == judge::PairFinding::path) {
     verdict.scope = Scope::link;
     verdict.name = fmt::format("{}<->{}", rank, finding.ranks[1]);
     verdict.check = "pair-path";
@@ -89,7 +88,7 @@ Verdict verdict_of(const PairFinding& finding, const NodeMap& nodes, const std::
   const std::string& uuid = units[static_cast<std::size_t>(rank)].uuid;
   verdict.scope = !port ? Scope::node : uuid.empty() ? Scope::rank : Scope::gpu;
   verdict.name = !port ? nodes.name_of(rank) : uuid.empty() ? std::to_string(rank) : uuid;
-  if (finding.kind == PairFinding::slow) {
+  if (finding.kind == judge::PairFinding::slow) {
     verdict.check = "pair-port";
     verdict.class_ = Class::infrastructure;
     verdict.action = "inspect the adapter, cable and switch port of this node";
@@ -148,7 +147,7 @@ VisitResults measure_visits(int rounds, const NodeMap& nodes, const std::vector<
                             const MessageSettings& settings, const Backend& backend,
                             const MpiSession& session, LinkMeter& meter, LinkRecords& records,
                             Judging& judging) {
-  PairSearch search(nodes, rounds, kPairsSeed);
+  judge::PairSearch search(nodes, rounds, kPairsSeed);
   std::vector<std::vector<double>> gbs(units.size());  // by rank
   Progress progress("pairs of nodes", search.planned(), "rounds", session.is_root());
   int round = 0;
@@ -157,7 +156,7 @@ VisitResults measure_visits(int rounds, const NodeMap& nodes, const std::vector<
     const LinkRound measured = meter.measure(pairs, false);
     const std::vector<MeasuredVisit> visits = visits_of(measured);
     record(visits, round, settings.words, nodes, records);
-    std::vector<Visit> results;
+    std::vector<judge::Visit> results;
     for (const MeasuredVisit& visit : visits) {
       results.push_back(result_of(visit));
       for (const int rank : {visit.forward->from, visit.forward->to})
@@ -168,7 +167,7 @@ VisitResults measure_visits(int rounds, const NodeMap& nodes, const std::vector<
   }
 
   VisitResults results;
-  for (const PairFinding& finding : search.findings())
+  for (const judge::PairFinding& finding : search.findings())
     results.verdicts.push_back(verdict_of(finding, nodes, units, backend.kind));
   Ports of_rail;
   for (std::size_t rank = 0; rank < units.size(); ++rank) {

@@ -154,7 +154,7 @@ def medians(launches):
 
 
 def best(of_combination):
-    """{key: (combination, us)}: the fastest that NCCL was told to use."""
+    """{key: (combination, us)}: the fastest of those that were set."""
     found = {}
     for combination, keys in of_combination.items():
         for key, time in keys.items() if combination != DEFAULT else ():

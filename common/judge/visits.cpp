@@ -1,4 +1,4 @@
-#include "collectives/links/visits.hpp"
+#include "common/judge/visits.hpp"
 
 #include <fmt/format.h>
 
@@ -10,7 +10,7 @@
 
 #include "common/statistics.hpp"
 
-namespace shakedown::collectives {
+namespace shakedown::judge {
 namespace {
 
 constexpr double kFails = 0.85;     // of what is usual on the rail: below it a visit has failed
@@ -22,7 +22,7 @@ constexpr double kSuspectSpreads = 3.5;  // out
 constexpr int kAgain = 32;               // visits of a suspect with the better half
 constexpr double kSlow = 0.95;           // of what they reach with one another
 constexpr double kSlowSpreads = 5;
-constexpr double kLeastSpread = 0.01;         // between the networks of healthy nodes
+constexpr double kNodeSpread = 0.01;          // between the networks of healthy nodes
 constexpr std::size_t kLeastPorts = 8;        // of a rail, or they have no spread
 constexpr std::size_t kMostFailedPairs = 64;  // more are no matter of pairs
 
@@ -53,6 +53,21 @@ std::vector<std::vector<int>> ranks_by_node(const NodeMap& nodes) {
 }
 
 }  // namespace
+
+std::vector<std::vector<RankPair>> round_robin(int ranks) {
+  const int seats = ranks + ranks % 2;  // if odd, the opponent of the last seat has a bye
+  const int circle = seats - 1;
+  std::vector<std::vector<RankPair>> rounds;
+  for (int round = 0; round < circle; ++round) {
+    auto& pairs = rounds.emplace_back();
+    const auto meet = [&](int a, int b) {
+      if (std::max(a, b) < ranks) pairs.push_back({std::min(a, b), std::max(a, b)});
+    };
+    meet(round, circle);
+    for (int i = 1; i < seats / 2; ++i) meet((round + i) % circle, (round - i + circle) % circle);
+  }
+  return rounds;
+}
 
 std::vector<std::vector<RankPair>> rounds_within_nodes(const NodeMap& nodes) {
   std::vector<std::vector<RankPair>> rounds;
@@ -193,7 +208,7 @@ void PairSearch::follow_up() {
     if (values.size() < kLeastPorts) continue;
     const double middle = median_of(values);
     const double deviation = robust_deviation(values);
-    spread_ = std::max({spread_, kLeastSpread, deviation / middle});
+    spread_ = std::max({spread_, kNodeSpread, deviation / middle});
     std::vector<int> better;
     std::vector<int> slow;
     for (const auto& [rank, median] : medians) {
@@ -230,7 +245,7 @@ void PairSearch::judge_slow(std::vector<PairFinding>& found) const {
     const double share = median_of(gbs) / usual;
     if (share >= kSuspect + (1 - kSuspect) / 4) continue;
     const bool proved =
-        share < kSlow && 1 - share > kSlowSpreads * std::min(spread_, 2 * kLeastSpread);
+        share < kSlow && 1 - share > kSlowSpreads * std::min(spread_, 2 * kNodeSpread);
     found.push_back(
         {PairFinding::slow,
          {rank},
@@ -295,4 +310,4 @@ std::vector<PairFinding> PairSearch::gathered(std::vector<PairFinding> found) co
   return result;
 }
 
-}  // namespace shakedown::collectives
+}  // namespace shakedown::judge

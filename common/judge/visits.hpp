@@ -8,11 +8,20 @@
 #include <string>
 #include <vector>
 
-#include "collectives/links/links.hpp"
 #include "common/hash.hpp"
 #include "common/placement.hpp"
 
-namespace shakedown::collectives {
+namespace shakedown::judge {
+
+struct RankPair {
+  int first = 0;  // the lower rank
+  int second = 0;
+};
+
+/// A round-robin tournament by the circle method: rank n-1 stays, the others move on by one each
+/// round. Every pair meets once, and every rank is in at most one pair per round: n-1 rounds of n/2
+/// pairs or, where n is odd, n rounds in each of which one rank has a bye.
+std::vector<std::vector<RankPair>> round_robin(int ranks);
 
 /// What two ranks of different nodes measured of one another.
 struct Visit {
@@ -90,4 +99,4 @@ class PairSearch {
   double spread_ = 0;              // between ports, as a share
 };
 
-}  // namespace shakedown::collectives
+}  // namespace shakedown::judge

@@ -9,10 +9,10 @@
 #include <string>
 #include <utility>
 
-#include "collectives/links/visits.hpp"
+#include "common/judge/visits.hpp"
 #include "tests/catch.hpp"
 
-namespace shakedown::collectives {
+namespace shakedown::judge {
 namespace {
 
 constexpr double kSpread = 0.01;  // between healthy nodes: tests/simulation/fleet.py
@@ -171,4 +171,4 @@ TEST_CASE("a node that fails on all of its rails is one finding", "[visits]") {
   CHECK(search(64, 8, Fault::port, 32, 20).found >= 19);
 }
 
-}  // namespace shakedown::collectives
+}  // namespace shakedown::judge
