@@ -33,14 +33,14 @@ NodeMap nodes_of(int nodes, int rails = 1) {
 
 enum class Fault { none, pair, port, flaky_node };
 
-struct Fleet {
+struct Cluster {
   NodeMap nodes;
   Fault fault = Fault::none;
   Random random;
   std::vector<double> own;
   std::vector<int> bad = {};  // ranks
 
-  Fleet(int count, int rails, Fault kind, std::uint64_t seed)
+  Cluster(int count, int rails, Fault kind, std::uint64_t seed)
       : nodes(nodes_of(count, rails)), fault(kind), random(seed) {
     for (std::size_t i = 0; i < nodes.node_of.size(); ++i)
       own.push_back(1 + kSpread * random.normal());
@@ -99,7 +99,7 @@ struct Score {
 Score search(int nodes, int rails, Fault fault, int rounds, int fleets) {
   Score score;
   for (int number = 0; number < fleets; ++number) {
-    Fleet fleet(nodes, rails, fault, derive_seed(static_cast<std::uint64_t>(number), 7));
+    Cluster fleet(nodes, rails, fault, derive_seed(static_cast<std::uint64_t>(number), 7));
     PairSearch search(fleet.nodes, rounds, static_cast<std::uint64_t>(number));
     for (auto pairs = search.next(); !pairs.empty(); pairs = search.next())
       search.add(fleet.visit(pairs));
