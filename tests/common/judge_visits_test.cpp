@@ -36,7 +36,7 @@ enum class Fault { none, pair, port, flaky_node };
 struct Cluster {
   NodeMap nodes;
   Fault fault = Fault::none;
-  Random random;
+  shakedown::Random random;
   std::vector<double> own;
   std::vector<int> bad = {};  // ranks
 
