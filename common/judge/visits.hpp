@@ -83,7 +83,7 @@ class PairSearch {
 
   const NodeMap& nodes_;
   std::vector<int> per_node_;
-  Random random_;
+  shakedown::Random random_;
   std::vector<std::vector<Planned>> rounds_;
   std::size_t measured_ = 0;  // of the rounds
   std::size_t sampled_ = 0;   // rounds of the tournament
