@@ -79,7 +79,8 @@ Verdict verdict_of(const judge::PairFinding& finding, const NodeMap& nodes,
     verdict.name = fmt::format("{}<->{}", rank, finding.ranks[1]);
     verdict.check = "pair-path";
     verdict.class_ = Class::infrastructure;
-    verdict.action = "inspect the switches and cables between the two nodes";
+    verdict.action = finding.proved ? "inspect the switches and cables between the two nodes"
+                                    : "measure again: link_matrix --pairs all";
     return verdict;
   }
   const bool port =
