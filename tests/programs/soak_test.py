@@ -111,7 +111,7 @@ class Soak(Folder):
                 # Three seeds of four are of full entropy, in three turns each, in a window or more.
                 self.assertEqual({turns % 9 for turns in summary["product_turns.fp32"]}, {0})
                 self.assertGreater(min(summary["product_turns.fp32"]), 0)
-                self.assertEqual(summary["product_elements"], 256 * 256)
+                self.assertEqual(summary["product_elements"], {"gpu": 8192, "cpu": 256}[summary["backend"]] ** 2)
                 self.assertEqual({line["rank"] for line in records["mismatch"]}, {ranks - 1})
                 for line in records["mismatch"]:
                     self.assertIn(why, line["cause"])
@@ -156,6 +156,7 @@ class Soak(Folder):
         self.assertEqual((len(rates[0]["samples"]), rates[0]["condition.manner"]), (12, "sustained"))
         self.assertLess(*(statistics.median(rates[rank]["samples"]) for rank in (1, 0)))
 
+    @unittest.skipIf(0 < GPUS < 3, "3 ranks on fewer GPUs")
     def test_a_signal_ends_it_with_what_was_proved(self):
         record = self.folder / "r.jsonl"
         output = self.folder / "output"

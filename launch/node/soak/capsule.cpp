@@ -11,6 +11,7 @@
 
 #include "common/error.hpp"
 #include "common/output_file.hpp"
+#include "common/program.hpp"
 #include "launch/node/soak/tile_hash.hpp"
 
 namespace shakedown::node {
@@ -118,7 +119,6 @@ Json to_json(const Capsule& capsule) {
   if (capsule.element) json["element"] = *capsule.element;
   add_if_known(json, "expected_bits", capsule.expected_bits);
   add_if_known(json, "found_bits", capsule.found_bits);
-  json["circumstances"] = capsule.circumstances;
   return json;
 }
 
@@ -152,10 +152,6 @@ Capsule capsule_of(const Json& json, const std::string& file) {
         static_cast<std::uint64_t>(reader.whole("element", 0, capsule.spec.m * capsule.spec.n - 1));
   capsule.expected_bits = reader.bits_if_known("expected_bits");
   capsule.found_bits = reader.bits_if_known("found_bits");
-  if (reader.has("circumstances")) {
-    if (!json["circumstances"].is_object()) reader.refuse("circumstances", "must be an object");
-    capsule.circumstances = json["circumstances"];
-  }
   return capsule;
 }
 
@@ -163,11 +159,9 @@ void check_capsules(const std::string& folder, int rank) {
   check_writable({"--output", fmt::format("{}/capsule-rank{}.json", folder, rank)});
 }
 
-std::string write_capsule(const std::string& folder, const std::string& name,
-                          const Capsule& capsule) {
+std::string write_capsule(const std::string& folder, const std::string& name, const Json& capsule) {
   const std::string path = fmt::format("{}/capsule-{}.json", folder, name);
-  write_file({"--output", path},
-             [&](std::ostream& out) { out << json_text(to_json(capsule), 1) << '\n'; });
+  write_file({"--output", path}, [&](std::ostream& out) { out << json_text(capsule, 1) << '\n'; });
   return path;
 }
 
@@ -177,6 +171,102 @@ Capsule read_capsule(const std::string& path) {
   const Json json = Json::parse(in, nullptr, false);
   if (json.is_discarded()) throw UsageError(fmt::format("--replay {}: is not JSON", path));
   return capsule_of(json, "--replay " + path);
+}
+
+Look look_by_old_hash(ProductRig& rig, std::int64_t tile, std::uint64_t right, int reruns) {
+  Look look;
+  look.reruns = reruns;
+  for (int i = 0; i < reruns; ++i) {
+    rig.run();
+    look.hash = old_hash_of_tile(rig.tile_bytes(tile));
+    if (look.hash != right) ++look.differing;
+  }
+  return look;
+}
+
+namespace {
+
+/// The hash that the tile must have: of integers what the CPU computes, else what the capsule has
+/// from the majority.
+std::optional<std::uint64_t> right_hash(const Capsule& capsule) {
+  if (capsule.operands == Operands::full_entropy) return capsule.expected_hash;
+  const HostTile host = host_tile(capsule.spec, capsule.operands, capsule.seed, capsule.tile);
+  return hash_of_tile(encoded(host, result_type(capsule.spec.type)), capsule.seed);
+}
+
+Verdict verdict_of(const Look& look, const Capsule& capsule, int rank, const std::string& uuid) {
+  Verdict verdict;
+  verdict.scope = uuid.empty() ? Scope::rank : Scope::gpu;
+  verdict.name = uuid.empty() ? std::to_string(rank) : uuid;
+  verdict.cause =
+      fmt::format("{}reproduces {} of {}", uuid.empty() ? "" : fmt::format("rank {}: ", rank),
+                  look.differing, look.reruns);
+  if (look.hash_disagrees != 0) {
+    verdict.outcome = Outcome::fail;
+    verdict.class_ = Class::software;
+    verdict.cause += ", and the hash disagrees though the data agree";
+    verdict.action = kDefect;
+  } else if (look.differing > 0) {
+    verdict.outcome = Outcome::fail;
+    verdict.class_ = Class::hardware;
+    verdict.action = "repeat it on another GPU: where that passes, replace this one";
+  } else if (!capsule.expected_hash && capsule.operands == Operands::full_entropy) {
+    verdict.outcome = Outcome::inconclusive;
+    verdict.cause += ": the products are alike, but the capsule does not know the right result";
+  }
+  return verdict;
+}
+
+}  // namespace
+
+std::vector<Verdict> verdicts_of(const std::vector<Look>& looks, const Capsule& capsule,
+                                 const std::vector<std::string>& uuids) {
+  const bool all =
+      looks.size() > 1 && std::all_of(looks.begin(), looks.end(), [](const Look& look) {
+        return look.differing > 0 && look.hash_disagrees == 0;
+      });
+  if (all)  // a part that is broken is not in all of them
+    return {{Scope::job, "soak", Outcome::inconclusive,
+             fmt::format("all {} devices differ from the capsule's result: no one of them is to "
+                         "blame",
+                         looks.size()),
+             Class::software,
+             "replay it with the library versions that the capsule names, on a device of its "
+             "model; where they differ too, report it with the capsule"}};
+  std::vector<Verdict> verdicts;
+  for (std::size_t r = 0; r < looks.size(); ++r)
+    verdicts.push_back(verdict_of(looks[r], capsule, static_cast<int>(r), uuids[r]));
+  return verdicts;
+}
+
+ExitCode replay_capsule(const SoakOptions& options, Backend& backend, MpiSession& session,
+                        Record& record) {
+  const Capsule capsule = read_capsule(options.replay);
+  const auto fault =
+      parse_fault(options.fault, {FaultKind::product, FaultKind::hash}, session.world_size());
+  if (fault) say(session, line_of(*fault));
+  const bool mine = fault && fault->rank == session.rank();
+  say(session, fmt::format("replay {}: product {} {} x {} x {}, tile {}, {}", options.replay,
+                           name_of(capsule.spec.type), capsule.spec.m, capsule.spec.n,
+                           capsule.spec.k, capsule.tile, capsule.algorithm));
+  ProductRig rig(capsule.spec, *backend.device, capsule.algorithm, 1,
+                 mine ? std::optional(fault->kind) : std::nullopt);
+  rig.fill({capsule.operands, capsule.seed, capsule.turn});
+  const bool by_old_hash =
+      capsule.old_hash && capsule.expected_hash && capsule.operands == Operands::full_entropy;
+  const auto looks = session.all_gather(
+      by_old_hash
+          ? look_by_old_hash(rig, capsule.tile, *capsule.expected_hash, options.repeats)
+          : look_again(rig, capsule.tile, right_hash(capsule), options.repeats, nullptr).look);
+  const auto uuids = session.all_gather(backend.device->identity().uuid);
+  std::vector<Verdict> verdicts = verdicts_of(looks, capsule, uuids);
+  for (const Verdict& verdict : verdicts) {
+    record.write("verdict",
+                 merged({{"backend", name_of(backend.kind)}, {"world_size", session.world_size()}},
+                        record_of(verdict)));
+    say(session, line_of(verdict));
+  }
+  return worst(verdicts);
 }
 
 }  // namespace shakedown::node
