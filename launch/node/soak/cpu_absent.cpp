@@ -1,17 +1,10 @@
-// Stands in for launch/node/compute/cpu and launch/node/soak/cpu where they are not built.
+// Stands in for launch/node/soak/cpu where it is not built.
 #include "common/error.hpp"
-#include "launch/node/compute/kernels.hpp"
 #include "launch/node/soak/memory_test.hpp"
 #include "launch/node/soak/sm_probe.hpp"
 #include "launch/node/soak/tile_hash.hpp"
 
 namespace shakedown::node::cpu {
-
-std::vector<ProductType> product_types() { throw UsageError("built without cpu"); }
-std::unique_ptr<Product> make_product(const ProductSpec&, Device&, Stream&, const std::string&) {
-  throw UsageError("built without cpu");
-}
-std::unique_ptr<ComputeKernels> make_compute_kernels() { throw UsageError("built without cpu"); }
 
 std::unique_ptr<TileHasher> make_tile_hasher() { throw UsageError("built without cpu"); }
 std::unique_ptr<SweepKernels> make_sweep_kernels(Device&) { throw UsageError("built without cpu"); }

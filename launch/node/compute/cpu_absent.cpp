@@ -1,0 +1,13 @@
+// Stands in for launch/node/compute/cpu where it is not built.
+#include "common/error.hpp"
+#include "launch/node/compute/kernels.hpp"
+
+namespace shakedown::node::cpu {
+
+std::vector<ProductType> product_types() { throw UsageError("built without cpu"); }
+std::unique_ptr<Product> make_product(const ProductSpec&, Device&, Stream&, const std::string&) {
+  throw UsageError("built without cpu");
+}
+std::unique_ptr<ComputeKernels> make_compute_kernels() { throw UsageError("built without cpu"); }
+
+}  // namespace shakedown::node::cpu
