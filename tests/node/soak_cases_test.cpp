@@ -295,16 +295,4 @@ TEST_CASE("a capsule comes back as it was written", "[soak]") {
   CHECK_FALSE(capsule_of(to_json(unknown), "").expected_hash);
 }
 
-TEST_CASE("a capsule of format 2 is replayed by its own hash, without a turn", "[soak]") {
-  Json json = to_json(example());
-  json["format"] = "shakedown product capsule 2";
-  json.erase("turn");
-  const Capsule old = capsule_of(json, "");
-  CHECK((old.old_hash && old.turn == 0 && old.expected_hash == 1));
-  CHECK_FALSE(capsule_of(to_json(example()), "").old_hash);
-  std::vector<std::byte> tile(kTileEdge * kTileEdge * 2);
-  for (std::size_t i = 0; i < tile.size(); ++i) tile[i] = static_cast<std::byte>(i * i % 251);
-  CHECK(old_hash_of_tile(tile) == 0xD3054D0905332C22U);  // of the version that wrote format 2
-}
-
 }  // namespace shakedown::node

@@ -82,11 +82,6 @@ class Soak(Folder):
         out, _ = self.soak("--replay", capsule, "--repeats", 5, "--inject-fault", "product:0",
                            ranks=1, code=1)
         self.assertIn("reproduces 5 of 5", out)
-        old = self.folder / "old.json"
-        old.write_text(json.dumps({key: value for key, value in kept.items() if key != "turn"}
-                                  | {"format": "shakedown product capsule 2"}))
-        out, _ = self.soak("--replay", old, "--repeats", 5, ranks=1)
-        self.assertIn("reproduces 0 of 5", out)
         del kept["seed"]
         broken = self.folder / "broken.json"
         broken.write_text(json.dumps(kept))

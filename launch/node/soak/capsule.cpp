@@ -3,9 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <array>
 #include <cstdlib>
-#include <cstring>
 #include <fstream>
 #include <nlohmann/json.hpp>
 
@@ -19,7 +17,6 @@ namespace {
 
 /// Another number where tiles have other hashes, or a seed other operands.
 constexpr const char* kFormat = "shakedown product capsule 3";
-constexpr const char* kOldFormat = "shakedown product capsule 2";  // the same operands
 constexpr const char* kIntegers = "integers";
 constexpr const char* kFullEntropy = "full_entropy";
 
@@ -86,23 +83,6 @@ void add_if_known(Json& json, const char* key, const std::optional<std::uint64_t
 
 }  // namespace
 
-std::uint64_t old_hash_of_tile(const std::vector<std::byte>& tile) {
-  // Pairs of words go to chains in rotation; a step of a chain is a bijection of it and of the
-  // word.
-  std::array<std::uint64_t, 256> chains{};
-  for (std::size_t word = 0; word < tile.size() / 8; ++word) {
-    std::uint64_t bits = 0;
-    std::memcpy(&bits, &tile[8 * word], sizeof(bits));
-    std::uint64_t& chain = chains[word / 2 % chains.size()];
-    const std::uint64_t x = chain ^ bits;
-    chain = (x ^ (x >> 35)) * 0xFF51AFD7ED558CCDU;
-  }
-  std::uint64_t hash = 0;
-  for (std::size_t lane = 0; lane < chains.size(); ++lane)
-    hash += number_format::hash(chains[lane], lane);
-  return hash;
-}
-
 Json to_json(const Capsule& capsule) {
   Json json{{"format", kFormat},
             {"seed", hex(capsule.seed)},
@@ -124,13 +104,11 @@ Json to_json(const Capsule& capsule) {
 
 Capsule capsule_of(const Json& json, const std::string& file) {
   const Reader reader(json, file);
-  const std::string format = reader.text("format");
-  if (format != kFormat && format != kOldFormat)
-    reader.refuse("format", fmt::format("must be \"{}\" or \"{}\"; replay another one with the "
-                                        "version of Shakedown that wrote it",
-                                        kFormat, kOldFormat));
+  if (reader.text("format") != kFormat)
+    reader.refuse("format", fmt::format("must be \"{}\"; replay another one with the version of "
+                                        "Shakedown that wrote it",
+                                        kFormat));
   Capsule capsule;
-  capsule.old_hash = format == kOldFormat;
   capsule.seed = reader.bits("seed");
   const std::string operands = reader.text("operands");
   if (operands != kIntegers && operands != kFullEntropy)
@@ -139,8 +117,7 @@ Capsule capsule_of(const Json& json, const std::string& file) {
   capsule.spec = {type_of(reader), edge(reader, "m"), edge(reader, "n"),
                   reader.whole("k", 1, 1 << 24)};
   capsule.algorithm = reader.text("algorithm");
-  if (!capsule.old_hash)
-    capsule.turn = static_cast<std::uint32_t>(reader.whole("turn", 0, 1 << 30));
+  capsule.turn = static_cast<std::uint32_t>(reader.whole("turn", 0, 1 << 30));
   if (capsule.turn > 0 && std::max(capsule.spec.m, capsule.spec.n) > kMostTiles * kTileEdge)
     reader.refuse("turn",
                   fmt::format("must be 0 where m or n is above {}", kMostTiles * kTileEdge));
@@ -171,17 +148,6 @@ Capsule read_capsule(const std::string& path) {
   const Json json = Json::parse(in, nullptr, false);
   if (json.is_discarded()) throw UsageError(fmt::format("--replay {}: is not JSON", path));
   return capsule_of(json, "--replay " + path);
-}
-
-Look look_by_old_hash(ProductRig& rig, std::int64_t tile, std::uint64_t right, int reruns) {
-  Look look;
-  look.reruns = reruns;
-  for (int i = 0; i < reruns; ++i) {
-    rig.run();
-    look.hash = old_hash_of_tile(rig.tile_bytes(tile));
-    if (look.hash != right) ++look.differing;
-  }
-  return look;
 }
 
 namespace {
@@ -252,12 +218,8 @@ ExitCode replay_capsule(const SoakOptions& options, Backend& backend, MpiSession
   ProductRig rig(capsule.spec, *backend.device, capsule.algorithm, 1,
                  mine ? std::optional(fault->kind) : std::nullopt);
   rig.fill({capsule.operands, capsule.seed, capsule.turn});
-  const bool by_old_hash =
-      capsule.old_hash && capsule.expected_hash && capsule.operands == Operands::full_entropy;
   const auto looks = session.all_gather(
-      by_old_hash
-          ? look_by_old_hash(rig, capsule.tile, *capsule.expected_hash, options.repeats)
-          : look_again(rig, capsule.tile, right_hash(capsule), options.repeats, nullptr).look);
+      look_again(rig, capsule.tile, right_hash(capsule), options.repeats, nullptr).look);
   const auto uuids = session.all_gather(backend.device->identity().uuid);
   std::vector<Verdict> verdicts = verdicts_of(looks, capsule, uuids);
   for (const Verdict& verdict : verdicts) {

@@ -27,14 +27,10 @@ struct Capsule {
   std::int64_t tile = 0;
   std::optional<std::uint64_t> expected_hash;  // of the tile; none: not known, see evidence.hpp
   std::optional<std::uint64_t> found_hash;
-  bool old_hash = false;  // these two are old_hash_of_tile()
   // the first wrong element, where a re-run showed it
   std::optional<std::uint64_t> element;  // row-major in C
   std::optional<std::uint64_t> expected_bits, found_bits;
 };
-
-/// The hash of a tile's bytes in capsules of format 2, which have no turn: for their replay.
-std::uint64_t old_hash_of_tile(const std::vector<std::byte>& tile);
 
 /// The file has "circumstances" as well: keys and values for people ("temperature_c", "serial",
 /// "versions.cublas", ...).
@@ -51,9 +47,6 @@ std::string write_capsule(const std::string& folder, const std::string& name, co
 Capsule read_capsule(const std::string& path);
 
 // bin/soak --replay: a capsule's product, repeated on every rank's device.
-
-/// Of a product by the hash that capsules of format 2 have: every re-run's tile is hashed here.
-Look look_by_old_hash(ProductRig& rig, std::int64_t tile, std::uint64_t right, int reruns);
 
 /// What the ranks' re-runs say of their devices; where all of two or more differ, of none of them.
 std::vector<Verdict> verdicts_of(const std::vector<Look>& looks, const Capsule& capsule,
