@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include <cctype>
 #include <cstdio>
 #include <map>
 #include <nlohmann/json.hpp>
@@ -200,7 +201,18 @@ void change(std::vector<Window>& windows, std::vector<RankIdentity>& ranks, cons
   }
 }
 
-/// "LOADS; CHANGE; CHANGE": what is found of the ranks, then of the job.
+/// "memory JSON..." has by rank the share, passes, patterns done, patterns and what is done of a
+/// pass.
+void tell(JobFacts& facts, const Words& words) {
+  if (words[0] == "stopped") facts.stopped_by = words[1];
+  for (std::size_t rank = 1; words[0] == "memory" && rank < words.size(); ++rank) {
+    const Json of = Json::parse(words[rank]);
+    facts.memory.push_back({of[0], of[1], of[2], of[3], of[4]});
+  }
+}
+
+/// "LOADS; CHANGE; FACT": what is found of the ranks, then of the job, stopped after 2 of 5
+/// minutes.
 std::string judged(const Words& words) {
   std::string line = fmt::format("{}", fmt::join(words, " "));
   std::vector<Window> windows = test::windows(10);
@@ -209,8 +221,15 @@ std::string judged(const Words& words) {
   const std::vector<std::string> parts = split(line, ';');
   for (const LoadKind kind : kLoads)
     if (parts[0].find(name_of(kind)) != std::string::npos) facts.requested.push_back(kind);
-  for (std::size_t i = 1; i < parts.size(); ++i)
-    change(windows, ranks, split(parts[i].substr(1), ' '));
+  facts.minutes = 2;
+  facts.minutes_requested = 5;
+  for (std::size_t i = 1; i < parts.size(); ++i) {
+    const Words part = split(parts[i].substr(1), ' ');
+    if (std::isdigit(part[0][0]) != 0)
+      change(windows, ranks, part);
+    else
+      tell(facts, part);
+  }
   std::vector<Verdict> verdicts = judge_soak(windows, {}, ranks);
   verdicts.push_back(judge_job(windows, verdicts, facts));
   std::vector<std::string> lines;

@@ -35,33 +35,6 @@ TEST_CASE("a soak without windows proves nothing; one with windows has its power
   CHECK_THAT(judge_job(windows(1), {}, facts).cause, EndsWith("at 95 %; " + facts.power));
 }
 
-TEST_CASE("memory that not every pattern has covered never passes", "[soak][closed]") {
-  const auto job = [](const std::vector<MemoryCoverage>& memory, const std::string& signal = "") {
-    JobFacts facts{{LoadKind::products}, memory};
-    facts.stopped_by = signal;
-    facts.minutes = 2;
-    facts.minutes_requested = 5;
-    return judge_job(windows(3), {}, facts);
-  };
-  CHECK(job({{0.96, 1, 2, 6}, {0.96, 3, 0, 6}}).outcome == Outcome::pass);
-  CHECK(job({{kUnknown, 0, 0, 0}}).outcome == Outcome::pass);  // without memory
-  const Verdict few = job({{0.96, 1, 0, 6, 0.1}, {0.96, 0, 5, 6, 0.8}});
-  CHECK(few.outcome == Outcome::inconclusive);  // a slow memory, or a short soak
-  CHECK_THAT(few.cause, ContainsSubstring("rank 1 covered its memory by 5 of 6 patterns"));
-  CHECK_THAT(few.cause, !ContainsSubstring("rank 0 covered"));
-  CHECK(few.action ==
-        "run again with --minutes 3 (launch/acceptance --full --soak-minutes 3)");  // 2.2 / 0.8
-  CHECK(job({{0.96, 0, 5, 6, 0.8}}, "SIGTERM").action.empty());
-  const Verdict stopped = job({{0.96, 1, 2, 6}}, "SIGTERM");  // of which all was covered by then
-  CHECK(stopped.outcome == Outcome::inconclusive);
-  CHECK_THAT(stopped.cause, Catch::Matchers::ContainsSubstring(
-                                "stopped by SIGTERM after 120 of 300 s; 0 wrong in "));
-  const Verdict none = job({{0.96, 1, 0, 6}, {0.96, 0, 0, 6}});
-  CHECK(none.outcome == Outcome::inconclusive);
-  CHECK_THAT(none.cause, ContainsSubstring("rank 1 covered its memory by 0 of 6 patterns"));
-  CHECK(none.action.empty());
-}
-
 TEST_CASE("the products of a soak are the judge's as those of compute_perf are", "[soak]") {
   auto all = windows(2);
   all[1].steady_products = ProductType::fp8;
