@@ -145,8 +145,7 @@ Judgement place_product(const ProductAttempts& a, const std::string& unit) {
       std::max({rate_of(a.same), rate_of(a.place), rate_of(a.element), rate_of(a.elsewhere)});
   const std::string counts = fmt::format(
       ": wrong as it was {} (any tile {}), at this place of the launch with other data {}, at "
-      "other "
-      "places {}, with C elsewhere in memory {}",
+      "other places {}, with C elsewhere in memory {}",
       text_of(a.same), text_of(a.any), text_of(a.place), text_of(a.element), text_of(a.elsewhere));
   const auto fail = [&](const std::string& what, const char* action) {
     return failure(Class::hardware, what + counts, action);
