@@ -278,6 +278,18 @@ TEST_CASE("what a soak does, and concludes", "[soak][placing][power][closed]") {
   });
 }
 
+TEST_CASE("no error passes, wherever it was placed", "[placing]") {
+  constexpr Attempts kTried[] = {{}, {100, 0}, {100, 7}};
+  for (const Attempts same : kTried)
+    for (const Attempts processors : kTried)
+      for (const Attempts addresses : kTried)
+        for (const Attempts gpus : kTried) {
+          const Judgement placing = place_error({same, processors, addresses, gpus}, "SM", 17);
+          CHECK(placing.outcome == (gpus.wrong > 0 ? Outcome::inconclusive : Outcome::fail));
+          CHECK((placing.class_ && !placing.action.empty()));
+        }
+}
+
 TEST_CASE("only tiles without agreement are findings", "[soak]") {
   const std::vector<std::vector<TileRecord>> records{{steady(1), steady(2), steady(3)},
                                                      {steady(1), steady(5), steady(3)},
@@ -312,6 +324,8 @@ TEST_CASE("a capsule comes back as it was written", "[soak]") {
   unknown.expected_hash = unknown.found_hash = unknown.element = unknown.expected_bits =
       unknown.found_bits = std::nullopt;
   CHECK_FALSE(capsule_of(to_json(unknown), "").expected_hash);
+  CHECK_THROWS_AS(capsule_of(Json::array(), "c.json"), UsageError);
+  CHECK_THROWS_AS(read_capsule("/nonexistent.json"), UsageError);
 }
 
 }  // namespace shakedown::node
