@@ -154,11 +154,13 @@ Judgement judge_driver(const NodeReport& report, const std::vector<NodeReport>& 
   const Json& libraries = fact_of(report.facts, "libraries");
   const HostGpus& gpus = report.gpus;
   if (!gpus.driver_version) return not_known("the driver's version is not known");
+  // NVML refuses to work with another module than its own, which judge_management has: one that answers fits,
+  // whatever /proc shows, as in a container whose driver is another's.
   if (!module.is_null() && module != *gpus.driver_version)
-    return failure(Class::software,
-                   fmt::format("driver {} is loaded, its library is {}", module.get<std::string>(),
-                               *gpus.driver_version),
-                   "reboot, or reload the driver's modules");
+    return warning(Class::software,
+                   fmt::format("driver {} is loaded, NVML works and reports {}",
+                               module.get<std::string>(), *gpus.driver_version),
+                   "see which libnvidia-ml.so.1 is found first (ldconfig -p), and what is in its place");
   const std::string built = libraries.is_object() ? libraries.value("cuda_built", "") : "";
   if (!built.empty() && gpus.cuda_driver_version &&
       std::atoi(gpus.cuda_driver_version->c_str()) < std::atoi(built.c_str()))
