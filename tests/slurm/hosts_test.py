@@ -2,13 +2,12 @@
 """launch/mpi and launch/acceptance over ssh on hosts that are network namespaces, each with a name, an sshd and a /tmp
 of its own. Run by tests/run; skipped where such hosts cannot be made."""
 
-import json
 import re
 import subprocess
 import time
 import unittest
 
-from slurm_support import Cluster, long, skip_where_impossible
+from slurm_support import Cluster, long, records_of_acceptance, skip_where_impossible, verdicts_of_nodes
 from support import TREE, needs_cpu_backend, wait_until
 
 LOST = "host n5 (was lost|could not be reached)"  # mpirun notices first, or ssh
@@ -43,13 +42,8 @@ class OnHosts(unittest.TestCase):
                                   "-n", ranks, "--output", self.output, *words,
                                   stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
 
-    def records(self):
-        return list(map(json.loads, (self.output / "acceptance.jsonl").read_text().splitlines()))
-
     def verdicts(self):
-        """{node: its verdict's record}"""
-        return {line["name"]: line for line in self.records() if line["kind"] == "verdict"
-                and line["scope"] == "node" and "stage" not in line}
+        return verdicts_of_nodes(self.output)
 
 
 @needs_cpu_backend
@@ -101,7 +95,7 @@ class Machines(OnHosts):
         # Of two nodes that share cores none is right where their rates differ by far: INCONCLUSIVE.
         self.assertEqual({name: each["verdict"] == "FAIL" for name, each in self.verdicts().items()},
                          {"n1": False, "n2": True}, out)
-        found = [line for line in self.records() if line["kind"] == "verdict" and "stage" in line
+        found = [line for line in records_of_acceptance(self.output) if line["kind"] == "verdict" and "stage" in line
                  and line["verdict"] == "FAIL"]
         self.assertEqual({(*line["nodes"], line["subject"]) for line in found}, {("n2", "rank 1")})
         self.assertEqual({line["stage"] for line in found}, {"node_check", "soak"})

@@ -10,7 +10,7 @@
 #include "common/statistics.hpp"
 #include "launch/node/compute/stream_kernels.hpp"
 #include "launch/node/compute/verify.hpp"
-#include "launch/node/health/facts/near_device.hpp"
+#include "launch/node/health/facts/host_facts.hpp"
 
 namespace shakedown::node {
 namespace {

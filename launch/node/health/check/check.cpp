@@ -23,11 +23,10 @@
 #include "common/program.hpp"
 #include "common/watch.hpp"
 #include "launch/node/health/facts/gpu_reading.hpp"
-#include "launch/node/health/facts/near_device.hpp"
+#include "launch/node/health/facts/host_facts.hpp"
 #include "launch/node/health/facts/node_report.hpp"
 #include "launch/node/health/rules/finding.hpp"
-#include "launch/node/health/rules/host_rules.hpp"
-#include "launch/node/health/rules/node_rules.hpp"
+#include "launch/node/health/rules/rules.hpp"
 
 namespace shakedown::node {
 namespace {
@@ -81,23 +80,6 @@ void stall(std::vector<NodeReport>& reports, const std::string& host) {
     if (report.gpus.gpus.empty()) report.gpus.problem = call + " did not return";
   }
 }
-
-/// Shared with the watchdog's thread, which prints them while another hangs.
-class FindingsSoFar {
- public:
-  void add(const std::vector<Finding>& more) {
-    const std::lock_guard lock(mutex_);
-    findings_.insert(findings_.end(), more.begin(), more.end());
-  }
-  std::vector<Finding> all() const {
-    const std::lock_guard lock(mutex_);
-    return findings_;
-  }
-
- private:
-  mutable std::mutex mutex_;
-  std::vector<Finding> findings_;
-};
 
 // A little work on all devices of the job, during which their links are looked at.
 
@@ -217,7 +199,8 @@ std::vector<Finding> work(const CheckOptions& options, MpiSession& session,
       print(findings_table(found));
       write(record, found);
     }
-    if (count(findings).fail + count(found).fail > 0) throw FailError(error.what());
+    if (count(findings, Outcome::fail) + count(found, Outcome::fail) > 0)
+      throw FailError(error.what());
     throw;
   }
 }
@@ -254,7 +237,8 @@ ExitCode check_nodes(const CheckOptions& options, MpiSession& session, Record& r
 
 ExitCode check_passively(const CheckOptions& options, Record& record) {
   const std::string host = host_name();
-  FindingsSoFar known;
+  std::mutex mutex;  // the watchdog's thread prints what is known while another hangs
+  std::vector<Finding> known;
   const Watchdog watchdog(kReporting * options.deadline_s, [&] {
     const Finding late = finding_of(
         "deadline",
@@ -262,8 +246,9 @@ ExitCode check_passively(const CheckOptions& options, Record& record) {
             fmt::format("the check did not end within {:g} s (--deadline)", options.deadline_s),
             kHangs),
         Scope::job, "node_check");
-    known.add({late});
-    print(findings_table(known.all()));
+    const std::lock_guard lock(mutex);
+    known.push_back(late);
+    print(findings_table(known));
     record.write("verdict", record_of(late));
   });
   const auto fault = parse_fault(options.fault, {FaultKind::stall}, 1);
@@ -272,7 +257,8 @@ ExitCode check_passively(const CheckOptions& options, Record& record) {
   source.call_s = source.whole_s = kReading * options.deadline_s;
   source.facts_s = std::min(source.facts_s, kReading * options.deadline_s);
   std::vector<NodeReport> reports{read_node(host, source, [&](const Json& facts) {
-    known.add(judge_host(host, facts, options.expected.xid_window_h));
+    const std::lock_guard lock(mutex);
+    known = judge_host(host, facts, options.expected.xid_window_h);
   })};
   if (fault) stall(reports, host);
   Expected expected = options.expected;

@@ -1,4 +1,4 @@
-#include "launch/node/health/check/own_process.hpp"
+#include "launch/node/health/check/check.hpp"
 
 #include <fmt/format.h>
 #include <poll.h>
@@ -25,30 +25,29 @@ namespace {
 using Clock = std::chrono::steady_clock;
 constexpr double kSurelyHangs_s = 60;  // after SIGKILL: no call that only is slow lasts as long
 
-/// From the child to this process.
+/// From a child to this process.
 class Pipe {
  public:
   Pipe() {
     if (pipe(ends_.data()) != 0) throw InternalError("no pipe for a child process");
   }
   ~Pipe() {
-    close_end(0);
-    close_end(1);
+    for (const int end : ends_)
+      if (end >= 0) close(end);
   }
   Pipe(const Pipe&) = delete;
   Pipe& operator=(const Pipe&) = delete;
 
   int reading() const { return ends_[0]; }  // -1: nothing comes any more
   int writing() const { return ends_[1]; }
-  void close_end(std::size_t end) {
-    if (ends_[end] >= 0) close(std::exchange(ends_[end], -1));
-  }
+  void close_reading() { close(std::exchange(ends_[0], -1)); }
+  void close_writing() { close(std::exchange(ends_[1], -1)); }
 
   /// What there is, to a descriptor of this process.
   void forward(int to) {
     std::array<char, 4096> text;
     const ssize_t bytes = ::read(reading(), text.data(), text.size());
-    if (bytes <= 0) close_end(0);
+    if (bytes <= 0) close_reading();
     for (ssize_t done = 0; done < bytes;) {
       const ssize_t wrote = ::write(to, text.data() + done, static_cast<std::size_t>(bytes - done));
       if (wrote <= 0) return;  // nobody reads it
@@ -68,8 +67,8 @@ struct Pipes {
     dup2(out.writing(), STDOUT_FILENO);
     dup2(errors.writing(), STDERR_FILENO);
     for (Pipe* pipe : {&out, &errors}) {
-      pipe->close_end(0);
-      pipe->close_end(1);
+      pipe->close_reading();
+      pipe->close_writing();
     }
     const int found = body();
     std::fflush(nullptr);
@@ -79,21 +78,20 @@ struct Pipes {
 
   /// Forwards all that the child prints until it has reported its code, has died, or until then.
   std::optional<int> follow(Clock::time_point end) {
-    for (Pipe* pipe : {&out, &errors, &code}) pipe->close_end(1);
+    for (Pipe* pipe : {&out, &errors, &code}) pipe->close_writing();
     while (Clock::now() < end) {
       std::array<pollfd, 3> ready{
           {{out.reading(), POLLIN, 0}, {errors.reading(), POLLIN, 0}, {code.reading(), POLLIN, 0}}};
       const auto left = std::chrono::ceil<std::chrono::milliseconds>(end - Clock::now());
       poll(ready.data(), ready.size(), static_cast<int>(left.count()));
-      if (ready[0].revents != 0) {
+      int found = 0;
+      if (ready[0].revents != 0)
         out.forward(STDOUT_FILENO);
-      } else if (ready[1].revents != 0) {
+      else if (ready[1].revents != 0)
         errors.forward(STDERR_FILENO);
-      } else if (ready[2].revents != 0) {  // what was printed before it has arrived
-        int found = 0;
-        return ::read(code.reading(), &found, sizeof(found)) == sizeof(found) ? std::optional(found)
-                                                                              : std::nullopt;
-      }
+      else if (ready[2].revents != 0)  // what was printed before it has arrived
+        return ::read(code.reading(), &found, sizeof(found)) > 0 ? std::optional(found)
+                                                                 : std::nullopt;
     }
     return std::nullopt;
   }
@@ -128,19 +126,20 @@ std::optional<Process> living(pid_t pid) {
   return Process{pid, field};
 }
 
-/// The child that an earlier call could not end, where it still has not.
-struct LeftOver {
-  pid_t pid = 0;
-  double killed_s_ago = 0;
-};
-std::optional<LeftOver> left_over(const std::string& note) {
+/// Where the child that an earlier call could not end still has not.
+std::optional<Ended> left_over(const std::string& note) {
   std::ifstream in(note);
   Process named;
   double killed_s = 0;
   if (note.empty() || !(in >> named.pid >> named.started >> killed_s)) return std::nullopt;
   const auto now = living(named.pid);
   if (!now || now->started != named.started) return std::nullopt;
-  return LeftOver{named.pid, static_cast<double>(std::time(nullptr)) - killed_s};
+  const double ago_s = static_cast<double>(std::time(nullptr)) - killed_s;
+  return Ended{std::nullopt,
+               fmt::format("an earlier one (pid {}) was killed {:.0f} s ago and has not ended: it "
+                           "hangs in the kernel, and no other was started",
+                           named.pid, ago_s),
+               ago_s > kSurelyHangs_s};
 }
 
 }  // namespace
@@ -165,13 +164,9 @@ std::string note_of_left_over_check() {
 
 Ended run_in_own_process(double seconds, const std::function<int()>& body,
                          const std::string& note) {
-  if (const auto earlier = left_over(note))
-    return {std::nullopt,
-            fmt::format("an earlier one (pid {}) was killed {:.0f} s ago and has not ended: it "
-                        "hangs in the kernel, and no other was started",
-                        earlier->pid, earlier->killed_s_ago),
-            earlier->killed_s_ago > kSurelyHangs_s};
-  const auto end = Clock::now() + std::chrono::duration<double>(seconds);
+  if (const auto earlier = left_over(note)) return *earlier;
+  const auto end = Clock::now() + std::chrono::duration_cast<Clock::duration>(
+                                      std::chrono::duration<double>(seconds));
   Pipes pipes;
   std::fflush(nullptr);
   const pid_t child = fork();
