@@ -43,25 +43,6 @@ inline GpuContext context_of(const std::vector<GpuReading>& gpus) {
   return context;
 }
 
-inline NodeReport healthy_node(const std::string& host, int gpus = 8) {
-  NodeReport report;
-  report.host = host;
-  report.gpus.driver_version = "580.2";
-  report.gpus.cuda_driver_version = "13.0";
-  for (int i = 0; i < gpus; ++i) report.gpus.gpus.push_back(healthy_h200(i, host));
-  report.facts = {{"kernel", "6.1"},
-                  {"container", "none seen"},
-                  {"driver_module", "580.2"},
-                  {"libraries", {{"nccl", "2.27.3"}, {"nccl_built", "2.27.3"}}}};
-  return report;
-}
-
-inline std::vector<NodeReport> healthy_nodes(int count) {
-  std::vector<NodeReport> reports;
-  for (int i = 0; i < count; ++i) reports.push_back(healthy_node(fmt::format("node{:02}", i)));
-  return reports;
-}
-
 inline std::vector<Finding> of_check(const std::vector<Finding>& findings,
                                      const std::string& check) {
   std::vector<Finding> found;

@@ -11,16 +11,24 @@
 namespace shakedown::node {
 namespace {
 
-/// With four InfiniBand ports each.
+/// Of eight H200 and four InfiniBand ports each.
 std::vector<NodeReport> nodes_of(int count) {
-  auto reports = healthy_nodes(count);
+  std::vector<NodeReport> reports(static_cast<std::size_t>(count));
   for (NodeReport& report : reports) {
+    report.host = fmt::format("node{:02}", &report - reports.data());
+    report.gpus.driver_version = "580.2";
+    report.gpus.cuda_driver_version = "13.0";
+    for (int i = 0; i < 8; ++i) report.gpus.gpus.push_back(healthy_h200(i, report.host));
+    report.facts = {{"kernel", "6.1"},
+                    {"container", "none seen"},
+                    {"driver_module", "580.2"},
+                    {"libraries", {{"nccl", "2.27.3"}, {"nccl_built", "2.27.3"}}},
+                    {"nccl_variables", Json::object()}};
     for (int adapter = 0; adapter < 4; ++adapter)
       report.facts["infiniband"].push_back({{"port", fmt::format("mlx5_{}:1", adapter)},
                                             {"state", "ACTIVE"},
                                             {"rate_gbits", 400},
                                             {"firmware", "28.43.1014"}});
-    report.facts["nccl_variables"] = Json::object();
   }
   return reports;
 }
@@ -92,7 +100,7 @@ TEST_CASE("a node to which nothing applies has not passed", "[node][closed]") {
 }
 
 TEST_CASE("a report is the same after it was sent", "[node][report]") {
-  NodeReport report = healthy_node("n0", 2);
+  NodeReport report = nodes_of(1).front();
   report.our_pids = {1, 2};
   report.loaded_gpus = {"GPU-n0-0"};
   CHECK(Json(read_as<NodeReport>(Json(report))) == Json(report));
@@ -100,7 +108,7 @@ TEST_CASE("a report is the same after it was sent", "[node][report]") {
 
 TEST_CASE("the list of checks has every check that findings name", "[node][table]") {
   const std::string list = "\n" + list_of_checks();
-  for (const Finding& finding : judge_nodes(healthy_nodes(2), {8}))
+  for (const Finding& finding : judge_nodes(nodes_of(2), {8}))
     CHECK_THAT(list, ContainsSubstring("\n" + finding.check + " "));
 }
 

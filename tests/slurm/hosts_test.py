@@ -7,7 +7,8 @@ import subprocess
 import time
 import unittest
 
-from slurm_support import Cluster, long, records_of_acceptance, skip_where_impossible, verdicts_of_nodes
+from slurm_support import (Cluster, OnCluster, long, records_of_acceptance, skip_where_impossible,
+                           verdicts_of_nodes)
 from support import TREE, needs_cpu_backend, wait_until
 
 LOST = "host n5 (was lost|could not be reached)"  # mpirun notices first, or ssh
@@ -30,7 +31,7 @@ int clock_gettime(clockid_t clock, struct timespec *time) {
 """
 
 
-class OnHosts(unittest.TestCase):
+class OnHosts(OnCluster):
     def bring_up(self, nodes):
         self.cluster = Cluster(nodes=nodes, service="ssh")
         self.addCleanup(self.cluster.down)
@@ -114,11 +115,6 @@ class Hosts(OnHosts):
         self.cluster("on", "n4", "mount", "-t", "tmpfs", "none", TREE)
         self.cluster("on", "n6", "mount", "--bind", "/dev/null",
                      self.cluster.folder / "etc/authorized_keys")
-
-    def assert_nothing_runs(self, *nodes):
-        for node in nodes:
-            self.assertTrue(wait_until(lambda: not self.cluster.processes(node), 30),
-                            f"{node}: {self.cluster.processes(node)}")
 
     def test_a_job_names_the_host_that_it_lacks(self):
         line = ["on", "n1", TREE / "launch/mpi", "-n", 2, "--hosts"]

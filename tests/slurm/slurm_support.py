@@ -169,7 +169,16 @@ class Job:
         return read_record(self.cluster.work / f"runs/{name}-{self.number}.jsonl")
 
 
-class Jobs(unittest.TestCase):
+class OnCluster(unittest.TestCase):
+    """On self.cluster."""
+
+    def assert_nothing_runs(self, *nodes):
+        for node in nodes or ["n1", "n2"]:
+            self.assertTrue(wait_until(lambda: not self.cluster.processes(node)),
+                            f"{node}: {self.cluster.processes(node)}")
+
+
+class Jobs(OnCluster):
     """On a cluster for all tests of a class."""
     OPTIONS = {}
 
@@ -189,8 +198,3 @@ class Jobs(unittest.TestCase):
         self.assertEqual(job.wait(), code, job.log)
         for words in said:
             self.assertIn(words, job.log)
-
-    def assert_nothing_runs(self, *nodes):
-        for node in nodes or ["n1", "n2"]:
-            self.assertTrue(wait_until(lambda: not self.cluster.processes(node)),
-                            f"{node}: {self.cluster.processes(node)}")

@@ -51,6 +51,11 @@ void write(Record& record, const std::vector<Finding>& findings) {
     if (finding.outcome > Outcome::pass) record.write("verdict", record_of(finding));
 }
 
+void show(const std::vector<Finding>& findings, Record& record) {
+  print(findings_table(findings));
+  write(record, findings);
+}
+
 ExitCode conclude(const std::vector<Finding>& findings, bool strict, Record& record) {
   const Verdict job = verdict_of_job(findings, strict);
   record.write("verdict", record_of(job));
@@ -195,10 +200,7 @@ std::vector<Finding> work(const CheckOptions& options, MpiSession& session,
   } catch (const TimeoutError& error) {
     found.push_back(not_done(
         fmt::format("the sum over {} ranks did not end: {}", session.world_size(), error.what())));
-    if (session.is_root()) {
-      print(findings_table(found));
-      write(record, found);
-    }
+    if (session.is_root()) show(found, record);
     if (count(findings, Outcome::fail) + count(found, Outcome::fail) > 0)
       throw FailError(error.what());
     throw;
@@ -230,8 +232,7 @@ ExitCode check_nodes(const CheckOptions& options, MpiSession& session, Record& r
   const auto at_work = work(options, session, reports, findings, corrupts, record);
   findings.insert(findings.end(), at_work.begin(), at_work.end());
   if (!session.is_root()) return exit_code_of(verdict_of_job(findings, options.strict).outcome);
-  print(findings_table(at_work));
-  write(record, at_work);
+  show(at_work, record);
   return conclude(findings, options.strict, record);
 }
 
@@ -276,8 +277,7 @@ ExitCode conclude_hung(const Ended& ended, Record& record) {
                   : Judgement{Outcome::inconclusive, ended.why, std::nullopt, kHangs};
   const std::vector<Finding> findings{finding_of(ended.died ? "dead-check" : "hung-check",
                                                  judgement, Scope::node, host_name(), host_name())};
-  print(findings_table(findings));
-  write(record, findings);
+  show(findings, record);
   return conclude(findings, false, record);
 }
 

@@ -382,9 +382,11 @@ std::vector<Fact> device_facts() {
           {"infiniband", false, read_infiniband},
           {"nics", false, read_nics},
           {"ports", false, read_ports},
-          {"master_port", false, read_master_port},
-          {"nccl_variables", true, read_nccl_variables},
-          {"nccl_wrong", false, read_nccl_wrong}};
+          {"master_port", false, read_master_port}};
+}
+
+std::vector<Fact> nccl_facts() {
+  return {{"nccl_variables", true, read_nccl_variables}, {"nccl_wrong", false, read_nccl_wrong}};
 }
 
 }  // namespace shakedown::node

@@ -226,8 +226,9 @@ class GpuSequence {
   }
 
   /// The counts in their order.
-  std::vector<Known<std::uint64_t>> field_values(std::vector<nvml::FieldValue> values) {
-    std::vector<Known<std::uint64_t>> counts(values.size());
+  template <std::size_t N>
+  std::array<Known<std::uint64_t>, N> field_values(std::array<nvml::FieldValue, N> values) {
+    std::array<Known<std::uint64_t>, N> counts;
     if (!reads(library_.field_values, static_cast<int>(values.size()), values.data()))
       return counts;
     for (std::size_t i = 0; i < values.size(); ++i) {
@@ -241,21 +242,22 @@ class GpuSequence {
 
   void fields() {
     using nvml::field_value;
-    const auto counts = field_values(
-        {field_value(nvml::kFieldMemoryTemperature), field_value(nvml::kFieldRecoveryAction),
-         field_value(nvml::kFieldNvlinkSentKib, nvml::kAllLinks),
-         field_value(nvml::kFieldNvlinkReceivedKib, nvml::kAllLinks),
-         field_value(nvml::kFieldViolationPower), field_value(nvml::kFieldViolationThermal),
-         field_value(nvml::kFieldPcieReplays), field_value(nvml::kFieldNvlinkCount),
-         field_value(nvml::kFieldNvlinkCommonSpeed)});
-    if (counts[0]) reading_.memory_temperature_c = static_cast<double>(*counts[0]);
-    if (counts[1]) reading_.recovery_action = word_of(kRecoveryActions, *counts[1]);
-    if (counts[2]) reading_.nvlink_sent_bytes = 1024 * *counts[2];
-    if (counts[3]) reading_.nvlink_received_bytes = 1024 * *counts[3];
-    if (!reading_.power_violation_ns) reading_.power_violation_ns = counts[4];
-    if (!reading_.thermal_violation_ns) reading_.thermal_violation_ns = counts[5];
-    if (!reading_.pcie_replays) reading_.pcie_replays = counts[6];
-    nvlinks(counts[7], counts[8]);
+    const auto [memory_c, action, sent_kib, received_kib, power_ns, thermal_ns, replays, links,
+                speed_mbs] = field_values(std::array{
+        field_value(nvml::kFieldMemoryTemperature), field_value(nvml::kFieldRecoveryAction),
+        field_value(nvml::kFieldNvlinkSentKib, nvml::kAllLinks),
+        field_value(nvml::kFieldNvlinkReceivedKib, nvml::kAllLinks),
+        field_value(nvml::kFieldViolationPower), field_value(nvml::kFieldViolationThermal),
+        field_value(nvml::kFieldPcieReplays), field_value(nvml::kFieldNvlinkCount),
+        field_value(nvml::kFieldNvlinkCommonSpeed)});
+    if (memory_c) reading_.memory_temperature_c = static_cast<double>(*memory_c);
+    if (action) reading_.recovery_action = word_of(kRecoveryActions, *action);
+    if (sent_kib) reading_.nvlink_sent_bytes = 1024 * *sent_kib;
+    if (received_kib) reading_.nvlink_received_bytes = 1024 * *received_kib;
+    if (!reading_.power_violation_ns) reading_.power_violation_ns = power_ns;
+    if (!reading_.thermal_violation_ns) reading_.thermal_violation_ns = thermal_ns;
+    if (!reading_.pcie_replays) reading_.pcie_replays = replays;
+    nvlinks(links, speed_mbs);
   }
 
   void nvlinks(Known<std::uint64_t> count, Known<std::uint64_t> common_speed_mbs) {
@@ -278,22 +280,23 @@ class GpuSequence {
 
   NvlinkReading nvlink(unsigned link, Known<std::uint64_t> common_speed_mbs) {
     using nvml::field_value;
-    const auto counts = field_values({field_value(nvml::kFieldNvlinkState, link),
-                                      field_value(nvml::kFieldNvlinkSpeed, link),
-                                      field_value(nvml::kFieldNvlinkCrcErrors, link),
-                                      field_value(nvml::kFieldNvlinkReplays, link),
-                                      field_value(nvml::kFieldNvlinkRecoveries, link),
-                                      field_value(nvml::kFieldNvlinkEffectiveErrors, link),
-                                      field_value(nvml::kFieldNvlinkReceiveErrors, link),
-                                      field_value(nvml::kFieldNvlinkRecoveryEvents, link)});
+    const auto [state, own_speed_mbs, crc, replays, recoveries, newer_crc, newer_replays,
+                newer_recoveries] = field_values(std::array{
+        field_value(nvml::kFieldNvlinkState, link), field_value(nvml::kFieldNvlinkSpeed, link),
+        field_value(nvml::kFieldNvlinkCrcErrors, link),
+        field_value(nvml::kFieldNvlinkReplays, link),
+        field_value(nvml::kFieldNvlinkRecoveries, link),
+        field_value(nvml::kFieldNvlinkEffectiveErrors, link),
+        field_value(nvml::kFieldNvlinkReceiveErrors, link),
+        field_value(nvml::kFieldNvlinkRecoveryEvents, link)});
     NvlinkReading read;
     read.link = static_cast<int>(link);
-    if (counts[0])
-      read.active = *counts[0] != 0;
+    if (state)
+      read.active = *state != 0;
     else
       number(read.active, library_.nvlink_state, link);
     const Known<std::uint64_t> speed_mbs =
-        counts[1] || !read.active.value_or(false) ? counts[1] : common_speed_mbs;
+        own_speed_mbs || !read.active.value_or(false) ? own_speed_mbs : common_speed_mbs;
     if (speed_mbs) read.speed_mbs = static_cast<int>(*speed_mbs);
     const auto errors = [&](Known<std::uint64_t> field, Known<std::uint64_t> newer,
                             unsigned counter) {
@@ -301,9 +304,9 @@ class GpuSequence {
       if (!field) number(field, library_.nvlink_errors, link, counter);
       return field;
     };
-    read.crc_errors = errors(counts[2], counts[5], nvml::kNvlinkCrcFlit);
-    read.replay_errors = errors(counts[3], counts[6], nvml::kNvlinkReplay);
-    read.recovery_errors = errors(counts[4], counts[7], nvml::kNvlinkRecovery);
+    read.crc_errors = errors(crc, newer_crc, nvml::kNvlinkCrcFlit);
+    read.replay_errors = errors(replays, newer_replays, nvml::kNvlinkReplay);
+    read.recovery_errors = errors(recoveries, newer_recoveries, nvml::kNvlinkRecovery);
     return read;
   }
 

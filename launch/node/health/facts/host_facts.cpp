@@ -223,9 +223,6 @@ Json read_shm(const FactSource& source) {
   return shm;
 }
 
-Json read_os(const FactSource& source) {
-  return text_or_null(value_in(source, "/etc/os-release", "PRETTY_NAME", '='));
-}
 /// ARM's kernel has numbers in the place of a name.
 Json read_processor(const FactSource& source) {
   const auto has = [&](const char* key) { return value_in(source, "/proc/cpuinfo", key, ':'); };
@@ -364,7 +361,8 @@ Json read_kernel_messages(const FactSource& source) {
 
 std::vector<Fact> all_facts() {
   std::vector<Fact> all{
-      {"os", true, read_os},
+      {"os", true,
+       [](auto& at) { return text_or_null(value_in(at, "/etc/os-release", "PRETTY_NAME", '=')); }},
       {"kernel", true, text_in("/proc/sys/kernel/osrelease")},
       {"processor", true, read_processor},
       {"sockets", true, read_sockets},
@@ -386,7 +384,9 @@ std::vector<Fact> all_facts() {
       {"container", true, read_container},
       {"shm", false, read_shm},
       {"tmp", false, space("/tmp")},
-      {"current_folder", false, [](const FactSource&) { return space_at("."); }},
+      {"current_folder", false, [](const FactSource&) { return space_at("."); }}};
+  std::ranges::move(device_facts(), std::back_inserter(all));
+  const std::vector<Fact> software{
       {"revision", true, [](const FactSource&) { return Json(git_revision()); }},
       {"libraries", true, read_libraries},
       {"cuda_variables", false,
@@ -397,7 +397,8 @@ std::vector<Fact> all_facts() {
        variables(
            {"SLURM_GPUS_ON_NODE", "SLURM_JOB_GPUS", "SLURM_GPUS_PER_NODE", "SLURM_CPUS_PER_TASK"})},
       {kKernelLogFact, false, read_kernel_messages}};
-  std::ranges::move(device_facts(), std::back_inserter(all));
+  std::ranges::copy(software, std::back_inserter(all));
+  std::ranges::move(nccl_facts(), std::back_inserter(all));
   return all;
 }
 

@@ -50,9 +50,9 @@ struct Fact {
 inline constexpr const char* kCoresAllowed = "cores_allowed";
 inline constexpr const char* kPersistenceDaemon = "persistence_daemon";  // a fact's name
 std::vector<Fact> all_facts();
-/// Those of the PCI bus, the driver, networks, and of what NCCL's variables name, which are among
-/// them.
-std::vector<Fact> device_facts();
+// Which are among them:
+std::vector<Fact> device_facts();  // the PCI bus, the driver, networks
+std::vector<Fact> nccl_facts();    // NCCL's variables, and what they name
 
 /// Each fact under its name, all read at the same time; in "stalled" the names of those that did
 /// not return by the deadline.

@@ -300,30 +300,6 @@ Judgement judge_peermem(const Json&, const Json& facts) {
                  "reconfigure: modprobe nvidia_peermem");
 }
 
-Judgements judge_port(const Json& port) {
-  const auto name = port.at("port").get<std::string>();
-  Judgements all;
-  if (!port.contains("state"))
-    all.push_back(not_known(name + ": state is not reported"));
-  else if (port.at("state") != "ACTIVE")
-    all.push_back(warning(
-        Class::infrastructure, fmt::format("{} is {}", name, port.at("state").get<std::string>()),
-        "inspect link " + name + "; nothing to do if the port is unused by design"));
-  for (const char* counter : {"link_downed", "symbol_errors"}) {
-    if (!port.contains(counter)) {
-      all.push_back(not_known(fmt::format("{}: {} is not reported", name, counter)));
-      continue;
-    }
-    const double count = port.at(counter);
-    if (count > (std::string(counter) == "symbol_errors" ? kManySymbolErrors : 0))
-      all.push_back(
-          warning(Class::infrastructure,
-                  fmt::format("{}: {} {:.0f} since its counters were reset", name, counter, count),
-                  "inspect link " + name + ": cable and switch port"));
-  }
-  return all;
-}
-
 /// Ports of which one may be compared with another: of one board, or of one firmware where the
 /// board is not known. A port for storage or management is on another.
 std::string kind_of(const Json& port) {
@@ -332,21 +308,34 @@ std::string kind_of(const Json& port) {
 
 Judgements judge_infiniband(const Json& ports, const Json&) {
   if (ports.empty()) return not_applicable("no InfiniBand");
-  Judgements all;
   std::map<std::string, double> best;  // Gbit/s, of the ports of a kind
   for (const Json& port : ports) {
     double& rate = best[kind_of(port)];
     rate = std::max(rate, port.value("rate_gbits", 0.0));
   }
+  Judgements all;
   for (const Json& port : ports) {
-    for (Judgement& judgement : judge_port(port)) all.push_back(std::move(judgement));
+    const auto name = port.at("port").get<std::string>(), state = port.value("state", "");
+    const auto warn = [&](const std::string& cause, const char* where) {
+      all.push_back(warning(Class::infrastructure, cause, "inspect link " + name + where));
+    };
+    constexpr const char* kCable = ": cable and switch port";
+    if (state.empty())
+      all.push_back(not_known(name + ": state is not reported"));
+    else if (state != "ACTIVE")
+      warn(fmt::format("{} is {}", name, state), "; nothing to do if the port is unused by design");
+    for (const auto& [counter, most] :
+         {std::pair("link_downed", 0.0), std::pair("symbol_errors", kManySymbolErrors)})
+      if (!port.contains(counter))
+        all.push_back(not_known(fmt::format("{}: {} is not reported", name, counter)));
+      else if (const double count = port.at(counter); count > most)
+        warn(fmt::format("{}: {} {:.0f} since its counters were reset", name, counter, count),
+             kCable);
     const double rate = port.value("rate_gbits", 0.0), fastest = best.at(kind_of(port));
-    const auto name = port.at("port").get<std::string>();
-    if (port.value("state", "") == "ACTIVE" && rate < fastest)
-      all.push_back(warning(Class::infrastructure,
-                            fmt::format("{} at {:.0f} Gbit/s, the fastest of its kind at {:.0f}",
-                                        name, rate, fastest),
-                            "inspect link " + name + ": cable and switch port"));
+    if (state == "ACTIVE" && rate < fastest)
+      warn(fmt::format("{} at {:.0f} Gbit/s, the fastest of its kind at {:.0f}", name, rate,
+                       fastest),
+           kCable);
   }
   if (all.empty()) all.push_back(passed(fmt::format("{} ports active", ports.size())));
   return all;

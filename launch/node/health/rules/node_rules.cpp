@@ -156,14 +156,6 @@ Judgement judge_management(const NodeReport& report, const MaybeExpected& expect
   return passed("the driver answers");
 }
 
-/// A driver that is too old for Shakedown need not be so for the node's jobs.
-Judgement judge_older_driver(const std::string& cause, bool uses_gpus) {
-  if (uses_gpus)
-    return failure(Class::software, cause, "update the driver, or build with an older CUDA");
-  return not_known(cause + ": this is about Shakedown's build, not the node",
-                   "build Shakedown with a CUDA that the driver supports");
-}
-
 Judgement judge_driver(const NodeReport& report, const MaybeExpected& expected,
                        const Expected& given) {
   if (needs_no_driver(report, expected)) return not_applicable(kNoneExpected);
@@ -181,10 +173,14 @@ Judgement judge_driver(const NodeReport& report, const MaybeExpected& expected,
         "see which libnvidia-ml.so.1 is found first (ldconfig -p), and what is in its place");
   const std::string built = libraries.is_object() ? libraries.value("cuda_built", "") : "";
   if (!built.empty() && gpus.cuda_driver_version &&
-      std::atoi(gpus.cuda_driver_version->c_str()) < std::atoi(built.c_str()))
-    return judge_older_driver(fmt::format("driver {} supports CUDA {}, Shakedown is built with {}",
-                                          *gpus.driver_version, *gpus.cuda_driver_version, built),
-                              given.uses_gpus);
+      std::atoi(gpus.cuda_driver_version->c_str()) < std::atoi(built.c_str())) {
+    const std::string cause = fmt::format("driver {} supports CUDA {}, Shakedown is built with {}",
+                                          *gpus.driver_version, *gpus.cuda_driver_version, built);
+    if (given.uses_gpus)
+      return failure(Class::software, cause, "update the driver, or build with an older CUDA");
+    return not_known(cause + ": this is about Shakedown's build, not the node",  // or its jobs
+                     "build Shakedown with a CUDA that the driver supports");
+  }
   return passed(fmt::format("driver {}, CUDA {}", *gpus.driver_version,
                             gpus.cuda_driver_version.value_or("unknown")));
 }

@@ -125,8 +125,7 @@ constexpr Variable kVariables[] = {
 Judgements judge_nccl(const Json& variables, const Json& facts) {
   const Json& wrong = fact_of(facts, "nccl_wrong");
   Judgements all;
-  for (const auto& [name, set] : variables.items()) {
-    const auto value = set.get<std::string>();
+  for (const auto& [name, value] : variables.get<std::map<std::string, std::string>>()) {
     const std::string text = fmt::format("{}={}", name, value);
     const auto known = std::ranges::find_if(kVariables, [&, &key = name](const Variable& variable) {
       return key == std::string("NCCL_") + variable.name;
