@@ -189,13 +189,6 @@ TEST_CASE("whether a GPU has ECC, and its inforom where it is requested", "[node
   CHECK_FALSE(GpuReader(5, false, fake_library()).read().gpus.at(1).inforom_valid);
 }
 
-TEST_CASE("an injected stall is like a real one", "[node][nvml]") {
-  const Fake fake(fixture("h200.json"));
-  GpuReader reader(kShort_s, true, fake_library());
-  for (const GpuReading& gpu : reader.read().gpus)
-    CHECK(gpu.stalled == Texts{"nvmlDeviceGetPowerUsage"});
-}
-
 // The lines and records of bin/gpu_monitor.
 
 TEST_CASE("a monitor's line fits, and what is unknown is not zero in it", "[node][monitor]") {
@@ -212,9 +205,6 @@ TEST_CASE("a monitor's line fits, and what is unknown is not zero in it", "[node
   CHECK_THAT(line(idle), EndsWith(" none\n"));
   idle.stalled = {"nvmlDeviceGetPowerUsage"};
   CHECK_THAT(line(idle), EndsWith(" stalled\n"));
-}
-
-TEST_CASE("the heading of a reading has its time", "[node][monitor]") {
   const std::string heading = monitor_heading("05:00:00Z");
   CHECK(heading.starts_with("05:00:00Z "));
   CHECK_THAT(heading, ContainsSubstring("\nhost ") && EndsWith("  throttle reasons\n"));
