@@ -8,7 +8,7 @@
 
 #include "common/statistics.hpp"
 #include "launch/node/compute/verify.hpp"
-#include "launch/node/health/facts/near_device.hpp"
+#include "launch/node/health/facts/host_facts.hpp"
 
 namespace shakedown::node {
 namespace {

@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "common/statistics.hpp"
-#include "launch/node/health/rules/host_rules.hpp"
+#include "launch/node/health/rules/rules.hpp"
 
 namespace shakedown::node {
 namespace {

@@ -11,7 +11,7 @@
 #include "common/error.hpp"
 #include "common/hash.hpp"
 #include "common/statistics.hpp"
-#include "launch/node/health/rules/gpu_rules.hpp"
+#include "launch/node/health/rules/rules.hpp"
 
 namespace shakedown::node {
 namespace {

@@ -278,7 +278,7 @@ FIELDS_OF(Mismatch, load, operation, where, index, expected, found, sm, reproduc
 std::vector<std::vector<Mismatch>> gather(const MpiSession& session,
                                           const std::vector<Mismatch>& found) {
   std::vector<std::vector<Mismatch>> by_rank;
-  for (const std::string& text : session.all_gather(json_text(written(found))))
+  for (const std::string& text : session.all_gather(json_text(found)))
     by_rank.push_back(read_as<std::vector<Mismatch>>(Json::parse(text)));
   return by_rank;
 }
@@ -286,9 +286,9 @@ std::vector<std::vector<Mismatch>> gather(const MpiSession& session,
 std::vector<std::optional<std::vector<KernelEvent>>> gather(
     const MpiSession& session, const std::optional<std::vector<KernelEvent>>& events) {
   std::vector<std::optional<std::vector<KernelEvent>>> by_rank;
-  for (const std::string& text : session.all_gather(events ? json_text(to_json(*events)) : ""))
+  for (const std::string& text : session.all_gather(events ? json_text(*events) : ""))
     by_rank.push_back(text.empty() ? std::nullopt
-                                   : std::optional(kernel_events_of(Json::parse(text))));
+                                   : std::optional(read_as<std::vector<KernelEvent>>(Json::parse(text))));
   return by_rank;
 }
 
