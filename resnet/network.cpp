@@ -99,7 +99,7 @@ struct Network::Build {
   Moments moments(int unit) const { return {unit, 2 * count - 1 - unit}; }
 
   const Slot* reserve(const std::string& name, const ActivationShape& shape, int first, int last) {
-    return net.plan_.reserve(name, net.units_->activation_bytes(shape), first, last);
+    return net.plan_.reserve(name, net.activation_bytes(shape), first, last);
   }
   const Slot* output(const std::string& name, const ActivationShape& shape, int unit) {
     return reserve(name, shape, moments(unit).forward, moments(unit).backward);
@@ -185,7 +185,7 @@ void Network::build_units() {
   Build build(*this);
   const int end = 2 * build.count;
   const auto n = static_cast<std::size_t>(settings_.batch_size);
-  input_ = plan_.reserve("image", units_->activation_bytes(image_shape()), 0, end);
+  input_ = plan_.reserve("image", activation_bytes(image_shape()), 0, end);
   labels_ = plan_.reserve("labels", n * sizeof(std::int32_t), 0, end);
   logits_ = plan_.reserve("logits", n * static_cast<std::size_t>(settings_.classes) * sizeof(float),
                           0, end);

@@ -170,7 +170,7 @@ struct UnitContext {
   Tuning tuning;
 };
 
-/// Makes units and knows the backend's layouts. Conversions are on the host, for files and tests.
+/// Makes units and knows the backend's layouts. Parameters are converted on the host, for files.
 class UnitFactory {
  public:
   virtual ~UnitFactory() = default;
@@ -198,18 +198,14 @@ class UnitFactory {
   /// for the stream.
   virtual Roofs measure_roofs() = 0;
 
-  /// Bytes of an activation in the backend's layout.
-  virtual std::size_t activation_bytes(const ActivationShape& shape) const = 0;
+  /// How many channels of a pixel are adjacent: an activation is stored as N, C / lanes, H, W,
+  /// lanes.
+  virtual int lanes(const ActivationShape& shape) const = 0;
   /// Enqueues: images (device memory, uint8, N H W 3) as (pixel / 255 - mean) / deviation per
   /// channel, into the stem's input of this shape (whose c is stem_channels).
   virtual void normalise_images(const std::uint8_t* images, const ActivationShape& shape,
                                 const Slot& x) = 0;
 
-  /// float32 N C H W <-> the bytes of an activation in the backend's layout and type.
-  virtual void pack_activation(std::span<const float> nchw, const ActivationShape& shape,
-                               std::span<std::byte> stored) const = 0;
-  virtual void unpack_activation(std::span<const std::byte> stored, const ActivationShape& shape,
-                                 std::span<float> nchw) const = 0;
   /// torchvision's layout (count elements) <-> the flat buffers' (stored elements), both float32.
   virtual void pack_parameter(const Parameter& parameter, std::span<const float> canonical,
                               std::span<float> stored) const = 0;

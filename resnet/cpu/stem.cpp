@@ -2,30 +2,12 @@
 #include <array>
 
 #include "common/ensure.hpp"
-#include "resnet/cpu/conv_norm.hpp"
+#include "resnet/cpu/onednn.hpp"
 
 namespace shakedown::cpu {
 namespace {
 
 constexpr std::uint8_t kNothing = 255;  // argmax where no input is positive
-
-/// An activation in memory: planes of h x w pixels, each `lanes` channels side by side.
-struct Planes {
-  std::ptrdiff_t count, h, w, lanes;
-
-  Planes(const ActivationShape& s, Tag tag)
-      : count(0),
-        h(s.h),
-        w(s.w),
-        lanes(tag == Tag::nChw16c  ? 16
-              : tag == Tag::nChw8c ? 8
-                                   : s.c) {
-    count = std::ptrdiff_t{s.n} * s.c / lanes;
-  }
-  std::ptrdiff_t at(std::ptrdiff_t plane, std::ptrdiff_t row, std::ptrdiff_t column) const {
-    return ((plane * h + row) * w + column) * lanes;
-  }
-};
 
 /// Calls body(tap, row, column) for the places of a pooled pixel's 3x3 window that exist.
 template <class Body>

@@ -62,24 +62,11 @@ class PartedProduct {
            cudaStream_t stream) const;
 
  private:
-  template <class T>
-  struct Destroy {
-    cublasStatus_t (*function)(T);
-    void operator()(T handle) const { function(handle); }
-  };
-  template <class T>
-  using Owned = std::unique_ptr<std::remove_pointer_t<T>, Destroy<T>>;
-  using Layout = Owned<cublasLtMatrixLayout_t>;
-
-  static Layout layout(cudaDataType type, std::size_t rows, int columns, int parts,
-                       std::size_t part);
-
   cublasLtHandle_t handle_;
   std::size_t workspace_bytes_;
-  Owned<cublasLtMatmulDesc_t> product_;
-  Layout left_;
-  Layout right_;
-  Layout result_;
+  // the library's functions take them without const
+  mutable cublasLtMatmulDescOpaque_t product_{};
+  mutable cublasLtMatrixLayoutOpaque_t left_{}, right_{}, result_{};
   std::vector<cublasLtMatmulAlgo_t> algorithms_;
 };
 
