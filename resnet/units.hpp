@@ -14,6 +14,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <utility>
 
 #include "common/device.hpp"
 #include "common/host_device.hpp"
@@ -134,7 +135,7 @@ struct HeadSpec {
   const float* loss_scale = nullptr;  // device memory
 };
 
-/// Which passes are fused into convolutions (resnet/gpu/normed_convolution.hpp). automatic: those
+/// Which passes are fused into convolutions (resnet/gpu/convolution.hpp). automatic: those
 /// that are faster fused.
 enum class Fusion { automatic, none, statistics, gradients, gram, stem, all };
 
@@ -168,6 +169,14 @@ struct UnitContext {
   MemoryPlan& plan;
   Recorder& log;
   Tuning tuning;
+
+  /// Memory from a unit's forward to its backward pass.
+  const Slot* saved(std::string name, std::size_t bytes, Moments when) const {
+    return plan.reserve(std::move(name), bytes, when.forward, when.backward);
+  }
+  const Slot* scratch(std::string name, std::size_t bytes, int moment) const {
+    return plan.reserve(std::move(name), bytes, moment, moment);
+  }
 };
 
 /// Makes units and knows the backend's layouts. Parameters are converted on the host, for files.

@@ -283,7 +283,7 @@ class CpuConvNorm final : public NetworkUnit {
       : context_(context),
         spec_(spec),
         count_(spec.layer.conv.y().count()),
-        mask_(context.plan.reserve("mask", count_, spec.when.forward, spec.when.backward)),
+        mask_(context.saved("mask", count_, spec.when)),
         convolution_(context, spec.layer, spec.when,
                      activation_desc(spec.layer.conv.x, context.tag), spec.x, spec.y, spec.dx) {}
 
@@ -340,7 +340,7 @@ class CpuConvNormAdd final : public NetworkUnit {
                                                 activation_desc(spec.layer.conv.x, context.tag),
                                                 spec.x, spec.y, spec.dx);
     if (spec.shortcut_layer) {
-      branch_ = plan.reserve("shortcut", bytes, when.forward, when.forward);
+      branch_ = context.scratch("shortcut", bytes, when.forward);
       projection_ = std::make_unique<NormedConvolution>(
           context, *spec.shortcut_layer, when,
           activation_desc(spec.shortcut_layer->conv.x, context.tag), spec.shortcut, branch_,

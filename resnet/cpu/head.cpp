@@ -39,8 +39,8 @@ class CpuHead final : public NetworkUnit {
     const Moments when = spec.when;
     const std::size_t feature_bytes =
         ActivationShape{spec.x_shape.n, spec.x_shape.c, 1, 1}.count() * sizeof(float);
-    features_ = plan.reserve("features", feature_bytes, when.forward, when.backward);
-    dfeatures_ = plan.reserve("dfeatures", feature_bytes, when.backward, when.backward);
+    features_ = context.saved("features", feature_bytes, when);
+    dfeatures_ = context.scratch("dfeatures", feature_bytes, when.backward);
     dlogits_ = plan.reserve("dlogits", spec.logits->bytes(), when.forward, when.backward);
   }
 

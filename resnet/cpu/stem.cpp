@@ -85,13 +85,11 @@ class CpuStem final : public NetworkUnit {
         normed_(spec.layer.conv.y(), context.tag),
         pooled_(pooled(spec.layer.conv.y()), context.tag) {
     ENSURE(normed_.lanes <= kMostLanes, "channels of the stem");
-    MemoryPlan& plan = context.plan;
     const Moments when = spec.when;
     const std::size_t bytes = spec.layer.conv.y().count() * sizeof(float);
-    activation_ = plan.reserve("stem activation", bytes, when.forward, when.forward);
-    argmax_ = plan.reserve("stem argmax", pooled(spec.layer.conv.y()).count(), when.forward,
-                           when.backward);
-    dactivation_ = plan.reserve("stem dactivation", bytes, when.backward, when.backward);
+    activation_ = context.scratch("stem activation", bytes, when.forward);
+    argmax_ = context.saved("stem argmax", pooled(spec.layer.conv.y()).count(), when);
+    dactivation_ = context.scratch("stem dactivation", bytes, when.backward);
     convolution_ = std::make_unique<NormedConvolution>(
         context, spec.layer, when, activation_desc(spec.layer.conv.x, Tag::nchw), spec.x,
         activation_, nullptr);

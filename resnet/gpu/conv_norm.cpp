@@ -1,5 +1,4 @@
-#include "resnet/gpu/gram_convolution.hpp"
-#include "resnet/gpu/normed_convolution.hpp"
+#include "resnet/gpu/convolution.hpp"
 #include "resnet/gpu/unit_kernels.hpp"
 
 namespace shakedown::gpu {
@@ -11,7 +10,7 @@ class GpuConvNorm final : public NetworkUnit, public FusableReduction {
     MemoryPlan& plan = context.plan;
     const ActivationShape y = spec.layer.conv.y();
     const int backward = spec.when.backward;
-    dz_ = plan.reserve("dz", y.count() * size_of(context.type), backward, backward);
+    dz_ = context.scratch("dz", y.count() * size_of(context.type), backward);
     partials_ = plan.reserve("sums", reduction_scratch(y, context.type, 2) * sizeof(float),
                              backward - 1, backward);
     convolution_ = std::make_unique<NormedConvolution>(
@@ -64,11 +63,10 @@ class GpuConvNorm final : public NetworkUnit, public FusableReduction {
   const Slot* output_sums() override {
     const auto channels = static_cast<std::size_t>(spec_.layer.conv.k);
     const Moments when = spec_.when;
-    output_partials_ = context_.plan.reserve(
+    output_partials_ = context_.scratch(
         "output sums", reduction_scratch(spec_.layer.conv.y(), context_.type, 1) * sizeof(float),
-        when.forward, when.forward);
-    return output_sums_ = context_.plan.reserve("output sum", channels * sizeof(float),
-                                                when.forward, when.backward);
+        when.forward);
+    return output_sums_ = context_.saved("output sum", channels * sizeof(float), when);
   }
 
   void run_unfused() override {
@@ -91,14 +89,13 @@ class GpuConvNorm final : public NetworkUnit, public FusableReduction {
 
   void backward() override {
     if (!convolution_runs) run_unfused();
-    const NormVectors norm = convolution_->vectors();
+    const AddedNorm norm = convolution_->norm();
     const double bytes = 2.0 * count_ * convolution_->shape().c * sizeof(float);
     context_.run("finish_normalise_relu_backward", convolution_->weight(), bytes, [&] {
-      finish_normalise_relu_backward(partials_->as<float>(), count_, convolution_->parameters(),
-                                     norm, on());
+      finish_norm_gradients(partials_->as<float>(), count_, &norm, nullptr, nullptr, on());
     });
     log("normalise_relu_apply", 3, [&] {
-      normalise_relu_apply(spec_.dy->data(), convolution_->z(), norm, dz_->data(), on());
+      normalise_apply(spec_.dy->data(), norm.z, norm.vectors, /*relu=*/true, dz_->data(), on());
     });
     convolution_->backward();
   }
@@ -148,14 +145,13 @@ class GpuConvNormAdd final : public NetworkUnit, public FusableReduction {
     const ActivationShape y = spec.layer.conv.y();
     const std::size_t bytes = y.count() * size_of(context.type);
     const Moments when = spec.when;
-    mask_ = plan.reserve("mask", gpu::mask_bytes(y, context.type), when.forward, when.backward);
+    mask_ = context.saved("mask", gpu::mask_bytes(y, context.type), when);
     partials_ = plan.reserve("sums", reduction_scratch(y, context.type, 3) * sizeof(float),
                              when.backward - 1, when.backward);
     FusableReduction* const inner = context.reduction_over(spec.dx);
     const bool uses_gram = GramConvolution::replaces(context, spec.layer.conv, inner);
     const Slot* dz = nullptr;  // of one norm after the other
-    if (!uses_gram || spec.shortcut_layer)
-      dz = plan.reserve("dz", bytes, when.backward, when.backward);
+    if (!uses_gram || spec.shortcut_layer) dz = context.scratch("dz", bytes, when.backward);
     if (uses_gram)
       gram_ = std::make_unique<GramConvolution>(
           context, spec.layer, when,
@@ -264,12 +260,8 @@ class GpuConvNormAdd final : public NetworkUnit, public FusableReduction {
     const Ends ends(*this);
     const double bytes = (1.0 + ends.centred().count) * count_ * shape().c * sizeof(float);
     log("finish_add_relu_backward", bytes, [&] {
-      if (gram_)
-        finish_add_relu_backward_sum(partials_->as<float>(), count_, gram_->sum(),
-                                     given(ends.projection), on());
-      else
-        finish_add_relu_backward(partials_->as<float>(), count_, *ends.main, given(ends.projection),
-                                 on());
+      finish_norm_gradients(partials_->as<float>(), count_, given(ends.main),
+                            given(ends.projection), gram_ ? gram_->sum() : nullptr, on());
     });
     if (gram_)
       gram_->backward();
@@ -287,7 +279,7 @@ class GpuConvNormAdd final : public NetworkUnit, public FusableReduction {
     CentredTensors centred() const { return CentredTensors::of(given(main), given(projection)); }
     static std::optional<AddedNorm> of(const NormedConvolution* convolution) {
       if (convolution == nullptr) return std::nullopt;
-      return AddedNorm{convolution->z(), convolution->vectors(), convolution->parameters()};
+      return convolution->norm();
     }
   };
   static const AddedNorm* given(const std::optional<AddedNorm>& norm) {

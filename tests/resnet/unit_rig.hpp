@@ -71,10 +71,8 @@ class UnitRig {
   }
 
   NormedConv normed(const ConvLayer& layer, const ActivationShape& x) const {
-    return {{x, layer.k, layer.kernel, layer.stride, layer.pad()},
-            table.parameter(layer.conv + ".weight"),
-            table.parameter(layer.norm + ".weight"),
-            table.parameter(layer.norm + ".bias"),
+    return {layer.on(x), table.parameter(layer.conv + ".weight"),
+            table.parameter(layer.norm + ".weight"), table.parameter(layer.norm + ".bias"),
             table.statistic(layer.norm)};
   }
 
