@@ -321,19 +321,10 @@ class CpuConvNorm final : public NetworkUnit {
   NormedConvolution convolution_;
 };
 
-}  // namespace
-
-std::unique_ptr<NetworkUnit> make_conv_norm(CpuContext& context, const ConvNormSpec& spec) {
-  return std::make_unique<CpuConvNorm>(context, spec);
-}
-
-namespace {
-
 class CpuConvNormAdd final : public NetworkUnit {
  public:
   CpuConvNormAdd(CpuContext& context, const ConvNormAddSpec& spec)
       : context_(context), spec_(spec), count_(spec.layer.conv.y().count()) {
-    MemoryPlan& plan = context.plan;
     const Moments when = spec.when;
     const std::size_t bytes = count_ * sizeof(float);
     main_ = std::make_unique<NormedConvolution>(context, spec.layer, when,
@@ -405,6 +396,10 @@ class CpuConvNormAdd final : public NetworkUnit {
 };
 
 }  // namespace
+
+std::unique_ptr<NetworkUnit> make_conv_norm(CpuContext& context, const ConvNormSpec& spec) {
+  return std::make_unique<CpuConvNorm>(context, spec);
+}
 
 std::unique_ptr<NetworkUnit> make_conv_norm_add(CpuContext& context, const ConvNormAddSpec& spec) {
   return std::make_unique<CpuConvNormAdd>(context, spec);

@@ -35,13 +35,12 @@ class CpuHead final : public NetworkUnit {
  public:
   CpuHead(CpuContext& context, const HeadSpec& spec)
       : context_(context), spec_(spec), x_(spec.x_shape, context.tag) {
-    MemoryPlan& plan = context.plan;
     const Moments when = spec.when;
     const std::size_t feature_bytes =
         ActivationShape{spec.x_shape.n, spec.x_shape.c, 1, 1}.count() * sizeof(float);
     features_ = context.saved("features", feature_bytes, when);
     dfeatures_ = context.scratch("dfeatures", feature_bytes, when.backward);
-    dlogits_ = plan.reserve("dlogits", spec.logits->bytes(), when.forward, when.backward);
+    dlogits_ = context.saved("dlogits", spec.logits->bytes(), when);
   }
 
   void bind() override {}

@@ -351,23 +351,24 @@ int add_relu_backward(void* dy_a, const Addend& dy_b, const std::uint8_t* mask,
   });
 }
 
-void finish_norm_gradients(const float* partials, int count, const AddedNorm* main,
-                           const AddedNorm* shortcut, float* sum, const Launch& on) {
-  if (main == nullptr && shortcut == nullptr)
-    return sum_partials(partials, count, on.shape.c, sum, on.stream);
+void finish_norm_gradients(const float* partials, int count, std::span<const AddedNorm> norms,
+                           float* sum, const Launch& on) {
+  ENSURE(norms.size() + (sum != nullptr ? 1 : 0) <= 2, "norms whose gradients are finished");
+  if (norms.empty()) return sum_partials(partials, count, on.shape.c, sum, on.stream);
   const float share = share_of_element(on.shape);
+  const AddedNorm &first = norms.front(), &last = norms.back();
+  const auto finish = [&]<int kSums>(const auto& of_channel) {
+    finish_partials<kSums>(of_channel, partials, count, on.shape.c, on.stream);
+  };
   with_type(on.type, [&]<class T>(T) {
-    const auto finish = [&]<int kSums>(const auto& of_channel) {
-      finish_partials<kSums>(of_channel, partials, count, on.shape.c, on.stream);
-    };
-    if (main == nullptr)
-      finish.template operator()<2>(
-          FinishSumAndNormGradient<T>{sum, {shortcut->parameters, shortcut->vectors, share}});
-    else if (shortcut == nullptr)
-      finish.template operator()<2>(FinishNormGradient<T>{main->parameters, main->vectors, share});
+    const FinishNormGradient<T> one{first.parameters, first.vectors, share};
+    if (sum != nullptr)
+      finish.template operator()<2>(FinishSumAndNormGradient<T>{sum, one});
+    else if (norms.size() == 1)
+      finish.template operator()<2>(one);
     else
       finish.template operator()<3>(FinishTwoNormGradients<T>{
-          main->parameters, main->vectors, shortcut->parameters, shortcut->vectors, share});
+          first.parameters, first.vectors, last.parameters, last.vectors, share});
   });
 }
 

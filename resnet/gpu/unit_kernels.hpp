@@ -9,6 +9,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <optional>
+#include <span>
 
 #include "common/host_device.hpp"
 #include "common/types.hpp"
@@ -128,11 +129,9 @@ struct CentredTensors {
   int count = 0;
   Tensor tensors[2] = {};
 
-  /// Of the norms that are not null.
-  static CentredTensors of(const AddedNorm* main, const AddedNorm* shortcut) {
+  static CentredTensors of(std::span<const AddedNorm> norms) {
     CentredTensors all;
-    for (const AddedNorm* norm : {main, shortcut})
-      if (norm != nullptr) all.tensors[all.count++] = {norm->z, norm->vectors.mean};
+    for (const AddedNorm& norm : norms) all.tensors[all.count++] = {norm.z, norm.vectors.mean};
     return all;
   }
 };
@@ -141,11 +140,10 @@ struct CentredTensors {
 int add_relu_backward(void* dy_a, const Addend& dy_b, const std::uint8_t* mask,
                       const CentredTensors& centred, float* partials, const Launch& on);
 
-/// From `count` partial sums each: the gradients of `main`'s norm and of `shortcut`'s, which may be
-/// null, and grad_a, b, c of each. Without `main` the first sums are those of dsum, which `sum`
-/// gets.
-void finish_norm_gradients(const float* partials, int count, const AddedNorm* main,
-                           const AddedNorm* shortcut, float* sum, const Launch& on);
+/// From `count` partial sums each: the gradients of the norms, two at most, and grad_a, b, c of
+/// each. `sum` gets the sums of dsum, unless it is null; with it there is one norm at most.
+void finish_norm_gradients(const float* partials, int count, std::span<const AddedNorm> norms,
+                           float* sum, const Launch& on);
 /// Last, for one norm: dz = grad_a * dy + grad_b * z + grad_c; with `relu` of dy where y > 0.
 void normalise_apply(const void* dy, const void* z, const NormVectors& norm, bool relu, void* dz,
                      const Launch& on);

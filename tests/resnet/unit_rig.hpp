@@ -45,11 +45,10 @@ inline Values expanded(const Values& compact, const ActivationShape& whole, int 
   return values;
 }
 
-class UnitRig {
+class UnitRig : public DeviceRig {
  public:
   UnitRig(UnitCase c, Layers layers, int classes)
-      : device(open_device(c.backend)),
-        stream(device->make_stream()),
+      : DeviceRig(c.backend),
         stem_channels(shakedown::stem_channels(c.backend)),
         table(layers, classes, stem_channels),
         weights(*device, *stream, table, compute_type(c.precision)),
@@ -136,7 +135,7 @@ class UnitRig {
     upload<float>(*device, *stream, weights.statistics().data, statistics);
     // gradients are overwritten, not added to
     std::vector<float> dirt(table.stored_count(), 1e3F);
-    const Buffer wide = to_device(*device, *stream, dirt);
+    const Buffer wide = of(dirt);
     device->kernels().convert(wide.view(DataType::float32), weights.gradients(), *stream);
     stream->synchronize();
   }
@@ -163,7 +162,7 @@ class UnitRig {
   Values set(const Slot* slot, const ActivationShape& shape, const std::vector<float>& values) {
     std::vector<float> stored(shape.count());
     for (std::size_t i = 0; i < stored.size(); ++i) stored[place_of(i, shape)] = values[i];
-    const Buffer wide = to_device(*device, *stream, stored);
+    const Buffer wide = of(stored);
     device->kernels().convert(wide.view(DataType::float32), view_of(slot, shape), *stream);
     return get(slot, shape);
   }
@@ -176,8 +175,6 @@ class UnitRig {
     return values;
   }
 
-  std::unique_ptr<Device> device;
-  std::unique_ptr<Stream> stream;
   int stem_channels;
   ParameterTable table;
   Weights weights;

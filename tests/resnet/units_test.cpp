@@ -186,7 +186,7 @@ TEST_CASE("Stem matches the naive loops", "[units]") {
   Random random(5);
   for (int i = 0; i < 2 * size * size * 3; ++i)
     pixels.push_back(static_cast<std::uint8_t>(random.below(256)));
-  const Buffer bytes = test::to_device(*rig.device, *rig.stream, pixels);
+  const Buffer bytes = rig.of(pixels);
   rig.units->normalise_images(static_cast<const std::uint8_t*>(bytes.data()), image, *spec.x);
   const Values stored = rig.get(spec.x, image);
   const ActivationShape rgb{2, 3, size, size};

@@ -125,11 +125,11 @@ struct Block {
   Call finish() {
     return [this] {
       const AddedNorm added{z, norm, parameters};
-      finish_norm_gradients(partials, count, &added, nullptr, nullptr, on_z());
+      finish_norm_gradients(partials, count, {&added, 1}, nullptr, on_z());
     };
   }
   Call finish_sum() {
-    return [this] { finish_norm_gradients(partials, count, nullptr, nullptr, sum_of_g, on_z()); };
+    return [this] { finish_norm_gradients(partials, count, {}, sum_of_g, on_z()); };
   }
   Call apply() {
     return [this] { normalise_apply(g, z, norm, false, dz, on_z()); };
