@@ -102,12 +102,8 @@ class CpuHead final : public NetworkUnit {
   void count_samples() const {
     Metrics step;
     for (int i = 0; i < spec_.x_shape.n; ++i) add_sample(i, step);
-    Metrics& total = spec_.metrics->total;
     spec_.metrics->step = step;
-    total.loss_sum += step.loss_sum;
-    total.top1 += step.top1;
-    total.top5 += step.top5;
-    total.samples += step.samples;
+    spec_.metrics->total += step;
   }
 
   /// Loss, hits and logit gradients of sample i.

@@ -32,17 +32,14 @@ std::size_t Convolution::workspace_bytes() const {
 }
 
 void Convolution::bind(const ConvBuffers& buffers, void* workspace) {
-  if (!choice_.chosen) tune(buffers, workspace);
+  if (!choice_.chosen) {  // zeros would run faster than data do
+    if (kind_ != ConvKind::backward_data)
+      randomise(buffers.x, conv_.x.count(), context_.type, context_.cuda_stream);
+    if (kind_ == ConvKind::backward_data || kind_ == ConvKind::backward_weights)
+      randomise(buffers.y, conv_.y().count(), context_.type, context_.cuda_stream);
+    context_.tuner.choose(choice_, buffers, workspace);
+  }
   bound_.emplace(choice_.candidates.at(*choice_.chosen), buffers, workspace);
-}
-
-void Convolution::tune(const ConvBuffers& buffers, void* workspace) {
-  // zeros would run faster than data do
-  if (kind_ != ConvKind::backward_data)
-    randomise(buffers.x, conv_.x.count(), context_.type, context_.cuda_stream);
-  if (kind_ == ConvKind::backward_data || kind_ == ConvKind::backward_weights)
-    randomise(buffers.y, conv_.y().count(), context_.type, context_.cuda_stream);
-  context_.tuner.choose(choice_, buffers, workspace);
 }
 
 void Convolution::run() const {

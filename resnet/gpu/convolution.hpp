@@ -29,8 +29,6 @@ class Convolution {
   const Work& work() const { return work_; }
 
  private:
-  void tune(const ConvBuffers& buffers, void* workspace);
-
   GpuContext& context_;
   ConvKind kind_;
   ConvShape conv_;

@@ -137,14 +137,9 @@ bool Tuner::fuses(const std::string& key, const std::function<void()>& randomise
 }
 
 void Tuner::choose(ConvChoice& choice, const ConvBuffers& buffers, void* workspace) {
-  double fastest = std::numeric_limits<double>::infinity();
-  for (std::size_t i = 0; i < choice.candidates.size(); ++i) {
-    const BoundPlan plan(choice.candidates[i], buffers, workspace);
-    const double ms = time([&] { plan.execute(dnn_.get); });
-    if (ms >= fastest) continue;
-    fastest = ms;
-    choice.chosen = i;
-  }
+  std::vector<BoundPlan> plans;
+  for (const auto& candidate : choice.candidates) plans.emplace_back(candidate, buffers, workspace);
+  choice.chosen = fastest(plans.size(), [&](std::size_t i) { plans[i].execute(dnn_.get); });
   cache_.keep(choice.key, choice.candidates[*choice.chosen]->name);
 }
 

@@ -10,12 +10,6 @@
 namespace shakedown::gpu {
 namespace {
 
-/// A convolution's weights as an activation: K filters of C x R x S; C as stored, maybe padded.
-ActivationShape filter_shape(const Parameter& p) {
-  const auto size = [&](int i) { return static_cast<int>(p.shape[static_cast<std::size_t>(i)]); };
-  return {size(0), static_cast<int>(p.stored) / (size(0) * size(2) * size(3)), size(2), size(3)};
-}
-
 class GpuUnits final : public UnitFactory {
  public:
   explicit GpuUnits(const UnitContext& context) : context_(context) {}
@@ -69,11 +63,10 @@ class GpuUnits final : public UnitFactory {
       for (std::size_t i = 0; i < p.count; ++i) move(i, i);
       return;
     }
-    const ActivationShape s = filter_shape(p);
-    const auto real = static_cast<std::size_t>(p.shape[1]);
-    const auto padded = static_cast<std::size_t>(s.c);
-    const std::size_t taps = static_cast<std::size_t>(s.h) * static_cast<std::size_t>(s.w);
-    for (std::size_t k = 0; k < static_cast<std::size_t>(s.n); ++k)
+    const auto size = [&](std::size_t i) { return static_cast<std::size_t>(p.shape[i]); };
+    const std::size_t filters = size(0), real = size(1), taps = size(2) * size(3);
+    const std::size_t padded = p.stored / (filters * taps);
+    for (std::size_t k = 0; k < filters; ++k)
       for (std::size_t c = 0; c < real; ++c)
         for (std::size_t t = 0; t < taps; ++t)
           move((k * real + c) * taps + t, (k * taps + t) * padded + c);

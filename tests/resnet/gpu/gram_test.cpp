@@ -496,13 +496,4 @@ TEST_CASE("a thread's adjacent columns are those it has accumulators of", "[gram
   CHECK(seen.size() == std::size_t{64} * columns);  // each once: there are as many accumulators
 }
 
-TEST_CASE("placed columns are a permutation within each 32", "[gram]") {
-  std::map<unsigned, int> places;
-  for (unsigned column = 0; column < 128; ++column) {
-    CHECK(gpu::placed_column(column) / 32 == column / 32);
-    ++places[gpu::placed_column(column)];
-  }
-  CHECK(places.size() == 128);
-}
-
 }  // namespace shakedown
