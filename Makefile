@@ -162,7 +162,7 @@ $(BUILD)/fake_nvml.so: tests/common/fake_nvml.cpp common/nvml_library.hpp $(BUIL
 # What tests/faulty/run preloads. Nothing of a vendor's is linked, nor C++'s: a tool brings its own version of it.
 faulty = $(call quiet,link) $(MPICXX) -std=c++20 $(cppflags) $(FOUND_CPPFLAGS_$(1)) $(test_cxxflags) $(WARNINGS) -shared -fPIC \
          -static-libstdc++ -static-libgcc -Wl,-z,lazy,--as-needed,--version-script=tests/faulty/exports $(filter %.cpp,$^) -o $@ -ldl -lpthread
-faulty_sources := tests/faulty/model.cpp tests/faulty/log.cpp
+faulty_sources := tests/faulty/model.cpp
 faulty_headers := $(wildcard tests/faulty/*.hpp tests/faulty/gpu/*.hpp) tests/faulty/exports common/numbers.hpp
 $(BUILD)/libfaulty_cpu.so: $(faulty_sources) $(wildcard tests/faulty/cpu/*.cpp) $(faulty_headers) $(BUILD)/flags
 	$(call faulty,cpu)

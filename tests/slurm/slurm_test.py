@@ -6,12 +6,10 @@ import os
 import subprocess
 import unittest
 
-from slurm_support import HOOKS, TWO_GPUS, Job, Jobs, long, skip_where_impossible
+from slurm_support import HOOKS, LAUNCHERS, TINY, TWO_GPUS, Job, Jobs, long, skip_where_impossible
 from support import TREE
 
-TINY = ["--backend", "cpu", "--model", "tiny", "--image-size", 32]
 QUICK = ["--backend", "cpu", "-b", "1K", "-e", "1K", "-n", 2, "-w", 1]  # of collective_perf
-LAUNCHERS = ("mpirun", "srun")
 SHOWS = """#!/bin/bash
 echo "rank on $(hostname): gpus=$CUDA_VISIBLE_DEVICES cpus=$SLURM_CPUS_PER_TASK psec=$PMIX_MCA_psec"
 """

@@ -1,4 +1,4 @@
-// The rules by which a GPU's reading, next to those of its peers, becomes findings.
+// The rules by which readings of GPUs, facts of hosts, and how nodes differ become findings.
 #pragma once
 
 #include <functional>
@@ -8,6 +8,8 @@
 #include <vector>
 
 #include "launch/node/health/facts/gpu_reading.hpp"
+#include "launch/node/health/facts/kernel_log.hpp"
+#include "launch/node/health/facts/node_report.hpp"
 #include "launch/node/health/rules/finding.hpp"
 
 namespace shakedown::node {
@@ -93,5 +95,88 @@ Finding finding_of_gpu(const std::string& check, const Judgement& judgement,
 /// One finding per rule for this GPU.
 std::vector<Finding> judge_gpu(const std::string& host, const GpuReading& gpu,
                                const GpuContext& context);
+
+// Of a host, by its facts.
+
+/// One per thing looked at.
+struct Judgements : std::vector<Judgement> {
+  using std::vector<Judgement>::vector;
+  Judgements(Judgement one) { push_back(std::move(one)); }
+};
+
+inline constexpr const char* kAllFacts = nullptr;  // in a fact's place
+
+/// A line of the table of rules.
+struct HostRule {
+  const char* name;    // of its findings
+  const char* what;    // it looks at
+  const char* fact;    // that it is about, as read_facts has it
+  const char* absent;  // where that is not known
+  std::function<Judgements(const Json& fact, const Json& facts)> judge_fact;
+  bool of_gpus = false;     // it does not apply to a host without them
+  const char* action = "";  // where the fact is not known
+
+  Judgements judge(const Json& facts) const;
+};
+
+/// All rules, in the order in which they are printed. XIDs older than the window are warnings.
+std::vector<HostRule> host_rules(double xid_window_h = 24);
+/// Those of libraries, variables and the kernel's messages, which are among them.
+std::vector<HostRule> software_rules(double xid_window_h);
+inline constexpr const char* kKernelLog = "kernel-log";  // its name
+
+std::vector<Finding> judge_host(const std::string& host, const Json& facts,
+                                double xid_window_h = 24);
+
+/// A fact, or null where it is absent.
+const Json& fact_of(const Json& facts, const char* name);
+
+/// One judgement per GPU and XID that is neither an application's error nor a consequence of
+/// another, however often it came. What is older than the window is at most a warning.
+Judgements judge_kernel_events(const std::vector<KernelEvent>& events, double window_h = 24);
+
+// Of all nodes of a job.
+
+/// What the user says of the nodes.
+struct Expected {
+  int gpus = -1;             // per node; below 0: Slurm's variables, else most nodes, else the bus
+  double xid_window_h = 24;  // XIDs that are older are warnings
+  bool uses_gpus = true;     // whether this program, of its own CUDA, works on them: not passive
+};
+
+/// Every check of bin/node_check with what it looks at, a line each.
+std::string list_of_checks();
+
+std::vector<Finding> judge_nodes(const std::vector<NodeReport>& reports, const Expected& expected);
+
+/// Facts and versions that differ between nodes, by majority where there is one: with fewer than
+/// three they are named without blame.
+inline constexpr const char* kNodesAlike = "nodes-alike";  // the check's name
+std::vector<Finding> compare_nodes(const std::vector<NodeReport>& reports);
+
+/// The failures that a later reading of the same nodes shows and the first did not.
+std::vector<Finding> judge_again(const std::vector<NodeReport>& before,
+                                 std::vector<NodeReport> later, const Expected& expected);
+
+/// The PCIe link of every GPU while this program kept some of them busy, and what failed meanwhile.
+/// A reading under load may leave the facts of the host out.
+std::vector<Finding> judge_load(const std::vector<NodeReport>& before,
+                                const std::vector<NodeReport>& under_load,
+                                const Expected& expected);
+
+/// Whether the inforom of every GPU is intact, of reports that have read it: a passive check has
+/// not.
+std::vector<Finding> judge_inforoms(const std::vector<NodeReport>& reports);
+
+/// A rank's GPU, and where its cores are: as NearDevice says.
+struct RankPlace {
+  std::string host, gpu, near;
+};
+std::vector<Finding> judge_places(const std::vector<NodeReport>& reports,
+                                  const std::vector<RankPlace>& ranks);
+
+/// Errors that were counted between two readings of the same nodes, and what failed since.
+std::vector<Finding> judge_growth(const std::vector<NodeReport>& before,
+                                  const std::vector<NodeReport>& after, const Expected& expected);
 
 }  // namespace shakedown::node
