@@ -107,6 +107,14 @@ struct Metrics {
   std::int64_t top1 = 0;  // samples whose label has the highest logit
   std::int64_t top5 = 0;
   std::int64_t samples = 0;
+
+  Metrics& operator+=(const Metrics& other) {
+    loss_sum += other.loss_sum;
+    top1 += other.top1;
+    top5 += other.top5;
+    samples += other.samples;
+    return *this;
+  }
 };
 /// A sample's loss as a multiple of 2^-24. Sums of these are exact below 2^29: whatever the order
 /// of samples, batches and ranks, a total has the same bits.

@@ -2,7 +2,6 @@
 #include "training/data/image.hpp"
 
 #include "common/error.hpp"
-#include "training/data/codecs.hpp"
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   using namespace shakedown::training;

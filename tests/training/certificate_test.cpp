@@ -8,7 +8,6 @@
 #include "common/numbers.hpp"
 #include "tests/catch.hpp"
 #include "tests/support.hpp"
-#include "training/measure/rank_census.hpp"
 #include "training/step/model_state.hpp"
 
 namespace shakedown::training {

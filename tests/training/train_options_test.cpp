@@ -14,8 +14,7 @@
 #include "tests/support/transcript.hpp"
 #include "training/programs/compare_options.hpp"
 #include "training/programs/describe.hpp"
-#include "training/programs/invariant.hpp"
-#include "training/programs/loader_run.hpp"
+#include "training/programs/run.hpp"
 
 namespace shakedown::training {
 namespace {

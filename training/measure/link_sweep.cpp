@@ -142,39 +142,27 @@ MeasuredLinks measure_links(Backend& backend, DataType type, std::size_t largest
   return Sweep(backend, type, buffers, session).measure();
 }
 
-ModelInputs model_inputs(Engine& engine, const Trace& steps) {
+Json ready_record(Engine& engine, const Trace& steps) {
   const Network& network = engine.model.network();
   const ParameterTable& table = network.table();
-  const DataType type = network.weights().type();
   const BackwardTimes times = backward_times(steps);
-  ModelInputs inputs;
+  std::vector<int> blocks;
+  std::vector<double> bytes, ready_ms;  // of the payload in float32; since backward began
   const auto& parameters = table.parameters();
   for (auto p = parameters.rbegin(); p != parameters.rend(); ++p) {
     const auto count = static_cast<double>(table.payload_in({p->offset, p->offset + p->stored}));
-    inputs.gradients.push_back(
-        {count * sizeof(float), times.ready_ms.at(static_cast<std::size_t>(p->block)), p->block});
+    blocks.push_back(p->block);
+    bytes.push_back(count * sizeof(float));
+    ready_ms.push_back(times.ready_ms.at(static_cast<std::size_t>(p->block)));
   }
-  inputs.backward_ms = times.backward_ms;
-  inputs.sent_bytes_factor = static_cast<double>(size_of(type)) / sizeof(float);
-  inputs.input_bytes_per_image =
-      static_cast<double>(batch_bytes(network.settings())) / network.settings().batch_size;
-  return inputs;
-}
-
-Json record_of(const ModelInputs& inputs) {
-  std::vector<int> blocks;
-  std::vector<double> bytes, ready_ms;
-  for (const ReadyGradient& gradient : inputs.gradients) {
-    blocks.push_back(gradient.block);
-    bytes.push_back(gradient.bytes);
-    ready_ms.push_back(gradient.ready_ms);
-  }
+  const NetworkSettings& shape = network.settings();
   return {{"block", blocks},
           {"bytes", bytes},
           {"ready_ms", ready_ms},
-          {"backward_ms", inputs.backward_ms},
-          {"weight_bytes_factor", inputs.sent_bytes_factor},
-          {"input_bytes_per_image", inputs.input_bytes_per_image}};
+          {"backward_ms", times.backward_ms},
+          {"weight_bytes_factor",  // bytes that travel for one of float32
+           static_cast<double>(size_of(network.weights().type())) / sizeof(float)},
+          {"input_bytes_per_image", static_cast<double>(batch_bytes(shape)) / shape.batch_size}};
 }
 
 std::vector<Json> records_of(const MeasuredLinks& links) {

@@ -30,26 +30,9 @@ struct MeasuredLinks {
 MeasuredLinks measure_links(Backend& backend, DataType type, std::size_t largest_bytes,
                             std::size_t step_bytes, const MpiSession& session);
 
-/// A parameter's gradient. Lists of them are in the order in which backward finishes them.
-struct ReadyGradient {
-  double bytes = 0;     // of the payload in float32
-  double ready_ms = 0;  // since backward began
-  int block = 0;        // of the network
-};
-
-/// Measurements of `none` on a number of ranks, in addition to its breakdown.
-struct ModelInputs {
-  std::vector<ReadyGradient> gradients;
-  double backward_ms = 0;
-  double sent_bytes_factor = 1;  // bytes that travel for one of float32
-  double input_bytes_per_image = 0;
-  MeasuredLinks links;
-};
-/// All but the links.
-ModelInputs model_inputs(Engine& engine, const Trace& steps);
-
-/// The fields of a `ready` record.
-Json record_of(const ModelInputs& inputs);
+/// The fields of a `ready` record, of the traced steps of `none`: its gradients in the order in
+/// which backward finishes them, by parameter.
+Json ready_record(Engine& engine, const Trace& steps);
 /// The fields of the `link_cost` records: {exchanges around a ring, sends of all ranks to one}.
 std::vector<Json> records_of(const MeasuredLinks& links);
 
