@@ -299,17 +299,6 @@ bool starts_with(std::span<const std::uint8_t> file, const std::array<std::uint8
   return file.size() >= N && std::equal(magic.begin(), magic.end(), file.begin());
 }
 
-/// How seen coordinates run in the stored image.
-struct Turn {
-  explicit Turn(int orientation)
-      : transposed(orientation >= 5),
-        from_right(orientation == 2 || orientation == 3 || orientation >= 7),
-        from_below(orientation == 3 || orientation == 4 || orientation == 6 || orientation == 7) {}
-  bool transposed;
-  bool from_right;
-  bool from_below;
-};
-
 }  // namespace
 
 void Image::reshape(Size size, int row_pixels, int left) {
@@ -364,30 +353,6 @@ const Image& ImageDecoder::decode(Region region) {
          "a region outside the image");
   std::exchange(opened_, nullptr)->decode(region, image_);
   return image_;
-}
-
-Size upright(Size stored, int orientation) {
-  return Turn(orientation).transposed ? Size{stored.height, stored.width} : stored;
-}
-
-Region as_stored(Region seen, Size stored, int orientation) {
-  const Turn turn(orientation);
-  if (turn.transposed) seen = {seen.y, seen.x, seen.height, seen.width};
-  if (turn.from_right) seen.x = stored.width - seen.x - seen.width;
-  if (turn.from_below) seen.y = stored.height - seen.y - seen.height;
-  return seen;
-}
-
-void turn_upright(const Image& stored, int orientation, Image& seen) {
-  const Size size = upright(stored.size(), orientation);
-  seen.reshape(size, size.width, 0);
-  for (int y = 0; y < size.height; ++y) {
-    std::uint8_t* out = seen.row(y);
-    for (int x = 0; x < size.width; ++x, out += 4) {
-      const Region from = as_stored({x, y, 1, 1}, stored.size(), orientation);
-      std::memcpy(out, stored.row(from.y) + std::ptrdiff_t{4} * from.x, 4);
-    }
-  }
 }
 
 }  // namespace shakedown::training

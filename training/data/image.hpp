@@ -86,21 +86,6 @@ class ImageDecoder {
   Image image_;
 };
 
-// The orientation of a photograph that its camera noted.
-
-/// The orientation in a JPEG file's EXIF data, 1 to 8; 1, upright, where it has none or it makes no
-/// sense.
-int exif_orientation(std::span<const std::uint8_t> file);
-
-// PIL's exif_transpose, for a stored image of an orientation.
-
-/// The size that the image is seen in.
-Size upright(Size stored, int orientation);
-/// The pixels of the stored image that are seen as `seen`.
-Region as_stored(Region seen, Size stored, int orientation);
-/// The pixels as they are seen: mirrored and rotated.
-void turn_upright(const Image& stored, int orientation, Image& seen);
-
 // The header of a JPEG file, read without decoding.
 
 /// The size of the image in a JPEG file that JPEG engines decode as libjpeg does: baseline in one

@@ -1,7 +1,6 @@
-// What the segments before a JPEG file's scan tell.
+// The header of a JPEG file, read without decoding.
 #include <algorithm>
 #include <array>
-#include <string_view>
 
 #include "training/data/image.hpp"
 
@@ -19,13 +18,10 @@ enum Marker : std::uint8_t {
   SOI = 0xD8,
   EOI = 0xD9,
   SOS = 0xDA,
-  APP1 = 0xE1,
   APP14 = 0xEE
 };
 
 int word(Bytes bytes, std::size_t at) { return bytes[at] << 8 | bytes[at + 1]; }
-
-bool begins_as_jpeg(Bytes file) { return file.size() >= 2 && word(file, 0) == (0xFF00 | SOI); }
 
 struct Segment {
   std::uint8_t marker;
@@ -95,43 +91,11 @@ bool is_only_scan(Bytes segment, const Header& header) {
          segment.size() == 4 + 2 * static_cast<std::size_t>(header.components);
 }
 
-bool starts_with(Bytes bytes, std::string_view text) {
-  return bytes.size() >= text.size() &&
-         std::equal(text.begin(), text.end(), bytes.begin(),
-                    [](char a, std::uint8_t b) { return static_cast<std::uint8_t>(a) == b; });
-}
-
-/// 0 past the end.
-std::uint32_t number(Bytes bytes, std::size_t at, std::size_t count, bool big_endian) {
-  if (at > bytes.size() || count > bytes.size() - at) return 0;
-  std::uint32_t value = 0;
-  for (std::size_t i = 0; i < count; ++i)
-    value = value << 8U | bytes[at + (big_endian ? i : count - 1 - i)];
-  return value;
-}
-
-/// As a TIFF structure notes it, sensible or not; 0 where it has none.
-std::uint32_t orientation_in(Bytes tiff) {
-  constexpr std::uint32_t kMagic = 42, kOrientation = 0x0112, kShort = 3;
-  constexpr std::size_t kEntryBytes = 12;  // tag 2, type 2, count 4, value 4
-  const bool big_endian = starts_with(tiff, "MM");
-  const auto at = [&](std::size_t where, std::size_t bytes) {
-    return number(tiff, where, bytes, big_endian);
-  };
-  if (!(big_endian || starts_with(tiff, "II")) || at(2, 2) != kMagic) return 0;
-  const std::size_t directory = at(4, 4);
-  const std::size_t entries = at(directory, 2);
-  for (std::size_t i = 0; i < entries; ++i) {
-    const std::size_t entry = directory + 2 + i * kEntryBytes;
-    if (at(entry, 2) == kOrientation && at(entry + 2, 2) == kShort) return at(entry + 8, 2);
-  }
-  return 0;
-}
-
 }  // namespace
 
 std::optional<Size> baseline_jpeg_size(Bytes file) {
-  if (file.size() < 4 || !begins_as_jpeg(file) || word(file, file.size() - 2) != (0xFF00 | EOI))
+  const std::size_t size = file.size();
+  if (size < 4 || word(file, 0) != (0xFF00 | SOI) || word(file, size - 2) != (0xFF00 | EOI))
     return {};
   Header header;
   std::size_t at = 2;
@@ -149,19 +113,6 @@ std::optional<Size> baseline_jpeg_size(Bytes file) {
       return {};
   }
   return {};
-}
-
-int exif_orientation(Bytes file) {
-  constexpr std::string_view kExif{"Exif\0\0", 6};
-  std::size_t at = 2;
-  while (const auto segment = begins_as_jpeg(file) ? next_segment(file, at) : std::nullopt) {
-    const auto [marker, content] = *segment;
-    if (marker == SOS) break;
-    if (marker != APP1 || !starts_with(content, kExif)) continue;
-    const std::uint32_t value = orientation_in(content.subspan(kExif.size()));
-    return value >= 1 && value <= 8 ? static_cast<int>(value) : 1;
-  }
-  return 1;
 }
 
 }  // namespace shakedown::training

@@ -145,9 +145,8 @@ const Batch* Loader::next() {
   batch.decoded.clear();
   for (int row = 0; row < settings_.batch_size; ++row) {
     const Row& r = slot.rows[static_cast<std::size_t>(row)];
-    const auto& [file, crop] = r.left.encoded;
     if (r.left_to_decoder)
-      batch.encoded.push_back({file, crop.region, crop.mirror, row});
+      batch.encoded.push_back(r.left.encoded);
     else if (slot.crops != nullptr)
       batch.decoded.push_back(r.left.decoded);
   }
@@ -282,7 +281,7 @@ void Loader::fill(const Item& item, SampleReader& reader) const {
     row.encoded_index = sample.index;
     label = sample.label;
   }
-  row.left.decoded.row = item.row;
+  row.left.encoded.row = row.left.decoded.row = item.row;
 }
 
 void Loader::finish(const Item& item, std::exception_ptr error) {
@@ -331,10 +330,10 @@ bool SampleReader::read_image(std::size_t index, std::uint64_t random_seed,
   using Seconds = std::chrono::duration<double>;
   source_.read(index, encoded_, times_);
   Random random(random_seed);
-  const DeviceDecoder* const decoder = left != nullptr ? left->decoder : nullptr;
-  if (const auto size = decoder != nullptr ? size_for(*decoder) : std::nullopt) {
-    left->encoded.crop = random_crop(*size, settings_, random);
-    left->encoded.file.swap(encoded_);
+  if (left != nullptr && left->decoder != nullptr && left->decoder->supports(encoded_)) {
+    const Crop crop = random_crop(*baseline_jpeg_size(encoded_), settings_, random);
+    left->file.swap(encoded_);
+    left->encoded = {left->file, crop.region, crop.mirror};
     return true;
   }
   const auto start = Clock::now();
@@ -361,22 +360,10 @@ DecodedCrop SampleReader::place(const Image& image, bool mirror, Random& random,
   return {rgb, size, fits && mirror};
 }
 
-/// Of the encoded image, if the device may decode it.
-std::optional<Size> SampleReader::size_for(const DeviceDecoder& decoder) const {
-  if (settings_.exif && exif_orientation(encoded_) != 1) return {};
-  return decoder.supports(encoded_) ? baseline_jpeg_size(encoded_) : std::nullopt;
-}
-
 /// Draws the crop and decodes its pixels.
 const Image& SampleReader::decode(Crop& crop, Random& random) {
-  const Size stored = decoder_.open(encoded_);
-  const int orientation = settings_.exif ? exif_orientation(encoded_) : 1;
-  crop = random_crop(upright(stored, orientation), settings_, random);
-  const Region region = as_stored(crop.region, stored, orientation);
-  const Image& image = decoder_.decode(region);
-  if (orientation == 1) return image;
-  turn_upright(image, orientation, turned_);
-  return turned_;
+  crop = random_crop(decoder_.open(encoded_), settings_, random);
+  return decoder_.decode(crop.region);
 }
 
 Workers::Workers(int count) : size_(count) {

@@ -22,18 +22,13 @@
 
 namespace shakedown::training {
 
-/// An encoded image that the device decodes.
-struct EncodedSample {
-  std::vector<std::uint8_t> file;
-  Crop crop;
-};
-
 /// What may be left to the device, and what it gets.
 struct LeftToDevice {
   const DeviceDecoder* decoder = nullptr;  // may decode what it supports
   CropMemory* crops = nullptr;             // has what it scales
-  EncodedSample encoded;                   // where it decodes
-  DecodedCrop decoded;                     // where it only scales
+  std::vector<std::uint8_t> file;          // where it decodes
+  EncodedImage encoded = {};               // of that file
+  DecodedCrop decoded = {};                // where it only scales
 };
 
 /// One per thread: it keeps its working memory. The source and `bad` must outlive it.
@@ -64,7 +59,6 @@ class SampleReader {
  private:
   bool read_image(std::size_t index, std::uint64_t random_seed, std::span<std::uint8_t> out,
                   LeftToDevice* left);
-  std::optional<Size> size_for(const DeviceDecoder& decoder) const;
   const Image& decode(Crop& crop, Random& random);
   DecodedCrop place(const Image& image, bool mirror, Random& random, CropMemory& crops);
 
@@ -72,7 +66,6 @@ class SampleReader {
   BadImages& bad_;
   const TransformSettings settings_;
   ImageDecoder decoder_;
-  Image turned_;
   Transform transform_;
   InputTimes times_;
   std::vector<std::uint8_t> encoded_;

@@ -9,7 +9,8 @@
 namespace shakedown::training {
 namespace {
 
-constexpr int kWeightBits = ResizeFilter::kWeightBits;
+// PIL's: 8 bits of pixel and 2 of headroom leave 22 of the 32 to the weights.
+constexpr int kWeightBits = 22;
 constexpr int kBlock = 32;  // bytes whose sums registers hold
 constexpr int kBlockPixels = kBlock / 4;
 

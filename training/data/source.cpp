@@ -284,7 +284,6 @@ int parse_workers(const std::string& text) {
 }  // namespace
 
 void declare_options(OptionSet& options, DataOptions& values) {
-  const std::vector<std::string> images{"--data-dir", "--train-dir", "--val-dir"};
   options
       .add("--data-dir", values.data_dir, "folder with train/ and val/, or train.pack and val.pack")
       .metavar("DIR")
@@ -306,11 +305,8 @@ void declare_options(OptionSet& options, DataOptions& values) {
            "cannot be read ends the run with exit code 3")
       .at_least(0)
       .only_with({"--data-dir", "--train-dir"});
-  options
-      .add("--exif", values.exif,
-           "turn JPEG images as the orientation in their EXIF data says (as Pillow's "
-           "exif_transpose); off: as torchvision, which ignores it")
-      .only_with(images);
+  options.refuse("--exif",
+                 "no record used it; as torchvision does, training ignores how a camera was held");
   declare_options(options, values.transform);
   options
       .add("--workers,--num-workers", values.workers,

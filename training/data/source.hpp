@@ -208,7 +208,6 @@ struct DataOptions {
   std::string train_dir;  // a folder or a packed file
   std::string val_dir;
   int max_bad_images = 0;
-  bool exif = false;
   TransformOptions transform;
   std::string workers = "auto";  // threads per rank, or a number
   int prefetch = 4;              // batches

@@ -19,9 +19,6 @@ namespace shakedown::training {
 /// Of each output coordinate, the neighbouring source coordinates that it is a weighted sum of: the
 /// same number for all, some with the weight 0.
 struct ResizeFilter {
-  // PIL's: 8 bits of pixel and 2 of headroom leave 22 of the 32 to the weights.
-  static constexpr int kWeightBits = 22;
-
   int taps = 0;
   std::vector<int> first;             // source coordinate of each output coordinate's first weight
   std::vector<std::int32_t> weights;  // `taps` of each
@@ -61,7 +58,6 @@ struct TransformSettings {
   bool center_crop = true;  // without: shorter side to `resize`, then the centre;
                             // false stretches the whole image to the square
   int resize = 0;           // with center_crop; 0: 256/224 of image_size
-  bool exif = false;        // before: turn the image as its EXIF orientation says
 };
 
 /// The part of a width x height image that torchvision's RandomResizedCrop(scale=(0.08, 1),

@@ -57,18 +57,22 @@ class Sweep {
       backend.device->zero(buffer->data(), buffer->bytes(), *stream_);
   }
 
-  MeasuredLinks measure() const {
-    MeasuredLinks links;
+  std::vector<Json> measure() const {
+    std::vector<double> bytes, ring_us, star_us;
     const std::size_t largest = buffers_.mine.bytes() / size_of(type_);
     for (std::size_t part = kParts; part >= 1; part /= 2) {
       const std::size_t count = largest / part;
-      const auto bytes = static_cast<double>(count * size_of(type_));
-      links.ring.push_back({bytes, time([&] { all_reduce(count); })});
-      links.star.push_back({bytes, time([&] { push(count); })});
+      bytes.push_back(static_cast<double>(count * size_of(type_)));
+      ring_us.push_back(1e6 * time([&] { all_reduce(count); }));
+      star_us.push_back(1e6 * time([&] { push(count); }));
     }
-    links.average_s_per_byte = time([&] { average(largest); }) /
-                               static_cast<double>(buffers_.mine.bytes()) / session_.world_size();
-    return links;
+    const double average_s = time([&] { average(largest); });
+    const double averaged = static_cast<double>(buffers_.mine.bytes()) * session_.world_size();
+    return {{{"path", "ring"}, {"bytes", bytes}, {"time_us", ring_us}},
+            {{"path", "star"},
+             {"bytes", bytes},
+             {"time_us", star_us},
+             {"average_gbs", 1e-9 * averaged / average_s}}};
   }
 
  private:
@@ -134,8 +138,8 @@ class Sweep {
 
 }  // namespace
 
-MeasuredLinks measure_links(Backend& backend, DataType type, std::size_t largest_bytes,
-                            std::size_t step_bytes, const MpiSession& session) {
+std::vector<Json> measure_links(Backend& backend, DataType type, std::size_t largest_bytes,
+                                std::size_t step_bytes, const MpiSession& session) {
   if (session.world_size() == 1) return {};
   const Buffers buffers(backend, type, largest_bytes, step_bytes, session);
   if (!buffers.fit) return {};
@@ -163,20 +167,6 @@ Json ready_record(Engine& engine, const Trace& steps) {
           {"weight_bytes_factor",  // bytes that travel for one of float32
            static_cast<double>(size_of(network.weights().type())) / sizeof(float)},
           {"input_bytes_per_image", static_cast<double>(batch_bytes(shape)) / shape.batch_size}};
-}
-
-std::vector<Json> records_of(const MeasuredLinks& links) {
-  const auto fields = [](const char* path, const std::vector<TransferPoint>& points) {
-    std::vector<double> bytes, time_us;
-    for (const TransferPoint& point : points) {
-      bytes.push_back(point.bytes);
-      time_us.push_back(point.seconds * 1e6);
-    }
-    return Json{{"path", path}, {"bytes", bytes}, {"time_us", time_us}};
-  };
-  std::vector<Json> records{fields("ring", links.ring), fields("star", links.star)};
-  records.back()["average_gbs"] = 1 / links.average_s_per_byte / 1e9;
-  return records;
 }
 
 }  // namespace shakedown::training

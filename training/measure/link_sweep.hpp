@@ -11,29 +11,17 @@
 
 namespace shakedown::training {
 
-struct TransferPoint {
-  double bytes = 0;
-  double seconds = 0;
-};
-
-struct MeasuredLinks {
-  std::vector<TransferPoint> ring;  // all-reduces of `bytes` bytes
-  std::vector<TransferPoint> star;  // every other rank sends `bytes` bytes to rank 0
-  double average_s_per_byte = 0;    // rank 0 averages what all ranks sent: per byte of one rank
-};
-
 /// Measures exchanges of a gradient buffer of `largest_bytes` and of parts of it, down to a
 /// thirty-second: the sizes of buckets. Between two exchanges a step computes, which leaves none of
 /// the gradients in the caches; so before each exchange every rank touches `step_bytes` of other
-/// memory. Medians; empty for one rank, and where a rank has no memory for it. Every rank calls it;
-/// the same on all.
-MeasuredLinks measure_links(Backend& backend, DataType type, std::size_t largest_bytes,
-                            std::size_t step_bytes, const MpiSession& session);
+/// memory. Medians, as the fields of the `link_cost` records: {exchanges around a ring, sends of
+/// all ranks to rank 0, with the rate at which it averages them}; none for one rank, and where a
+/// rank has no memory for it. Every rank calls it; the same on all.
+std::vector<Json> measure_links(Backend& backend, DataType type, std::size_t largest_bytes,
+                                std::size_t step_bytes, const MpiSession& session);
 
 /// The fields of a `ready` record, of the traced steps of `none`: its gradients in the order in
 /// which backward finishes them, by parameter.
 Json ready_record(Engine& engine, const Trace& steps);
-/// The fields of the `link_cost` records: {exchanges around a ring, sends of all ranks to one}.
-std::vector<Json> records_of(const MeasuredLinks& links);
 
 }  // namespace shakedown::training

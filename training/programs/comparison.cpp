@@ -109,7 +109,7 @@ void measure(Result& result, Backend& backend, const MpiSession& ranks, const Jo
   const std::size_t bytes = engine.model.network().table().stored_count() * size_of(type);
   const std::size_t step_bytes = engine.device().peak_allocated_bytes();
   trial.reset();  // the links want memory of their own
-  if (result.ready && result.links.ring.empty())
+  if (result.ready && result.links.empty())
     result.links = measure_links(backend, type, bytes, step_bytes, ranks);
 }
 
@@ -231,9 +231,9 @@ void finish_round(std::vector<Result>& results, std::size_t index, const Job& jo
         !transfers.is_null())
       step["transfers"] = transfers;
     write("step", step);
-    if (index == 0 && result.ready && !result.links.ring.empty()) {
+    if (index == 0 && !result.links.empty()) {
       write("ready", *result.ready);
-      for (const Json& link : records_of(result.links)) write("link_cost", link);
+      for (const Json& link : result.links) write("link_cost", link);
     }
     write("breakdown", merged(repeat, record_of(round.breakdown)));
     if (!find_strategy(result.configuration.strategy()).ranks_agree) continue;  // nobody waits

@@ -95,7 +95,7 @@ struct Result {
   std::vector<Round> rounds;
   std::optional<Certificate> certificate;
   std::optional<Json> ready;  // of `none`: see ready_record()
-  MeasuredLinks links;        // the same
+  std::vector<Json> links;    // the same: see measure_links()
   std::string skipped;        // why it could not run
   std::string failure;        // what went wrong beyond the certificate
 

@@ -236,8 +236,8 @@ long batches_needed(const TrainOptions& options) {
 namespace {
 
 /// Options that must be the same, where the program has them; others follow below.
-const std::set<std::string> kFixed{"model",   "image_size", "seed",       "optimizer",
-                                   "augment", "exif",       "grad_dtype", "invariant"};
+const std::set<std::string> kFixed{"model",   "image_size", "seed",     "optimizer",
+                                   "augment", "grad_dtype", "invariant"};
 /// Options that change nothing of what is computed, or that a fact below stands for.
 const std::set<std::string> kFree{"backend",
                                   "precision",
@@ -302,6 +302,7 @@ RunFacts run_facts(const Run& run) {
       {"--decoder", decoder},
       // of checkpoints that were written when these were options
       {"--decoder-share", decoder == "cpu" ? "0" : "100"},
+      {"--exif", "false"},
       {"--scaled-decode", "off"}};
   facts.options = {{"--staleness", std::to_string(settings.strategy.staleness)}};
   for (const OptionValue& option : run.set->values()) {

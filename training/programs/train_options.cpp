@@ -167,8 +167,8 @@ void declare_evaluation(OptionSet& options, TrainOptions& values) {
                   "--autotune",   "--deterministic", "--fusion",     "--recompute",
                   "--plan-cache", "--strategy",      "--no-overlap", "--throttle-gbs",
                   "--comm-ctas",  "--data-dir",      "--train-dir",  "--val-dir",
-                  "--exif",       "--augment",       "--val-resize", "--workers",
-                  "--prefetch",   "--logits",        "--describe",   "--recipe"});
+                  "--augment",    "--val-resize",    "--workers",    "--prefetch",
+                  "--logits",     "--describe",      "--recipe"});
   options
       .add(
           "--logits", values.logits,
@@ -272,11 +272,10 @@ void declare_options(OptionSet& options, TrainOptions& values) {
       .only_with({"--data-dir", "--train-dir"})
       .not_with(
           {"--epochs", "--evaluate", "--save", "--trace", "--max-batch", "--layers", "--describe"})
-      .uses_only({"--iterations", "--warmup",     "--batch-size",     "--global-batch",
-                  "--accumulate", "--seed",       "--record",         "--backend",
-                  "--timeout",    "--image-size", "--strategy",       "--data-dir",
-                  "--train-dir",  "--exif",       "--max-bad-images", "--augment",
-                  "--workers",    "--prefetch",   "--decoder",        "--recipe"});
+      .uses_only({"--iterations", "--warmup", "--batch-size", "--global-batch", "--accumulate",
+                  "--seed", "--record", "--backend", "--timeout", "--image-size", "--strategy",
+                  "--data-dir", "--train-dir", "--max-bad-images", "--augment", "--workers",
+                  "--prefetch", "--decoder", "--recipe"});
   declare_options(options, values.checkpoints);
   options.heading("Output");
   options.refuse("--history", "results/report --history FILE writes it from the record");

@@ -124,7 +124,6 @@ LoaderSettings TrainingData::loader_settings(bool training, int rank) {
   if (training) s.shards = step_.shards();
   s.transform = training ? training_transform(options_.transform, step_.network.image_size)
                          : validation_transform(options_.transform, step_.network.image_size);
-  s.transform.exif = options_.exif;
   if (training) s.bad_images = &bad_images_;
   return s;
 }
