@@ -18,7 +18,6 @@
 
 #include "common/error.hpp"
 #include "common/gpu/native.hpp"
-#include "training/data/codecs.hpp"
 #include "training/data/crops.hpp"
 #include "training/data/gpu/resize.hpp"
 
