@@ -3,7 +3,7 @@
 #include <fmt/format.h>
 
 #include "collectives/verifier.hpp"
-#include "common/error.hpp"
+#include "common/usage_error.hpp"
 
 namespace shakedown::collectives {
 namespace {

@@ -11,7 +11,6 @@
 #include <cstring>
 #include <filesystem>
 #include <nlohmann/json.hpp>
-#include <numeric>
 
 #include "common/error.hpp"
 #include "common/record.hpp"
@@ -69,89 +68,6 @@ Option::Option(std::vector<std::string> names, OptionTarget target, std::string 
       default_(show(target)) {
   std::visit([&](auto* value) { restore_ = [value, initial = *value] { *value = initial; }; },
              target);
-}
-
-Option& Option::one_of(std::vector<std::string> choices) {
-  choices_ = std::move(choices);
-  return *this;
-}
-Option& Option::unlisted(std::vector<std::string> choices) {
-  unlisted_ = std::move(choices);
-  return *this;
-}
-Option& Option::at_least(double minimum) {
-  at_least_ = minimum;
-  return *this;
-}
-Option& Option::at_most(double maximum) {
-  at_most_ = maximum;
-  return *this;
-}
-Option& Option::below(double limit) {
-  below_ = limit;
-  return *this;
-}
-Option& Option::only_where(std::string option, std::vector<std::string> values) {
-  where_.push_back({std::move(option), std::move(values), for_values_});
-  return *this;
-}
-Option& Option::only_with(std::vector<std::string> options) {
-  with_ = std::move(options);
-  with_of_ = for_values_;
-  return *this;
-}
-Option& Option::for_values(std::vector<std::string> own) {
-  for_values_ = std::move(own);
-  return *this;
-}
-Option& Option::idle_with(std::vector<std::string> options) {
-  idle_with_ = std::move(options);
-  return *this;
-}
-Option& Option::uses_only(std::vector<std::string> options) {
-  uses_only_ = std::move(options);
-  return *this;
-}
-Option& Option::not_with(std::vector<std::string> options) {
-  not_with_ = std::move(options);
-  return *this;
-}
-Option& Option::brings(std::string option, std::string value) {
-  brings_ = {std::move(option), {std::move(value)}};
-  return *this;
-}
-Option& Option::existing_file(std::string source) {
-  is_existing_file_ = true;
-  source_ = std::move(source);
-  return *this;
-}
-Option& Option::existing_path() {
-  may_be_folder_ = true;
-  return existing_file();
-}
-Option& Option::metavar(std::string text) {
-  metavar_ = std::move(text);
-  return *this;
-}
-Option& Option::default_text(std::string text) {
-  default_ = std::move(text);
-  return *this;
-}
-Option& Option::alone(std::string value) {
-  alone_ = std::move(value);
-  return *this;
-}
-Option& Option::unit(std::string unit, std::string option) {
-  units_.push_back({std::move(unit), std::move(option)});
-  return *this;
-}
-Option& Option::hidden() {
-  group_.clear();
-  return *this;
-}
-Option& Option::first() {
-  is_first_ = true;
-  return *this;
 }
 
 bool Option::has_name(const std::string& name) const { return is_among(name, names_); }

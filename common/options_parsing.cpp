@@ -9,8 +9,8 @@
 #include <numeric>
 #include <sstream>
 
-#include "common/error.hpp"
 #include "common/options.hpp"
+#include "common/usage_error.hpp"
 
 namespace shakedown {
 namespace {

@@ -13,8 +13,7 @@
 #include "collectives/links/peer_copies.hpp"
 #include "collectives/links/records.hpp"
 #include "collectives/links/splits.hpp"
-#include "common/judge/conclusion.hpp"
-#include "common/judging.hpp"
+#include "common/judge/court.hpp"
 #include "common/mpi_session.hpp"
 #include "common/program.hpp"
 #include "common/statistics.hpp"
@@ -25,7 +24,7 @@ namespace {
 
 struct Results {
   std::vector<Link> links;
-  std::vector<LinkFigure> copies;  // between GPUs of a node
+  std::vector<judge::Observation> copies;  // between GPUs of a node
   std::vector<Split> splits;
   std::vector<Verdict> corruptions;  // where data arrived wrong
   std::vector<std::string> remarks;  // for people
@@ -62,8 +61,7 @@ class LinkMeasurement {
     Splits splits = measure_splits(nodes_, backend_, session_, messages_);
     records_.write(splits.measured);
     for (const Split& split : splits.measured)
-      if (split.scope != "without_node")
-        judging_.add(observer_.of(split, 8 * messages_.settings().words), records_.record());
+      if (split.scope != "without_node") judging_.add(observation_of(split), records_.record());
     results.splits = std::move(splits.measured);
     append(results.corruptions, splits.corruptions);
     return results;
@@ -71,7 +69,7 @@ class LinkMeasurement {
 
  private:
   void measure_messages(bool alone, Results& results) {
-    LinkMeter meter(backend_, session_, nodes_, messages_);
+    LinkMeter meter(backend_, session_, nodes_, observer_, messages_);
     const auto rounds = round_robin(session_.world_size());
     Progress progress(alone ? "pairs alone" : "pairs at once", static_cast<long>(rounds.size()),
                       "rounds", session_.is_root());
@@ -79,8 +77,8 @@ class LinkMeasurement {
       const LinkRound measured = meter.measure(rounds[round], alone);
       records_.write(measured.links);
       append(results.links, measured.links);
-      for (const LinkFigure& figure : measured.figures)
-        judging_.add(observer_.of(figure), records_.record());
+      for (const judge::Observation& each : measured.observations)
+        judging_.add(each, records_.record());
       progress.update(static_cast<long>(round) + 1);
     }
     append(results.corruptions, meter.corruptions());
@@ -90,10 +88,10 @@ class LinkMeasurement {
     const std::vector<int> per_node = nodes_.ranks_per_node();
     const int most = *std::max_element(per_node.begin(), per_node.end());
     if (backend_.kind != BackendKind::gpu || most < 2) return;
-    PeerCopies copies(backend_, session_, nodes_, paths_, messages_);
+    PeerCopies copies(backend_, session_, nodes_, observer_, messages_);
     results.copies = copies.measure();
     for (std::size_t i = 0; i < results.copies.size(); ++i)
-      judging_.add(observer_.of(results.copies[i]), records_.record(), static_cast<int>(i));
+      judging_.add(results.copies[i], records_.record(), static_cast<int>(i));
     measure_slow_ones_again(copies, results);
     append(results.remarks, copies.remarks());
     append(results.corruptions, copies.corruptions());
@@ -105,13 +103,26 @@ class LinkMeasurement {
       results.remarks.push_back(
           fmt::format("measured again, as it seemed slow: {} figures", slow.size()));
       for (const int i : slow) {
-        LinkFigure& figure = results.copies[static_cast<std::size_t>(i)];
-        const int look = figure.look + 1;
-        figure = copies.measure_again(figure);
-        figure.look = look;
-        judging_.add(observer_.of(figure), records_.record(), i);
+        judge::Observation& copy = results.copies[static_cast<std::size_t>(i)];
+        const int look = copy.look + 1;
+        copy = copies.measure_again(copy);
+        copy.look = look;
+        judging_.add(copy, records_.record(), i);
       }
     }
+  }
+
+  judge::Observation observation_of(const Split& split) const {
+    judge::Observation observation = observer_.of("part/" + split.scope + "/busbw", split.ranks);
+    if (split.scope == "rail") {
+      observation.of.scope = Scope::rail;
+      observation.of.name = split.name;
+    }
+    observation.conditions["operation"] = "all_reduce";
+    observation.conditions["bytes"] = std::to_string(8 * messages_.settings().words);
+    observation.samples = split.samples;
+    if (split.wrong_elements > 0) observation.check = judge::Check::wrong;
+    return observation;
   }
 
   const NodeMap& nodes_;
@@ -167,14 +178,14 @@ std::string words_of(std::string metric) {
   return metric;
 }
 
-std::vector<Table> tables_of(const std::vector<LinkFigure>& copies) {
+std::vector<Table> tables_of(const std::vector<judge::Observation>& copies) {
   std::map<std::string, Table> tables;
-  for (const LinkFigure& figure : copies) {
-    if (figure.samples.empty()) continue;
-    Table& table = tables[figure.metric];
-    table.name = words_of(figure.metric) + " GB/s";
-    table.symmetric = figure.both_ways;
-    table.cells.push_back({figure.from, figure.to, median_of(figure.samples)});
+  for (const judge::Observation& copy : copies) {
+    if (copy.samples.empty()) continue;
+    Table& table = tables[copy.metric];
+    table.name = words_of(copy.metric) + " GB/s";
+    table.symmetric = copy.metric.ends_with("/both_ways");
+    table.cells.push_back({copy.of.ranks[0], copy.of.ranks[1], median_of(copy.samples)});
   }
   std::vector<Table> found;
   for (const auto& [metric, table] : tables) found.push_back(table);
@@ -226,8 +237,8 @@ std::string split_table(const std::vector<Split>& splits) {
   if (splits.empty()) return "";
   std::string text = "\nall_reduce busbw GB/s      ranks\n";
   for (const Split& split : splits)
-    text += fmt::format("{:>12} {:<12} {:>6} {:>9.4g}\n", split.scope, split.name, split.world_size,
-                        split.busbw_gbs);
+    text += fmt::format("{:>12} {:<12} {:>6} {:>9.4g}\n", split.scope, split.name,
+                        split.world_size(), split.busbw_gbs);
   return text;
 }
 

@@ -2,11 +2,10 @@
 
 #include <fmt/format.h>
 
-#include <cstdint>
 
-#include "common/error.hpp"
 #include "common/options.hpp"
 #include "common/placement.hpp"
+#include "common/usage_error.hpp"
 
 namespace shakedown::collectives {
 namespace {

@@ -13,7 +13,6 @@
 #include <numeric>
 #include <set>
 
-#include "collectives/group_observation.hpp"
 #include "collectives/perf/bench.hpp"
 #include "collectives/perf/options.hpp"
 #include "common/options.hpp"
@@ -114,9 +113,9 @@ std::optional<judge::Observation> observation_of(const Json& fields, const Figur
   std::vector<int> ranks(units.size());
   std::iota(ranks.begin(), ranks.end(), 0);
   judge::Observation observation =
-      observed_group(fmt::format("collective/{}/{}", fields.at("operation").get<std::string>(),
-                                 small ? "latency" : "busbw"),
-                     small ? "us" : "GB/s", communicator, nodes, units, ranks);
+      observed(fmt::format("collective/{}/{}", fields.at("operation").get<std::string>(),
+                           small ? "latency" : "busbw"),
+               small ? "us" : "GB/s", communicator, nodes, units, ranks);
   for (const char* key : kRateConditions)
     if (const auto value = fields.find(key); value != fields.end())
       observation.conditions[key] =

@@ -12,9 +12,9 @@
 #include <string_view>
 
 #include "collectives/perf/options.hpp"
-#include "common/error.hpp"
 #include "common/options.hpp"
 #include "common/types.hpp"
+#include "common/usage_error.hpp"
 
 namespace shakedown::collectives {
 namespace {

@@ -22,7 +22,6 @@
 #include "collectives/perf/plan.hpp"
 #include "common/ensure.hpp"
 #include "common/exit_code.hpp"
-#include "common/judge/conclusion.hpp"
 #include "common/mpi_session.hpp"
 #include "common/program.hpp"
 #include "common/record.hpp"

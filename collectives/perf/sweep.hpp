@@ -11,7 +11,7 @@
 #include "collectives/perf/plan.hpp"
 #include "common/backend.hpp"
 #include "common/exit_code.hpp"
-#include "common/judging.hpp"
+#include "common/judge/court.hpp"
 #include "common/mpi_session.hpp"
 #include "common/record.hpp"
 

@@ -2,7 +2,6 @@
 #include <fmt/format.h>
 #include <omp.h>
 #include <sys/mman.h>
-#include <unistd.h>
 
 #include <chrono>
 #include <cstdlib>
@@ -11,9 +10,9 @@
 
 #include "common/backend.hpp"
 #include "common/device.hpp"
-#include "common/error.hpp"
 #include "common/host.hpp"
 #include "common/kernels.hpp"
+#include "common/usage_error.hpp"
 
 namespace shakedown::cpu {
 namespace {

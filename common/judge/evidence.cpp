@@ -1,9 +1,8 @@
-#include "common/judge/evidence.hpp"
+#include "common/judge/judge.hpp"
 
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <array>
 #include <cerrno>
 #include <cmath>
 #include <cstring>
@@ -14,10 +13,10 @@
 #include <set>
 #include <tuple>
 
-#include "common/error.hpp"
 #include "common/judge/references.hpp"
 #include "common/judge/series.hpp"
 #include "common/statistics.hpp"
+#include "common/usage_error.hpp"
 
 namespace shakedown::judge {
 namespace {

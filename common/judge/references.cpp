@@ -4,14 +4,13 @@
 
 #include <algorithm>
 #include <array>
-#include <cmath>
 #include <filesystem>
 
-#include "common/error.hpp"
 #include "common/judge/court.hpp"
-#include "common/judge/evidence.hpp"
+#include "common/judge/judge.hpp"
 #include "common/judge/limits.hpp"
 #include "common/judge/strict_json.hpp"
+#include "common/usage_error.hpp"
 
 namespace shakedown::judge {
 namespace {
@@ -59,9 +58,7 @@ ReferenceFigure figure_of(StrictObject& row) {
   figure.metric = row.text("metric", true);
   figure.unit = row.text("unit", true);
   figure.value = positive(row, "value");
-  figure.kind = row.text("kind", true);
-  if (std::find(kKinds.begin(), kKinds.end(), figure.kind) == kKinds.end())
-    row.refuse(fmt::format("kind: {} is not one of {}", figure.kind, fmt::join(kKinds, ", ")));
+  figure.kind = kKinds[row.choice("kind", kKinds, true)];
   figure.source = row.text("source", true);
   figure.date = row.text("date");
   if (row.has("units")) figure.units = static_cast<std::size_t>(positive(row, "units"));

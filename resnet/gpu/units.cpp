@@ -4,9 +4,10 @@
 #include <cstring>
 
 #include "common/device.hpp"
-#include "common/error.hpp"
+#include "common/ensure.hpp"
 #include "common/numbers.hpp"
 #include "common/statistics.hpp"
+#include "common/usage_error.hpp"
 #include "resnet/gpu/handles.hpp"
 
 namespace shakedown::gpu {

@@ -10,9 +10,9 @@
 #include <stdexcept>
 #include <thread>
 
-#include "common/error.hpp"
 #include "common/mpi_session.hpp"
 #include "common/text_table.hpp"
+#include "common/usage_error.hpp"
 #include "common/watch.hpp"
 #include "tests/catch.hpp"
 

@@ -8,8 +8,8 @@
 #include <nlohmann/json.hpp>
 #include <set>
 
-#include "common/error.hpp"
 #include "common/options.hpp"
+#include "common/usage_error.hpp"
 #include "launch/node/health/facts/gpu_reader.hpp"
 #include "launch/node/monitor/monitor.hpp"
 #include "launch/node/monitor/samples.hpp"

@@ -6,7 +6,7 @@
 #include <nlohmann/json.hpp>
 #include <vector>
 
-#include "common/error.hpp"
+#include "common/usage_error.hpp"
 #include "launch/node/soak/capsule.hpp"
 #include "launch/node/soak/evidence.hpp"
 #include "launch/node/soak/product_placing.hpp"

@@ -1,7 +1,6 @@
 // Ranks that compute one another's batches: what a check leaves, what it finds, and who is blamed.
 #include "training/measure/neighbour_check.hpp"
 
-#include "common/error.hpp"
 #include "common/mpi_session.hpp"
 #include "common/program.hpp"
 #include "tests/catch.hpp"

@@ -8,7 +8,8 @@
 #include <string_view>
 #include <utility>
 
-#include "common/error.hpp"
+#include "common/ensure.hpp"
+#include "common/usage_error.hpp"
 
 namespace shakedown::training {
 namespace {

@@ -6,8 +6,8 @@
 #include <chrono>
 #include <system_error>
 
-#include "common/error.hpp"
 #include "common/hash.hpp"
+#include "common/usage_error.hpp"
 #include "training/data/codecs.hpp"
 #include "training/data/image.hpp"
 

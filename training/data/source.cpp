@@ -14,9 +14,9 @@
 #include <sstream>
 #include <vector>
 
-#include "common/error.hpp"
 #include "common/hash.hpp"
 #include "common/options.hpp"
+#include "common/usage_error.hpp"
 
 namespace shakedown::training {
 namespace {

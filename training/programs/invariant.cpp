@@ -5,9 +5,9 @@
 #include <algorithm>
 #include <bit>
 
-#include "common/error.hpp"
 #include "common/options.hpp"
 #include "common/text_table.hpp"
+#include "common/usage_error.hpp"
 
 namespace shakedown::training {
 namespace {

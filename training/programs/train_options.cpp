@@ -9,8 +9,8 @@
 #include <string>
 #include <vector>
 
-#include "common/error.hpp"
 #include "common/options.hpp"
+#include "common/usage_error.hpp"
 #include "training/programs/invariant.hpp"
 
 namespace shakedown::training {

@@ -5,10 +5,10 @@
 #include <algorithm>
 #include <cmath>
 
-#include "common/error.hpp"
 #include "common/hash.hpp"
 #include "common/kernels.hpp"
 #include "common/mpi_session.hpp"
+#include "common/usage_error.hpp"
 
 namespace shakedown::training {
 

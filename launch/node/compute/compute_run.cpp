@@ -8,15 +8,13 @@
 #include <nlohmann/json.hpp>
 #include <set>
 
-#include "common/error.hpp"
-#include "common/judge/conclusion.hpp"
 #include "common/judge/series.hpp"
-#include "common/judging.hpp"
 #include "common/nvml.hpp"
 #include "common/options.hpp"
 #include "common/program.hpp"
 #include "common/record.hpp"
 #include "common/text_table.hpp"
+#include "common/usage_error.hpp"
 #include "launch/node/compute/product.hpp"
 #include "launch/node/compute/stream_kernels.hpp"
 

@@ -7,8 +7,8 @@
 #include <numeric>
 
 #include "common/ensure.hpp"
-#include "common/error.hpp"
 #include "common/mpi_session.hpp"
+#include "common/usage_error.hpp"
 
 namespace shakedown::node {
 namespace {

@@ -9,7 +9,6 @@
 #include <future>
 #include <nlohmann/json.hpp>
 
-#include "common/error.hpp"
 #include "common/hash.hpp"
 #include "common/nvml.hpp"
 #include "common/record.hpp"

@@ -10,8 +10,8 @@
 #include <type_traits>
 #include <vector>
 
-#include "common/error.hpp"
 #include "common/record.hpp"
+#include "common/usage_error.hpp"
 #include "launch/node/health/facts/gpu_reading.hpp"
 
 namespace shakedown::node {
