@@ -23,7 +23,7 @@ Traffic operator-(const Traffic& a, const Traffic& b) {
           a.received_bytes - b.received_bytes, a.staged_bytes - b.staged_bytes};
 }
 
-const char* Communicator::name_of(Exchange::Kind kind) {
+const char* Communicator::Exchange::name() const {
   constexpr std::array kNames{"all_reduce", "reduce",  "broadcast",  "all_gather", "reduce_scatter",
                               "gather",     "scatter", "all_to_all", "send",       "recv"};
   return kNames[kind];
@@ -37,7 +37,7 @@ void Communicator::request(const Exchange& x, Stream& stream) {
                     : x.kind == Exchange::reduce_scatter ? sent == received * ranks
                     : x.kind == Exchange::all_to_all     ? sent == received && sent % ranks == 0
                                                          : true;
-  ENSURE(fits, std::string(name_of(x.kind)) + " counts");
+  ENSURE(fits, std::string(x.name()) + " counts");
   count(x);
   enqueue(x, stream);
 }

@@ -166,7 +166,7 @@ class Communicator {
   virtual void begin_group() = 0;
   virtual void end_group() = 0;
 
-  /// One operation; a view that this rank does not use has no elements.
+  /// One operation; a view that this rank does not use may have no elements.
   struct Exchange {
     enum Kind {
       all_reduce,
@@ -179,13 +179,15 @@ class Communicator {
       all_to_all,
       send,
       recv
-    } kind;
+    };
+    Kind kind;
     ConstView from;
     View to;
     Reduction op = Reduction::sum;
     int peer = 0;  // the root, or the other rank of a message
+
+    const char* name() const;
   };
-  static const char* name_of(Exchange::Kind kind);
   /// It is counted already.
   virtual void enqueue(const Exchange& exchange, Stream& stream) = 0;
   /// Requests it of another one.

@@ -14,6 +14,7 @@
 
 #include "common/error.hpp"
 #include "common/record.hpp"
+#include "common/text_table.hpp"
 
 namespace shakedown {
 namespace {
@@ -32,16 +33,6 @@ std::string show(const OptionTarget& target) {
           return value->empty() ? "none" : fmt::format("{}", fmt::join(*value, ","));
       },
       target);
-}
-
-std::vector<std::string> split_names(const std::string& text) {
-  std::vector<std::string> names;
-  for (std::size_t begin = 0; begin <= text.size();) {
-    const std::size_t end = std::min(text.find(',', begin), text.size());
-    names.push_back(text.substr(begin, end - begin));
-    begin = end + 1;
-  }
-  return names;
 }
 
 bool is_among(const std::string& name, const std::vector<std::string>& names) {
@@ -115,21 +106,21 @@ Option& OptionSet::add(const std::string& own_names, OptionTarget target, const 
     names = list->second.names + "," + own_names;
     target = list->second.target;
   }
-  return options_.emplace_back(split_names(names), target, help, group_);
+  return options_.emplace_back(Option::parts_of(names), target, help, group_);
 }
 
 void OptionSet::add_alias(const std::string& names, const std::string& option,
                           const std::string& value) {
-  aliases_.push_back({split_names(names), option, value, group_});
+  aliases_.push_back({Option::parts_of(names), option, value, group_});
 }
 
 void OptionSet::refuse(const std::string& names, const std::string& reason) {
-  refused_.push_back({split_names(names), reason});
+  refused_.push_back({Option::parts_of(names), reason});
 }
 
 void OptionSet::add_text(const std::string& names, const std::string& help,
                          std::function<std::string()> text) {
-  texts_.push_back({split_names(names), help, std::move(text)});
+  texts_.push_back({Option::parts_of(names), help, std::move(text)});
 }
 
 const Option* OptionSet::find(const std::string& name) const {
@@ -277,36 +268,10 @@ std::vector<OptionValue> OptionSet::values() const {
 
 namespace {
 
-constexpr std::size_t kWidth = 80;
+constexpr std::size_t kWidth = kTextWidth;
 constexpr std::size_t kIndent = 2;      // of an option's names
 constexpr std::size_t kColumn = 27;     // of its help
 constexpr std::size_t kMostShown = 30;  // characters of choices in the place of a metavar
-constexpr char kNoBreak = '\x1f';       // a space at which no line ends
-
-/// Appends `text`, whose first line continues a line of `at` columns, wrapped, with `indent` spaces
-/// before all further lines.
-void append_wrapped(std::string& out, const std::string& text, std::size_t at, std::size_t indent) {
-  bool starts_line = true;
-  for (std::size_t begin = 0; begin < text.size();) {
-    const std::size_t end = std::min(text.find_first_of(" \n", begin), text.size());
-    const std::size_t length = end - begin;
-    if (!starts_line && at + 1 + length > kWidth) {
-      out += "\n" + std::string(indent, ' ');
-      at = indent;
-    } else if (!starts_line) {
-      out += ' ';
-      ++at;
-    }
-    out += text.substr(begin, length);
-    at += length;
-    starts_line = end < text.size() && text[end] == '\n';
-    if (starts_line) {
-      out += "\n" + std::string(indent, ' ');
-      at = indent;
-    }
-    begin = end + 1;
-  }
-}
 
 }  // namespace
 

@@ -108,6 +108,8 @@ class Option {
     field = std::forward<Value>(value);
     return *this;
   }
+  /// Between commas; an empty last one is one.
+  static std::vector<std::string> parts_of(const std::string& list);
   const std::string& name() const { return names_.front(); }
   bool has_name(const std::string& name) const;
   bool is_switch() const { return std::holds_alternative<bool*>(target_); }

@@ -11,9 +11,8 @@
 #include "collectives/injection.hpp"
 #include "collectives/links/links.hpp"
 #include "collectives/links/peer_copies.hpp"
-#include "collectives/links/records.hpp"
 #include "collectives/links/splits.hpp"
-#include "common/judge/court.hpp"
+#include "common/judging.hpp"
 #include "common/mpi_session.hpp"
 #include "common/program.hpp"
 #include "common/statistics.hpp"
@@ -30,6 +29,42 @@ struct Results {
   std::vector<std::string> remarks;  // for people
 };
 
+Json record_of(const Link& link, const MessageSettings& settings, const NodeMap& nodes) {
+  Json fields{{"from", link.from},
+              {"to", link.to},
+              {"from_host", nodes.name_of(link.from)},
+              {"to_host", nodes.name_of(link.to)},
+              {"direction", link.bidirectional ? "bidirectional" : "unidirectional"},
+              {"concurrency", concurrency_of(link.alone)},
+              {"bytes", 8 * settings.words},
+              {"bandwidth_gbs", link.bandwidth_gbs}};
+  if (!link.bidirectional) fields["latency_us"] = link.latency_us;
+  fields.update({{"iterations", settings.iterations},
+                 {"time_us_p50", link.time_us_p50},
+                 {"time_us_cv", link.time_us_cv},
+                 {"wrong_elements", link.wrong_elements}});
+  return fields;
+}
+
+Json record_of(const Split& split, const MessageSettings& settings) {
+  return {{"scope", split.scope},
+          {"name", split.name},
+          {"operation", "all_reduce"},
+          {"bytes", 8 * settings.words},
+          {"busbw_gbs", split.busbw_gbs},
+          {"iterations", settings.iterations},
+          {"time_us_p50", split.time_us_p50},
+          {"wrong_elements", split.wrong_elements},
+          {"world_size", split.world_size()}};
+}
+
+/// The fields of every line.
+Json identity_of(const Backend& backend) {
+  return {{"backend", name_of(backend.kind)},
+          {"transport", backend.world->transport()},
+          {"world_size", backend.world->size()}};
+}
+
 template <class T>
 void append(std::vector<T>& to, const std::vector<T>& from) {
   to.insert(to.end(), from.begin(), from.end());
@@ -39,12 +74,13 @@ void append(std::vector<T>& to, const std::vector<T>& from) {
 class LinkMeasurement {
  public:
   LinkMeasurement(const NodeMap& nodes, Backend& backend, MpiSession& session,
-                  LinkMessages& messages, LinkRecords& records, Judging& judging)
+                  LinkMessages& messages, Record& record, Judging& judging)
       : nodes_(nodes),
         backend_(backend),
         session_(session),
         messages_(messages),
-        records_(records),
+        record_(record),
+        identity_(identity_of(backend)),
         judging_(judging),
         units_(units_of(session, backend)),
         paths_(paths_of(session, nodes, units_)),
@@ -59,9 +95,10 @@ class LinkMeasurement {
     measure_copies(results);
     if (nodes_.names.size() == 1) return results;
     Splits splits = measure_splits(nodes_, backend_, session_, messages_);
-    records_.write(splits.measured);
-    for (const Split& split : splits.measured)
-      if (split.scope != "without_node") judging_.add(observation_of(split), records_.record());
+    for (const Split& split : splits.measured) {
+      record_.write("split", merged(identity_, record_of(split, messages_.settings())));
+      if (split.scope != "without_node") judging_.add(observation_of(split), record_);
+    }
     results.splits = std::move(splits.measured);
     append(results.corruptions, splits.corruptions);
     return results;
@@ -75,10 +112,10 @@ class LinkMeasurement {
                       "rounds", session_.is_root());
     for (std::size_t round = 0; round < rounds.size(); ++round) {
       const LinkRound measured = meter.measure(rounds[round], alone);
-      records_.write(measured.links);
+      for (const Link& link : measured.links)
+        record_.write("link", merged(identity_, record_of(link, messages_.settings(), nodes_)));
       append(results.links, measured.links);
-      for (const judge::Observation& each : measured.observations)
-        judging_.add(each, records_.record());
+      for (const judge::Observation& each : measured.observations) judging_.add(each, record_);
       progress.update(static_cast<long>(round) + 1);
     }
     append(results.corruptions, meter.corruptions());
@@ -91,7 +128,7 @@ class LinkMeasurement {
     PeerCopies copies(backend_, session_, nodes_, observer_, messages_);
     results.copies = copies.measure();
     for (std::size_t i = 0; i < results.copies.size(); ++i)
-      judging_.add(results.copies[i], records_.record(), static_cast<int>(i));
+      judging_.add(results.copies[i], record_, static_cast<int>(i));
     measure_slow_ones_again(copies, results);
     append(results.remarks, copies.remarks());
     append(results.corruptions, copies.corruptions());
@@ -107,7 +144,7 @@ class LinkMeasurement {
         const int look = copy.look + 1;
         copy = copies.measure_again(copy);
         copy.look = look;
-        judging_.add(copy, records_.record(), i);
+        judging_.add(copy, record_, i);
       }
     }
   }
@@ -129,7 +166,8 @@ class LinkMeasurement {
   Backend& backend_;
   MpiSession& session_;
   LinkMessages& messages_;
-  LinkRecords& records_;
+  Record& record_;
+  Json identity_;
   Judging& judging_;
   std::vector<Unit> units_;
   Paths paths_;
@@ -250,15 +288,15 @@ void set_bars(const LinkOptions& options, const Communicator& world, Judging& ju
   if (options.max_latency_us > 0) judging.bar("link/latency", {}, options.max_latency_us);
 }
 
-ExitCode conclude(const std::vector<Verdict>& corruptions, const MpiSession& session,
-                  Judging& judging, LinkRecords& records) {
+ExitCode conclude(const std::vector<Verdict>& corruptions, const Json& identity,
+                  const MpiSession& session, Judging& judging, Record& record) {
   for (const Verdict& verdict : corruptions) {
     judging.add(verdict, verdict.hosts);
-    records.write(verdict);
+    record.write("verdict", merged(identity, record_of(verdict)));
     say(session, line_of(verdict));
   }
   const judge::Judgement judgement = judging.judgement();
-  record_judgement(judgement, records.record(), records.identity());
+  record_judgement(judgement, record, identity);
   say(session, judge::text_of(judgement));
   return exit_code_of(judgement.job.outcome);
 }
@@ -271,17 +309,16 @@ ExitCode measure_links(const LinkOptions& options, Backend& backend, MpiSession&
   const MessageSettings settings = message_settings(options, backend.kind, ranks);
   const Injection injection = parse_injection(options.injection, ranks);
   const NodeMap nodes = map_nodes(session.hosts(), options.pretend_nodes);
-  LinkRecords records(record, settings, nodes, backend);
   Judging judging(options.judge, session, "link_matrix");
   set_bars(options, *backend.world, judging);
   say(session, headline(settings, backend, nodes));
 
   const auto messages = make_messages(injection, backend, session, settings);
   const Results results =
-      LinkMeasurement(nodes, backend, session, *messages, records, judging).measure(options.alone);
+      LinkMeasurement(nodes, backend, session, *messages, record, judging).measure(options.alone);
   say(session, link_tables(options, results, ranks) + split_table(results.splits));
   for (const std::string& remark : results.remarks) say(session, remark);
-  return conclude(results.corruptions, session, judging, records);
+  return conclude(results.corruptions, identity_of(backend), session, judging, record);
 }
 
 }  // namespace shakedown::collectives

@@ -2,7 +2,6 @@
 
 #include <fmt/format.h>
 
-
 #include "common/options.hpp"
 #include "common/placement.hpp"
 #include "common/usage_error.hpp"

@@ -6,6 +6,7 @@
 #include <chrono>
 #include <cstdlib>
 #include <cstring>
+#include <dnnl.hpp>
 #include <fstream>
 
 #include "common/backend.hpp"
@@ -91,5 +92,14 @@ class CpuDevice final : public Device {
 bool built() { return true; }
 
 std::unique_ptr<Device> make_device(int threads) { return std::make_unique<CpuDevice>(threads); }
+
+std::vector<Library> libraries() {
+  return {{"onednn", fmt::format("libdnnl.so.{}", DNNL_VERSION_MAJOR), "dnnl_version",
+           fmt::format("{}.{}.{}", DNNL_VERSION_MAJOR, DNNL_VERSION_MINOR, DNNL_VERSION_PATCH),
+           [](void* function) {
+             const auto* v = reinterpret_cast<decltype(dnnl_version)*>(function)();
+             return fmt::format("{}.{}.{}", v->major, v->minor, v->patch);
+           }}};
+}
 
 }  // namespace shakedown::cpu

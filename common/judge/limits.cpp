@@ -1,6 +1,7 @@
 #include "common/judge/limits.hpp"
 
 #include <fmt/format.h>
+#include <fnmatch.h>
 
 #include <algorithm>
 #include <array>
@@ -98,11 +99,8 @@ std::vector<Limit> common_rows(const std::vector<Limit>& rows, const std::string
 
 }  // namespace
 
-bool matches(std::string_view glob, std::string_view text) {
-  if (glob.empty()) return text.empty();
-  if (glob.front() == '*' && matches(glob.substr(1), text)) return true;
-  if (text.empty() || (glob.front() != '*' && glob.front() != text.front())) return false;
-  return matches(glob.front() == '*' ? glob : glob.substr(1), text.substr(1));
+bool matches(const std::string& glob, const std::string& text) {
+  return fnmatch(glob.c_str(), text.c_str(), 0) == 0;
 }
 
 Limits::Limits(const std::string& text, const std::string& file) {

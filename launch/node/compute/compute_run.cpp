@@ -9,6 +9,7 @@
 #include <set>
 
 #include "common/judge/series.hpp"
+#include "common/judging.hpp"
 #include "common/nvml.hpp"
 #include "common/options.hpp"
 #include "common/program.hpp"
