@@ -80,7 +80,7 @@ std::string nodes_of(const NodeMap& map) {
 }
 
 /// Of a case of placement.txt: its first word, arguments, and the lines below it.
-std::string answer_of(const std::string& given) {
+std::string placement_of(const std::string& given) {
   Texts lines = split(given, '\n');
   Texts words = split(lines.front(), ' ');
   lines.erase(lines.begin());
@@ -105,7 +105,7 @@ std::string answer_of(const std::string& given) {
 TEST_CASE("ranks, GPUs, cores, nodes and machines", "[placement][nodes][closed]") {
   test::check_transcript("tests/common/placement.txt", [](const std::string& given) {
     try {
-      return answer_of(given);
+      return placement_of(given);
     } catch (const Error& error) {
       return fmt::format("{}: {}", static_cast<int>(error.code()), error.what());
     }

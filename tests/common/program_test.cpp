@@ -59,7 +59,7 @@ void block() {
 }
 
 /// Of a case of program.txt, on 2 ranks.
-std::string answer_of(const std::string& given) {
+std::string said_of(const std::string& given) {
   std::istringstream in(given);
   std::string what, value;
   in >> what;
@@ -82,7 +82,7 @@ std::string answer_of(const std::string& given) {
 }  // namespace
 
 TEST_CASE("faults and the progress line", "[fault][progress]") {
-  test::check_transcript("tests/common/program.txt", answer_of);
+  test::check_transcript("tests/common/program.txt", said_of);
 }
 
 // --version, and hosts whose versions differ.
