@@ -3,6 +3,7 @@
 
 #include "common/mpi_session.hpp"
 #include "common/program.hpp"
+#include "common/usage_error.hpp"
 #include "tests/catch.hpp"
 #include "tests/support/strategies.hpp"
 #include "training/data/batches.hpp"
