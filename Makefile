@@ -78,7 +78,7 @@ rooms_of_training := training resnet common
 rooms_of_collectives := collectives common
 rooms_of_launch := node common
 # collective_perf under nccl-tests' names, whose options and table it then has
-NCCL_TESTS := all_reduce all_gather reduce_scatter broadcast reduce alltoall gather scatter sendrecv
+NCCL_TESTS := all_reduce all_gather reduce_scatter broadcast reduce alltoall gather scatter sendrecv alltoallv hypercube
 TEST_SOURCES := $(wildcard tests/*/*_test.cpp $(patsubst %,tests/*/%/*_test.cpp,$(filter cpu gpu,$(BACKENDS))))
 MPI_TEST_SOURCES := $(wildcard tests/*/*_mpitest.cpp)
 TEST_SUPPORT := $(wildcard tests/*.cpp tests/support/*.cpp tests/reference/*.cpp)
@@ -89,8 +89,8 @@ archives = $(patsubst %,$(BUILD)/lib%.a,$(1))
 # each file is its own, for who works on them: it stays so while these objects exist.
 UNITY ?= $(if $(wildcard $(BUILD)/common/mpi_session.cpp.o),0,1)
 UNITY := $(UNITY)
-# In some builds alone; with a main; with flags of its own; what bin/judge, which has no MPI, has of common/.
-ALONE := %_absent.cpp tests/main.cpp training/data/resize.cpp \
+# In some builds alone; with a main; with flags of its own; what bin/judge, which has no MPI, has of common/, and what it has not.
+ALONE := %_absent.cpp tests/main.cpp training/data/resize.cpp common/judge/visits.cpp \
          $(addprefix common/,error.cpp nvml.cpp nvml_library.cpp options.cpp options_parsing.cpp output_file.cpp record.cpp statistics.cpp text_table.cpp types.cpp)
 in_units = $(if $(filter-out 0,$(UNITY)),$(filter-out $(ALONE),$(filter %.cpp,$(1))))
 objects = $(foreach folder,$(sort $(dir $(call in_units,$(1)))),\
@@ -162,7 +162,7 @@ $(BUILD)/fake_nvml.so: tests/common/fake_nvml.cpp common/nvml_library.hpp $(BUIL
 # What tests/faulty/run preloads. Nothing of a vendor's is linked, nor C++'s: a tool brings its own version of it.
 faulty = $(call quiet,link) $(MPICXX) -std=c++20 $(cppflags) $(FOUND_CPPFLAGS_$(1)) $(test_cxxflags) $(WARNINGS) -shared -fPIC \
          -static-libstdc++ -static-libgcc -Wl,-z,lazy,--as-needed,--version-script=tests/faulty/exports $(filter %.cpp,$^) -o $@ -ldl -lpthread
-faulty_sources := tests/faulty/model.cpp tests/faulty/log.cpp
+faulty_sources := tests/faulty/model.cpp
 faulty_headers := $(wildcard tests/faulty/*.hpp tests/faulty/gpu/*.hpp) tests/faulty/exports common/numbers.hpp
 $(BUILD)/libfaulty_cpu.so: $(faulty_sources) $(wildcard tests/faulty/cpu/*.cpp) $(faulty_headers) $(BUILD)/flags
 	$(call faulty,cpu)

@@ -1,7 +1,9 @@
 // bin/collective_perf, and under nccl-tests' names all_reduce_perf and the others: speed and
 // correctness of the collectives.
+#include <cstdlib>
 #include <filesystem>
 #include <nlohmann/json.hpp>
+#include <string>
 
 #include "collectives/perf/plan.hpp"
 #include "collectives/perf/sweep.hpp"
@@ -17,6 +19,8 @@ ExitCode collective_perf(const PerfOptions& options, const OptionSet& set, MpiSe
   check_distinct({{"--record", options.record}, {"--output-file", options.json}});
   const Plan plan = make_plan(options, set, session.world_size());
 
+  if (options.cta_policy >= 0)  // NCCL reads it when it starts
+    setenv("NCCL_CTA_POLICY", std::to_string(options.cta_policy).c_str(), 1);
   NcclPath path(options.path);
   Backend backend = open_backend(options.backend, session);
   Record record(session.is_root() ? options.record : "");

@@ -14,7 +14,8 @@ namespace shakedown::collectives {
 struct Counts {
   std::size_t send = 0;
   std::size_t recv = 0;
-  std::size_t call = 0;  // the call's argument, which nccl-tests prints
+  std::size_t call = 0;   // the call's argument, which nccl-tests prints
+  std::size_t width = 1;  // bytes of an element
 
   std::size_t larger() const { return send > recv ? send : recv; }
 };
@@ -25,6 +26,7 @@ struct Call {
   View recv;
   Reduction reduction = Reduction::sum;
   int root = 0;
+  Counts counts = {};
 };
 
 /// Elements [begin, begin + count) of a rank's recv come from `source` (a rank, or kAllRanks
@@ -51,11 +53,14 @@ struct Operation {
   bool in_place;  // whether it has a form with one buffer
   /// Whether no rank can end before all have entered, because each receives from all.
   bool ends_together;
-  /// nccl-tests' factor from algbw to busbw.
+  bool power_of_two = false;  // of ranks; and operations cannot be grouped
+  /// nccl-tests' factor from bytes per second to algbw, and from algbw to busbw.
+  double (*alg_factor)(double ranks);
   double (*bus_factor)(double ranks);
   /// `elements`: of the larger buffer, as requested. Where the buffer is divided between ranks, a
-  /// rank's part is rounded down to a multiple of `align` elements, and may become 0.
-  Counts (*counts)(std::size_t elements, std::size_t ranks, std::size_t align);
+  /// rank's part is rounded down to a multiple of `align` elements, and may become 0. `width`:
+  /// bytes of an element.
+  Counts (*counts)(std::size_t elements, std::size_t ranks, std::size_t align, std::size_t width);
   /// What this rank's recv holds afterwards; elements in no range are not written.
   std::vector<SourceRange> (*expected)(Counts counts, Seat seat);
   void (*run)(Communicator& communicator, const Call& call, Stream& stream);

@@ -124,17 +124,20 @@ ParameterTable::ParameterTable(const Layers& layers, int classes, int stem_chann
   }
 }
 
-int ParameterTable::parameter(const std::string& name) const {
-  for (std::size_t i = 0; i < parameters_.size(); ++i)
-    if (parameters_[i].name == name) return static_cast<int>(i);
-  throw InternalError("no parameter " + name);
+namespace {
+
+template <class Named>
+int index_of(const std::vector<Named>& all, const std::string& name) {
+  const auto found =
+      std::find_if(all.begin(), all.end(), [&](const Named& of) { return of.name == name; });
+  if (found == all.end()) throw InternalError("no parameter or running statistics " + name);
+  return static_cast<int>(found - all.begin());
 }
 
-int ParameterTable::statistic(const std::string& name) const {
-  for (std::size_t i = 0; i < statistics_.size(); ++i)
-    if (statistics_[i].name == name) return static_cast<int>(i);
-  throw InternalError("no running statistics " + name);
-}
+}  // namespace
+
+int ParameterTable::parameter(const std::string& name) const { return index_of(parameters_, name); }
+int ParameterTable::statistic(const std::string& name) const { return index_of(statistics_, name); }
 
 std::vector<Range> ParameterTable::gaps(int block) const {
   std::vector<Range> gaps;

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <array>
+#include <bit>
 #include <cstddef>
 #include <cstdint>
 #include <optional>
@@ -10,9 +11,101 @@
 #include <vector>
 
 #include "common/device.hpp"
+#include "common/host_device.hpp"
 #include "common/types.hpp"
 
 namespace shakedown {
+
+// Shapes of activations and convolutions. Counts are elements, whatever layout a backend gives
+// them.
+
+struct ActivationShape {
+  int n = 0;
+  int c = 0;
+  int h = 0;
+  int w = 0;
+
+  std::size_t count() const {
+    return static_cast<std::size_t>(n) * static_cast<std::size_t>(c) * static_cast<std::size_t>(h) *
+           static_cast<std::size_t>(w);
+  }
+  bool operator==(const ActivationShape&) const = default;
+};
+
+/// A square convolution without bias: x is N C H W, w is K C R S with R = S = kernel.
+struct ConvShape {
+  ActivationShape x;
+  int k = 0;
+  int kernel = 1;
+  int stride = 1;
+  int pad = 0;
+
+  int out(int in) const { return (in + 2 * pad - kernel) / stride + 1; }
+  ActivationShape y() const { return {x.n, k, out(x.h), out(x.w)}; }
+  std::size_t weight_count() const {
+    return static_cast<std::size_t>(k) * static_cast<std::size_t>(x.c) *
+           static_cast<std::size_t>(kernel) * static_cast<std::size_t>(kernel);
+  }
+  /// FLOP of the forward pass, a multiply and an add counted as two. Each of the backward pass's
+  /// two convolutions (data gradient, weight gradient) has the same number.
+  double flop() const { return 2.0 * static_cast<double>(y().count()) * x.c * kernel * kernel; }
+  bool operator==(const ConvShape&) const = default;
+};
+
+/// Every stride-th row and column, from the first on.
+inline ActivationShape strided(const ActivationShape& x, int stride) {
+  return {x.n, x.c, (x.h - 1) / stride + 1, (x.w - 1) / stride + 1};
+}
+
+/// The stem's max-pooling: 3x3, stride 2, padding 1.
+inline ActivationShape pooled(const ActivationShape& x) {
+  return {x.n, x.c, (x.h - 1) / 2 + 1, (x.w - 1) / 2 + 1};
+}
+
+/// Division by a number known before a kernel runs: a product and a shift (Granlund and Montgomery
+/// 1994). Exact for numerators below 2^31 and divisors up to 2^31.
+struct Divisor {
+  std::uint32_t value;
+  std::uint32_t factor;
+  std::uint32_t shift;
+
+  explicit Divisor(std::uint32_t divisor)
+      : value(divisor), shift(static_cast<std::uint32_t>(std::bit_width(divisor - 1))) {
+    const std::uint64_t excess = (std::uint64_t{1} << shift) - divisor;
+    factor = static_cast<std::uint32_t>((excess << 32) / divisor + 1);
+  }
+  SHAKEDOWN_HOST_DEVICE std::uint32_t quotient(std::uint32_t n) const {
+    const auto high = static_cast<std::uint32_t>((std::uint64_t{factor} * n) >> 32);
+    return (high + n) >> shift;
+  }
+};
+
+/// Maps the pixels of a tensor, numbered as they lie in memory (N, H, W), to those of its even rows
+/// and columns.
+struct EvenPixels {
+  static constexpr std::uint32_t kNone = ~0U;
+  Divisor width;
+  Divisor height;
+  std::uint32_t even_width;
+  std::uint32_t even_height;
+
+  /// `shape` is the whole tensor's.
+  explicit EvenPixels(const ActivationShape& shape)
+      : width(static_cast<std::uint32_t>(shape.w)),
+        height(static_cast<std::uint32_t>(shape.h)),
+        even_width(static_cast<std::uint32_t>(strided(shape, 2).w)),
+        even_height(static_cast<std::uint32_t>(strided(shape, 2).h)) {}
+
+  /// kNone where the row or the column is odd.
+  SHAKEDOWN_HOST_DEVICE std::uint32_t of(std::uint32_t pixel) const {
+    const std::uint32_t line = width.quotient(pixel);
+    const std::uint32_t image = height.quotient(line);
+    const std::uint32_t x = pixel - line * width.value;
+    const std::uint32_t y = line - image * height.value;
+    if (((x | y) & 1U) != 0) return kNone;
+    return (image * even_height + y / 2) * even_width + x / 2;
+  }
+};
 
 struct Architecture {
   std::string name;
@@ -35,7 +128,8 @@ struct ConvLayer {
   int k = 0;
   int kernel = 1;
   int stride = 1;
-  int pad() const { return kernel / 2; }
+  /// Over this input, of c channels or more.
+  ConvShape on(const ActivationShape& x) const { return {x, k, kernel, stride, kernel / 2}; }
 };
 
 struct ResidualBlock {
@@ -119,52 +213,6 @@ class ParameterTable {
   std::size_t stored_ = 0;
   std::size_t statistics_stored_ = 0;
 };
-
-// Shapes of activations and convolutions. Counts are elements, whatever layout a backend gives
-// them.
-
-struct ActivationShape {
-  int n = 0;
-  int c = 0;
-  int h = 0;
-  int w = 0;
-
-  std::size_t count() const {
-    return static_cast<std::size_t>(n) * static_cast<std::size_t>(c) * static_cast<std::size_t>(h) *
-           static_cast<std::size_t>(w);
-  }
-  bool operator==(const ActivationShape&) const = default;
-};
-
-/// A square convolution without bias: x is N C H W, w is K C R S with R = S = kernel.
-struct ConvShape {
-  ActivationShape x;
-  int k = 0;
-  int kernel = 1;
-  int stride = 1;
-  int pad = 0;
-
-  int out(int in) const { return (in + 2 * pad - kernel) / stride + 1; }
-  ActivationShape y() const { return {x.n, k, out(x.h), out(x.w)}; }
-  std::size_t weight_count() const {
-    return static_cast<std::size_t>(k) * static_cast<std::size_t>(x.c) *
-           static_cast<std::size_t>(kernel) * static_cast<std::size_t>(kernel);
-  }
-  /// FLOP of the forward pass, a multiply and an add counted as two. Each of the backward pass's
-  /// two convolutions (data gradient, weight gradient) has the same number.
-  double flop() const { return 2.0 * static_cast<double>(y().count()) * x.c * kernel * kernel; }
-  bool operator==(const ConvShape&) const = default;
-};
-
-/// Every stride-th row and column, from the first on.
-inline ActivationShape strided(const ActivationShape& x, int stride) {
-  return {x.n, x.c, (x.h - 1) / stride + 1, (x.w - 1) / stride + 1};
-}
-
-/// The stem's max-pooling: 3x3, stride 2, padding 1.
-inline ActivationShape pooled(const ActivationShape& x) {
-  return {x.n, x.c, (x.h - 1) / 2 + 1, (x.w - 1) / 2 + 1};
-}
 
 // The precision a network computes in.
 

@@ -11,7 +11,21 @@
 
 namespace shakedown {
 
+namespace {
+
+constexpr std::pair<const char*, Fusion> kFusions[] = {{"auto", Fusion::automatic},
+                                                       {"none", Fusion::none},
+                                                       {"statistics", Fusion::statistics},
+                                                       {"gradients", Fusion::gradients},
+                                                       {"gram", Fusion::gram},
+                                                       {"stem", Fusion::stem},
+                                                       {"all", Fusion::all}};
+
+}  // namespace
+
 void declare_options(OptionSet& options, ModelOptions& values) {
+  std::vector<std::string> fusions;
+  for (const auto& [name, fusion] : kFusions) fusions.emplace_back(name);
   std::vector<std::string> names;
   std::vector<std::string> for_tests;
   for (const Architecture& architecture : architectures())
@@ -69,7 +83,7 @@ void declare_options(OptionSet& options, ModelOptions& values) {
           "timing finds it more than 4 % slower, "
           "gram where that output exceeds two thirds of the L2 cache, stem wherever possible; "
           "without --autotune none")
-      .one_of({"auto", "none", "statistics", "gradients", "gram", "stem", "all"});
+      .one_of(fusions);
   options.add("--recompute", values.recompute,
               "activation checkpointing: recompute activations inside residual blocks in backward");
   options
@@ -86,12 +100,8 @@ Tuning tuning_of(const ModelOptions& options) {
   Tuning tuning;
   tuning.autotune = options.autotune;
   tuning.deterministic = options.deterministic;
-  if (options.fusion == "none") tuning.fusion = Fusion::none;
-  if (options.fusion == "statistics") tuning.fusion = Fusion::statistics;
-  if (options.fusion == "gradients") tuning.fusion = Fusion::gradients;
-  if (options.fusion == "gram") tuning.fusion = Fusion::gram;
-  if (options.fusion == "stem") tuning.fusion = Fusion::stem;
-  if (options.fusion == "all") tuning.fusion = Fusion::all;
+  for (const auto& [name, fusion] : kFusions)
+    if (options.fusion == name) tuning.fusion = fusion;
   if (tuning.deterministic && tuning.requests(Fusion::statistics))
     throw UsageError(fmt::format(
         "--fusion {} cannot be combined with --deterministic: its sums differ from run to run",

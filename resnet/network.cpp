@@ -11,18 +11,6 @@
 #include "common/usage_error.hpp"
 
 namespace shakedown {
-namespace {
-
-ActivationShape output_of(const Layers& layers, const NetworkSettings& s) {
-  return pooled(ConvShape{{s.batch_size, 3, s.image_size, s.image_size},
-                          layers.stem.k,
-                          layers.stem.kernel,
-                          layers.stem.stride,
-                          layers.stem.pad()}
-                    .y());
-}
-
-}  // namespace
 
 Network::Network(const NetworkSettings& settings, Device& device, Stream& stream,
                  const float* loss_scale)
@@ -64,7 +52,7 @@ ActivationShape Network::image_shape() const {
 
 NormedConv Network::normed(const ConvLayer& layer, const ActivationShape& x) const {
   NormedConv made;
-  made.conv = {x, layer.k, layer.kernel, layer.stride, layer.pad()};
+  made.conv = layer.on(x);
   made.weight = table_.parameter(layer.conv + ".weight");
   made.gamma = table_.parameter(layer.norm + ".weight");
   made.beta = table_.parameter(layer.norm + ".bias");
@@ -88,10 +76,10 @@ struct Network::Build {
   int count;                    // of units
 
   explicit Build(Network& network) : net(network) {
-    borders.push_back({0, output_of(net.layers_, net.settings_)});
+    borders.push_back({0, pooled(net.layers_.stem.on(net.image_shape()).y())});
     for (const ResidualBlock& block : net.layers_.blocks) {
       ActivationShape shape = borders.back().shape;
-      for (const ConvLayer& layer : block.path) shape = net.normed(layer, shape).conv.y();
+      for (const ConvLayer& layer : block.path) shape = layer.on(shape).y();
       borders.push_back({borders.back().producer + static_cast<int>(block.path.size()), shape});
     }
     count = borders.back().producer + 2;
@@ -100,7 +88,7 @@ struct Network::Build {
   Moments moments(int unit) const { return {unit, 2 * count - 1 - unit}; }
 
   const Slot* reserve(const std::string& name, const ActivationShape& shape, int first, int last) {
-    return net.plan_.reserve(name, net.units_->activation_bytes(shape), first, last);
+    return net.plan_.reserve(name, net.activation_bytes(shape), first, last);
   }
   const Slot* output(const std::string& name, const ActivationShape& shape, int unit) {
     return reserve(name, shape, moments(unit).forward, moments(unit).backward);
@@ -186,7 +174,7 @@ void Network::build_units() {
   Build build(*this);
   const int end = 2 * build.count;
   const auto n = static_cast<std::size_t>(settings_.batch_size);
-  input_ = plan_.reserve("image", units_->activation_bytes(image_shape()), 0, end);
+  input_ = plan_.reserve("image", activation_bytes(image_shape()), 0, end);
   labels_ = plan_.reserve("labels", n * sizeof(std::int32_t), 0, end);
   logits_ = plan_.reserve("logits", n * static_cast<std::size_t>(settings_.classes) * sizeof(float),
                           0, end);
@@ -278,7 +266,7 @@ void Network::set_total_metrics(const Metrics& total) {
 FlopCount flop_per_image(const Layers& layers, int image_size, int classes) {
   FlopCount count;
   auto add = [&](const ConvLayer& layer, const ActivationShape& x) {
-    const ConvShape conv{x, layer.k, layer.kernel, layer.stride, layer.pad()};
+    const ConvShape conv = layer.on(x);
     count.forward += conv.flop();
     count.training += 3 * conv.flop();
     return conv.y();

@@ -127,6 +127,9 @@ class Network {
  private:
   struct Build;
   ActivationShape image_shape() const;  // as the backend stores it
+  std::size_t activation_bytes(const ActivationShape& shape) const {
+    return shape.count() * size_of(weights_.type());
+  }
   void build_units();
   void bind();
   void check_statistics(const ActivationShape& y) const;

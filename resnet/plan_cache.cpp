@@ -7,7 +7,6 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
 
-#include "common/hash.hpp"
 #include "common/host.hpp"
 #include "common/record.hpp"
 
@@ -15,11 +14,6 @@ namespace shakedown {
 namespace {
 
 using Plans = std::map<std::string, std::string>;
-
-/// Against files cut short or written over; not against malice.
-std::string checksum(const std::string& build, const Plans& plans) {
-  return fmt::format("{:016x}", xxh64(build + json_text(nlohmann::json(plans))));
-}
 
 /// The whole file, an object of machines; an empty one where there is no such file.
 nlohmann::json contents(const std::string& file) {
@@ -31,8 +25,7 @@ nlohmann::json contents(const std::string& file) {
 Plans plans_of(const nlohmann::json& all, const std::string& machine, const std::string& build) {
   try {
     const nlohmann::json& own = all.at(machine);
-    const auto plans = own.at("plans").get<Plans>();
-    if (own.at("checksum") == checksum(build, plans)) return plans;
+    if (own.at("build") == build) return own.at("plans").get<Plans>();
   } catch (const nlohmann::json::exception&) {  // no such object
   }
   return {};
@@ -63,7 +56,7 @@ bool PlanCache::save() {
   nlohmann::json all = contents(file_);
   Plans plans = plans_;
   plans.merge(plans_of(all, machine_, build_));
-  all[machine_] = {{"plans", plans}, {"checksum", checksum(build_, plans)}};
+  all[machine_] = {{"build", build_}, {"plans", plans}};
   const std::string draft = fmt::format("{}.{}.{}", file_, host_name(), getpid());
   std::error_code error;
   std::filesystem::create_directories(std::filesystem::path(file_).parent_path(), error);

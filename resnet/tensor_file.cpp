@@ -82,14 +82,9 @@ std::ifstream open(const std::string& path) {
 
 /// Fewer at the end of the file.
 std::string read_bytes(const std::string& path, std::istream& in, std::size_t bytes) {
-  std::string text;
-  constexpr std::size_t kPiece = std::size_t{1} << 20;  // a false length allocates no memory
-  while (text.size() < bytes && in) {
-    const std::size_t have = text.size();
-    text.resize(have + std::min(kPiece, bytes - have));
-    in.read(text.data() + have, static_cast<std::streamsize>(text.size() - have));
-    text.resize(have + static_cast<std::size_t>(in.gcount()));
-  }
+  std::string text(bytes, '\0');
+  in.read(text.data(), static_cast<std::streamsize>(bytes));
+  text.resize(static_cast<std::size_t>(in.gcount()));
   if (in.bad()) refuse(path, fmt::format("cannot be read: {}", std::strerror(errno)));
   return text;
 }
@@ -261,7 +256,10 @@ Tensor read_tensor(const Entry& entry, const std::string& data) {
 std::vector<Tensor> read_safetensors(const std::string& path) {
   std::ifstream in = open(path);
   const Json header = read_header(path, in);
-  const std::string data = read_bytes(path, in, std::string().max_size());
+  const auto begin = in.tellg();
+  const auto end = in.seekg(0, std::ios::end).tellg();
+  in.seekg(begin);
+  const std::string data = read_bytes(path, in, static_cast<std::size_t>(end - begin));
   metadata_of(path, header);  // or throws
   const std::vector<Entry> entries = parse_entries(path, header, data.size());
   check_coverage(path, entries, data.size());

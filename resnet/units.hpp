@@ -14,6 +14,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <utility>
 
 #include "common/device.hpp"
 #include "common/host_device.hpp"
@@ -107,6 +108,14 @@ struct Metrics {
   std::int64_t top1 = 0;  // samples whose label has the highest logit
   std::int64_t top5 = 0;
   std::int64_t samples = 0;
+
+  SHAKEDOWN_HOST_DEVICE Metrics& operator+=(const Metrics& other) {
+    loss_sum += other.loss_sum;
+    top1 += other.top1;
+    top5 += other.top5;
+    samples += other.samples;
+    return *this;
+  }
 };
 /// A sample's loss as a multiple of 2^-24. Sums of these are exact below 2^29: whatever the order
 /// of samples, batches and ranks, a total has the same bits.
@@ -134,7 +143,7 @@ struct HeadSpec {
   const float* loss_scale = nullptr;  // device memory
 };
 
-/// Which passes are fused into convolutions (resnet/gpu/normed_convolution.hpp). automatic: those
+/// Which passes are fused into convolutions (resnet/gpu/convolution.hpp). automatic: those
 /// that are faster fused.
 enum class Fusion { automatic, none, statistics, gradients, gram, stem, all };
 
@@ -168,9 +177,17 @@ struct UnitContext {
   MemoryPlan& plan;
   Recorder& log;
   Tuning tuning;
+
+  /// Memory from a unit's forward to its backward pass.
+  const Slot* saved(std::string name, std::size_t bytes, Moments when) const {
+    return plan.reserve(std::move(name), bytes, when.forward, when.backward);
+  }
+  const Slot* scratch(std::string name, std::size_t bytes, int moment) const {
+    return plan.reserve(std::move(name), bytes, moment, moment);
+  }
 };
 
-/// Makes units and knows the backend's layouts. Conversions are on the host, for files and tests.
+/// Makes units and knows the backend's layouts. Parameters are converted on the host, for files.
 class UnitFactory {
  public:
   virtual ~UnitFactory() = default;
@@ -198,18 +215,14 @@ class UnitFactory {
   /// for the stream.
   virtual Roofs measure_roofs() = 0;
 
-  /// Bytes of an activation in the backend's layout.
-  virtual std::size_t activation_bytes(const ActivationShape& shape) const = 0;
+  /// How many channels of a pixel are adjacent: an activation is stored as N, C / lanes, H, W,
+  /// lanes.
+  virtual int lanes(const ActivationShape& shape) const = 0;
   /// Enqueues: images (device memory, uint8, N H W 3) as (pixel / 255 - mean) / deviation per
   /// channel, into the stem's input of this shape (whose c is stem_channels).
   virtual void normalise_images(const std::uint8_t* images, const ActivationShape& shape,
                                 const Slot& x) = 0;
 
-  /// float32 N C H W <-> the bytes of an activation in the backend's layout and type.
-  virtual void pack_activation(std::span<const float> nchw, const ActivationShape& shape,
-                               std::span<std::byte> stored) const = 0;
-  virtual void unpack_activation(std::span<const std::byte> stored, const ActivationShape& shape,
-                                 std::span<float> nchw) const = 0;
   /// torchvision's layout (count elements) <-> the flat buffers' (stored elements), both float32.
   virtual void pack_parameter(const Parameter& parameter, std::span<const float> canonical,
                               std::span<float> stored) const = 0;

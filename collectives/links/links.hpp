@@ -14,6 +14,7 @@
 #include "collectives/wrong_data.hpp"
 #include "common/backend.hpp"
 #include "common/judge/observation.hpp"
+#include "common/judge/visits.hpp"
 #include "common/placement.hpp"
 #include "common/record.hpp"
 #include "common/units.hpp"
@@ -122,17 +123,8 @@ struct MessageTimes {
 };
 MessageTimes times_of(const std::vector<double>& messages_us);
 
-// In which order the pairs of ranks are measured.
-
-struct RankPair {
-  int first = 0;  // the lower rank
-  int second = 0;
-};
-
-/// A round-robin tournament by the circle method: rank n-1 stays, the others move on by one each
-/// round. Every pair meets once, and every rank is in at most one pair per round: n-1 rounds of n/2
-/// pairs or, where n is odd, n rounds in each of which one rank has a bye.
-std::vector<std::vector<RankPair>> round_robin(int ranks);
+using judge::RankPair;
+using judge::round_robin;
 
 /// Messages from one rank to another, or, bidirectional, both ways at once.
 struct Link {

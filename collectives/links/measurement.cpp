@@ -12,6 +12,7 @@
 #include "collectives/links/links.hpp"
 #include "collectives/links/peer_copies.hpp"
 #include "collectives/links/splits.hpp"
+#include "collectives/links/visit_measurement.hpp"
 #include "common/judging.hpp"
 #include "common/mpi_session.hpp"
 #include "common/program.hpp"
@@ -25,7 +26,8 @@ struct Results {
   std::vector<Link> links;
   std::vector<judge::Observation> copies;  // between GPUs of a node
   std::vector<Split> splits;
-  std::vector<Verdict> corruptions;  // where data arrived wrong
+  std::vector<Verdict> verdicts;     // where data arrived wrong, and of pairs of nodes
+  std::string visits;                // their table
   std::vector<std::string> remarks;  // for people
 };
 
@@ -88,10 +90,15 @@ class LinkMeasurement {
 
   /// The links of every pair, concurrently and, where `alone`, alone too; copies between the GPUs
   /// of a node; on several nodes the splits.
-  Results measure(bool alone) {
+  /// Where `rounds` of the nodes' visits are sampled, pairs of nodes in those alone, and none
+  /// alone.
+  Results measure(bool alone, int rounds) {
     Results results;
-    measure_messages(false, results);
-    if (alone) measure_messages(true, results);
+    const auto within =
+        rounds > 0 ? judge::rounds_within_nodes(nodes_) : round_robin(session_.world_size());
+    measure_messages(within, false, results);
+    if (alone && rounds == 0) measure_messages(within, true, results);
+    if (rounds > 0) measure_between_nodes(rounds, results);
     measure_copies(results);
     if (nodes_.names.size() == 1) return results;
     Splits splits = measure_splits(nodes_, backend_, session_, messages_);
@@ -100,14 +107,14 @@ class LinkMeasurement {
       if (split.scope != "without_node") judging_.add(observation_of(split), record_);
     }
     results.splits = std::move(splits.measured);
-    append(results.corruptions, splits.corruptions);
+    append(results.verdicts, splits.corruptions);
     return results;
   }
 
  private:
-  void measure_messages(bool alone, Results& results) {
+  void measure_messages(const std::vector<std::vector<RankPair>>& rounds, bool alone,
+                        Results& results) {
     LinkMeter meter(backend_, session_, nodes_, observer_, messages_);
-    const auto rounds = round_robin(session_.world_size());
     Progress progress(alone ? "pairs alone" : "pairs at once", static_cast<long>(rounds.size()),
                       "rounds", session_.is_root());
     for (std::size_t round = 0; round < rounds.size(); ++round) {
@@ -118,7 +125,18 @@ class LinkMeasurement {
       for (const judge::Observation& each : measured.observations) judging_.add(each, record_);
       progress.update(static_cast<long>(round) + 1);
     }
-    append(results.corruptions, meter.corruptions());
+    append(results.verdicts, meter.corruptions());
+  }
+
+  void measure_between_nodes(int rounds, Results& results) {
+    LinkMeter meter(backend_, session_, nodes_, observer_, messages_);
+    std::vector<Unit> units = units_;
+    for (Unit& unit : units) unit.host = nodes_.name_of(unit.rank);
+    VisitResults visits = measure_visits(rounds, nodes_, units, messages_.settings(), backend_,
+                                         session_, meter, record_, identity_, judging_);
+    results.visits = std::move(visits.table);
+    append(results.verdicts, meter.corruptions());
+    append(results.verdicts, visits.verdicts);
   }
 
   void measure_copies(Results& results) {
@@ -131,7 +149,7 @@ class LinkMeasurement {
       judging_.add(results.copies[i], record_, static_cast<int>(i));
     measure_slow_ones_again(copies, results);
     append(results.remarks, copies.remarks());
-    append(results.corruptions, copies.corruptions());
+    append(results.verdicts, copies.corruptions());
   }
 
   /// What seemed slow may have been what else the machine did: the judge says who, and how often.
@@ -264,7 +282,9 @@ std::string headline(const MessageSettings& settings, const Backend& backend,
 std::string link_tables(const LinkOptions& options, const Results& results, int ranks) {
   if (options.matrix == "off" || (options.matrix == "auto" && ranks > kMostRanksInAMatrix))
     return "";
-  std::vector<Table> tables = tables_of(results.links, options.alone);
+  const bool alone = std::any_of(results.links.begin(), results.links.end(),
+                                 [](const Link& link) { return link.alone; });
+  std::vector<Table> tables = tables_of(results.links, alone);
   for (Table& table : tables_of(results.copies)) tables.push_back(std::move(table));
   std::string text;
   for (const Table& table : tables) text += matrix(table, static_cast<std::size_t>(ranks));
@@ -285,12 +305,13 @@ void set_bars(const LinkOptions& options, const Communicator& world, Judging& ju
   if (options.min_bandwidth_gbs > 0)
     for (const std::string by : {"network", world.transport()})
       judging.bar(fmt::format("link/{}/one_way", by), options.min_bandwidth_gbs, {});
+  if (options.min_bandwidth_gbs > 0) judging.bar("port/one_way", options.min_bandwidth_gbs, {});
   if (options.max_latency_us > 0) judging.bar("link/latency", {}, options.max_latency_us);
 }
 
-ExitCode conclude(const std::vector<Verdict>& corruptions, const Json& identity,
+ExitCode conclude(const std::vector<Verdict>& verdicts, const Json& identity,
                   const MpiSession& session, Judging& judging, Record& record) {
-  for (const Verdict& verdict : corruptions) {
+  for (const Verdict& verdict : verdicts) {
     judging.add(verdict, verdict.hosts);
     record.write("verdict", merged(identity, record_of(verdict)));
     say(session, line_of(verdict));
@@ -314,11 +335,11 @@ ExitCode measure_links(const LinkOptions& options, Backend& backend, MpiSession&
   say(session, headline(settings, backend, nodes));
 
   const auto messages = make_messages(injection, backend, session, settings);
-  const Results results =
-      LinkMeasurement(nodes, backend, session, *messages, record, judging).measure(options.alone);
-  say(session, link_tables(options, results, ranks) + split_table(results.splits));
+  const Results results = LinkMeasurement(nodes, backend, session, *messages, record, judging)
+                              .measure(options.alone, sampled_rounds(options.pairs, nodes));
+  say(session, link_tables(options, results, ranks) + results.visits + split_table(results.splits));
   for (const std::string& remark : results.remarks) say(session, remark);
-  return conclude(results.corruptions, identity_of(backend), session, judging, record);
+  return conclude(results.verdicts, identity_of(backend), session, judging, record);
 }
 
 }  // namespace shakedown::collectives

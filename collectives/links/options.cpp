@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include "collectives/links/visit_measurement.hpp"
 #include "common/options.hpp"
 #include "common/placement.hpp"
 #include "common/usage_error.hpp"
@@ -39,6 +40,14 @@ void declare_options(OptionSet& options, LinkOptions& values) {
   options.add("--alone", values.alone,
               "also measure each pair while no other is busy; off saves time on many ranks");
   options
+      .add("--pairs", values.pairs,
+           "auto: each pair of up to 64 ranks; of more, rounds in which each node measures another "
+           "one, rank by rank, and a suspect is measured again; all: rounds until each pair of "
+           "nodes "
+           "was measured; or the number of rounds. Of one node each pair is measured")
+      .metavar("auto|all|ROUNDS")
+      .default_text("auto, which is 32 rounds above 64 ranks");
+  options
       .add("--matrix", values.matrix,
            "print every link; auto: of up to 16 ranks. results/report has those of more")
       .one_of({"auto", "on", "off"});
@@ -63,7 +72,10 @@ void declare_options(OptionSet& options, LinkOptions& values) {
   options.refuse("--outlier-mad,--outlier-percent",
                  "a link is slow by its floor in the table of limits (--limits FILE)");
   options.add("--fail-on-outlier", values.fail_on_outlier, "without effect: a slow link fails");
-  options.check([&] { message_words(values, BackendKind::cpu); });
+  options.check([&] {
+    message_words(values, BackendKind::cpu);
+    sampled_rounds(values.pairs, {});
+  });
 }
 
 MessageSettings message_settings(const LinkOptions& options, BackendKind kind, int ranks) {

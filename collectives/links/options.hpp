@@ -21,6 +21,7 @@ struct LinkOptions {
   int warmup = 2;
   int latency_iterations = 100;
   bool alone = true;
+  std::string pairs = "auto";  // or all, or rounds
   std::string matrix = "auto";
   judge::JudgeOptions judge;
   double min_bandwidth_gbs = 0;

@@ -105,8 +105,7 @@ std::size_t CollectiveBench::largest_possible(const Communicator& communicator,
   return bytes / kAlignment * kAlignment;
 }
 
-double CollectiveBench::over_ranks(double mine) const {
-  const auto all = session_.all_gather(mine);
+double CollectiveBench::over_ranks(const std::vector<double>& all) const {
   switch (settings_.average) {
     case Average::rank0: return all[0];
     case Average::min: return *std::min_element(all.begin(), all.end());
@@ -136,7 +135,7 @@ CollectiveBench::Slot CollectiveBench::make_slot(const Trial& trial, std::size_t
     View& part = counts.send < counts.recv ? send : recv;
     part = whole.slice(rank * part.count, part.count);
   }
-  slot.call = {send, recv, trial.reduction, trial.root};
+  slot.call = {send, recv, trial.reduction, trial.root, trial.counts};
   slot.operands = operands::make_operands(trial.type, trial.operation->reduces, trial.reduction,
                                           communicator_.size());
   return slot;
@@ -289,9 +288,14 @@ WrongElement CollectiveBench::describe_wrong(const Received& slot, const Slot& o
 }
 
 void CollectiveBench::add_sample(Measurement& result, const Times& mine, int operations) const {
-  result.samples_us.push_back(over_ranks(mine.total_us / operations));
-  result.enqueue_us.push_back(over_ranks(mine.enqueue_us / operations));
-  result.event_us.push_back(over_ranks(mine.event_us / operations));
+  const auto of_ranks = [&](double us) { return session_.all_gather(us / operations); };
+  const std::vector<double> total_us = of_ranks(mine.total_us);
+  result.samples_us.push_back(over_ranks(total_us));
+  result.enqueue_us.push_back(over_ranks(of_ranks(mine.enqueue_us)));
+  result.event_us.push_back(over_ranks(of_ranks(mine.event_us)));
+  result.rank_us.resize(total_us.size());
+  for (std::size_t rank = 0; rank < total_us.size(); ++rank)
+    result.rank_us[rank] += total_us[rank] / settings_.repeats;
 }
 
 void CollectiveBench::gather_iterations(Measurement& result) {
@@ -347,6 +351,8 @@ Measurement CollectiveBench::measure(const Trial& trial) {
       add_sample(result, sample, static_cast<int>(operations));
     }
     if (settings_.one_by_one) gather_iterations(result);
+    result.skipped = std::min(static_cast<std::size_t>(settings_.skip),
+                              std::max<std::size_t>(1, result.slowest_iteration_us.size()) - 1);
   });
   return result;
 }

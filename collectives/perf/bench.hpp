@@ -28,6 +28,7 @@ struct BenchSettings {
   int repeats = 5;          // samples
   int aggregate = 1;        // operations a group; an iteration is one group
   bool one_by_one = false;  // events around each iteration, which then is a sample
+  int skip = 0;             // of the first iterations one by one, in what statistics see
   bool graph = false;       // the iterations of a sample captured in a graph
   bool check = true;
   Average average = Average::mean;
@@ -60,10 +61,12 @@ struct WrongElement {
 /// The same on every rank.
 struct Measurement {
   std::vector<double> samples_us;  // a sample's time by the host clock for each of its operations
+  std::vector<double> rank_us;     // of each rank, the mean over samples
   std::vector<double> enqueue_us;  // of that, the time until the last was enqueued
   std::vector<double> event_us;    // the same by events on the stream
   std::vector<std::vector<double>> iteration_us;  // [rank][iteration] by events, one by one alone
   std::vector<double> slowest_iteration_us;       // of these, over ranks
+  std::size_t skipped = 0;                        // of them, which statistics leave out
   long iterations = 0;
   long iterations_checked = 0;
   std::uint64_t wrong = 0;  // elements, over all ranks and iterations
@@ -126,7 +129,7 @@ class CollectiveBench {
   WrongElement describe_wrong(const Received& received, const Slot& slot, std::uint64_t index);
   void add_sample(Measurement& result, const Times& mine, int operations) const;
   void gather_iterations(Measurement& result);
-  double over_ranks(double mine) const;
+  double over_ranks(const std::vector<double>& all) const;
   void complete();
 
   Communicator& communicator_;

@@ -15,13 +15,11 @@ std::vector<IgnoredOption> ignored_options() {
   return {
       {"--parallel-init,-p", "each rank is a process, so all start in parallel", "1"},
       {"--stream-null,-y", "the null stream is not used"},
-      {"--cta-policy,-x", "set NCCL_CTA_POLICY, or --ctas"},
       {"--device-implementation,-D", "nccl-tests' own kernels are not measured"},
       {"--device-cta-count,-V", "nccl-tests' own kernels are not measured; --ctas sets NCCL's",
        "16"},
       {"--memory,-M", "memory is not reported"},
       {"--unalign,-u", "--align 1 divides buffers at odd addresses"},
-      {"--per-iter-skip,-K", "--record and -J have every iteration's time"},
   };
 }
 
@@ -93,8 +91,7 @@ void declare_what(OptionSet& options, PerfOptions& values) {
       .metavar("BYTES");
   options
       .add("--root,-r", values.root,
-           "root of rooted operations; -1: every rank, one after the other")
-      .at_least(-1)
+           "root of rooted operations; all or -1: every rank, one after the other")
       .metavar("RANK");
   options
       .add("--transport", values.transport,
@@ -125,6 +122,15 @@ void declare_how(OptionSet& options, PerfOptions& values) {
       .add("--one-by-one,--per-iter-timing,-I", values.one_by_one,
            "1: time each iteration by events, and separate waiting from transfer")
       .at_least(0);
+  options
+      .add("--per-iter-skip,-K", values.skip,
+           "first iterations that the statistics of --one-by-one leave out")
+      .at_least(0);
+  options
+      .add("--cta-policy,-x", values.cta_policy,
+           "NCCL's choice of CTAs (sets NCCL_CTA_POLICY). 0: default, 1: efficiency, 2: zero")
+      .at_least(0)
+      .default_text("NCCL's");
   options
       .add("--cuda-graph,--cudagraph,-G", values.graph,
            "samples, each launched as a CUDA graph; 0: no graphs")

@@ -45,13 +45,15 @@ struct PerfOptions {
   std::string step_bytes = "1M";
   int step_factor = 2;
   int align = 16;
-  int root = 0;
+  std::string root = "0";  // a rank, all, or -1, which is all
   bool quick = false;
   int iterations = 20;
   int warmup = 5;
   int repeats = 5;
   int aggregate = 1;
   int one_by_one = 0;
+  int skip = 0;         // of the first iterations one by one
+  int cta_policy = -1;  // of NCCL; -1: not set
   int graph = 0;
   int blocking = 0;
   int average = 1;

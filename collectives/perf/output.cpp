@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <cstdio>
 #include <cstdlib>
@@ -29,8 +30,8 @@ constexpr std::size_t kBandwidthBytesOnCpu = 65537;
 
 /// How a rate was measured, next to the transport and the ranks.
 constexpr const char* kRateConditions[] = {
-    "dtype",       "bytes",        "in_place",  "reduction", "root",    "mpi_algorithm",
-    "launch_mode", "registration", "aggregate", "blocking",  "average", "ctas"};
+    "dtype",        "bytes",     "in_place", "reduction", "root", "mpi_algorithm", "launch_mode",
+    "registration", "aggregate", "blocking", "average",   "ctas", "groups"};
 
 const char* launch_mode(const PerfOptions& options) {
   return options.graph > 0 ? "graph" : options.one_by_one != 0 ? "one_by_one" : "back_to_back";
@@ -56,6 +57,8 @@ Json conditions_of(const PerfOptions& options, const Plan& plan, const Communica
                   {"average", options.average},
                   {"ctas", options.backend.ctas},
                   {"iterations_per_sample", plan.bench.iterations}};
+  if (!plan.groups.empty())
+    conditions["groups"] = 1 + *std::max_element(plan.groups.begin(), plan.groups.end());
   if (is_mpi(communicator)) conditions["mpi_algorithm"] = name_of(backend.mpi_algorithm);
   return conditions;
 }
@@ -168,6 +171,10 @@ std::string transport_versions(const Backend& backend) {
                      MpiSession::library_version());
 }
 
+int group_of(const Plan& plan, int rank) {
+  return plan.groups.empty() ? 0 : plan.groups[static_cast<std::size_t>(rank)];
+}
+
 std::string transport_name(const Communicator& communicator, const Backend& backend) {
   if (!is_mpi(communicator)) return communicator.transport();
   return fmt::format("mpi ({} algorithm)", name_of(backend.mpi_algorithm));
@@ -188,13 +195,57 @@ Figures figures_of(const Trial& trial, const Measurement& measured, int ranks, b
   Figures f;
   f.time_us = median_of(measured.samples_us);
   f.cputime_us = median_of(measured.enqueue_us);
-  f.algbw_gbs = f.time_us > 0 ? static_cast<double>(trial.bytes()) / f.time_us / 1e3 : 0;
+  f.algbw_gbs = f.time_us > 0 ? trial.operation->alg_factor(ranks) *
+                                    static_cast<double>(trial.bytes()) / f.time_us / 1e3
+                              : 0;
   f.busbw_gbs = f.algbw_gbs * trial.operation->bus_factor(ranks);
   if (checked) f.wrong = measured.wrong;
-  f.samples =
-      measured.slowest_iteration_us.empty() ? measured.samples_us : measured.slowest_iteration_us;
+  const std::vector<double>& one_by_one = measured.slowest_iteration_us;
+  f.samples = measured.samples_us;
+  if (!one_by_one.empty())
+    f.samples.assign(one_by_one.begin() + static_cast<std::ptrdiff_t>(measured.skipped),
+                     one_by_one.end());
   f.spread = summarize(f.samples);
   return f;
+}
+
+std::vector<GroupRate> rates_of_groups(const Trial& trial, const Measurement& measured,
+                                       const Plan& plan) {
+  std::vector<GroupRate> groups;
+  for (std::size_t rank = 0; rank < plan.groups.size(); ++rank) {
+    const auto group = static_cast<std::size_t>(plan.groups[rank]);
+    groups.resize(std::max(groups.size(), group + 1));
+    groups[group].group = plan.groups[rank];
+    groups[group].ranks.push_back(static_cast<int>(rank));
+  }
+  const std::size_t size = size_of(trial.type);
+  for (GroupRate& group : groups) {
+    const std::size_t ranks = group.ranks.size();
+    const Counts counts =
+        trial.operation->counts(trial.requested_bytes / size, ranks,
+                                std::max<std::size_t>(1, plan.align_bytes / size), size);
+    double us = 0;
+    for (const int rank : group.ranks)
+      us += measured.rank_us[static_cast<std::size_t>(rank)] / static_cast<double>(ranks);
+    group.busbw_gbs = static_cast<double>(counts.larger() * size) / us / 1e3 *
+                      trial.operation->alg_factor(static_cast<double>(ranks)) *
+                      trial.operation->bus_factor(static_cast<double>(ranks));
+  }
+  return groups;
+}
+
+std::string text_of(const std::vector<GroupRate>& groups) {
+  std::vector<double> rates;
+  const GroupRate* slowest = nullptr;
+  for (const GroupRate& group : groups) {
+    if (group.ranks.size() < 2) continue;  // exchanges nothing
+    rates.push_back(group.busbw_gbs);
+    if (!slowest || group.busbw_gbs < slowest->busbw_gbs) slowest = &group;
+  }
+  if (!slowest) return "each group is a rank";
+  return fmt::format("slowest group {}: {:.4g} GB/s, ranks {}; median of {} groups {:.4g} GB/s",
+                     slowest->group, slowest->busbw_gbs, fmt::join(slowest->ranks, ", "),
+                     rates.size(), median_of(rates));
 }
 
 void Tally::count_busbw(double gbs) {
@@ -236,9 +287,10 @@ std::string preamble(const PerfOptions& options, const Plan& plan, const Communi
       text += fmt::format("# {} {}: {}\n", ignored.names, ignored.value, ignored.reason);
   text += "#\n# Using devices\n";
   const DeviceIdentity device = backend.device->identity();
-  const auto lines = session.all_gather(fmt::format(
-      "#  Rank {:2} Group  0 Pid {:6} on {:>10} device {:2} [{}] {}\n", session.rank(), getpid(),
-      session.host(), session.local_rank(), nccl_tests_device(device.pci_id), device.model));
+  const auto lines = session.all_gather(
+      fmt::format("#  Rank {:2} Group {:2} Pid {:6} on {:>10} device {:2} [{}] {}\n",
+                  session.rank(), group_of(plan, session.rank()), getpid(), session.host(),
+                  session.local_rank(), nccl_tests_device(device.pci_id), device.model));
   for (const std::string& line : lines) text += line;
   return text + "#\n";
 }
@@ -330,11 +382,11 @@ Json config_of(const PerfOptions& options, const Plan& plan) {
           {"graph", options.graph},
           {"blocking_collectives", text_of(options.blocking != 0)},
           {"per_iter_timing", text_of(options.one_by_one != 0)},
-          {"per_iter_skip", 0},
+          {"per_iter_skip", options.skip},
           {"parallel_init", text_of(false)}};
 }
 
-Json devices_of(const Backend& backend, const MpiSession& session) {
+Json devices_of(const Plan& plan, const Backend& backend, const MpiSession& session) {
   const DeviceIdentity device = backend.device->identity();
   const auto pids = session.all_gather(static_cast<double>(getpid()));
   const auto local_ranks = session.all_gather(static_cast<double>(session.local_rank()));
@@ -343,7 +395,7 @@ Json devices_of(const Backend& backend, const MpiSession& session) {
   Json devices = Json::array();
   for (std::size_t r = 0; r < pids.size(); ++r)
     devices.push_back({{"rank", r},
-                       {"group", 0},
+                       {"group", group_of(plan, static_cast<int>(r))},
                        {"pid", static_cast<int>(pids[r])},
                        {"hostname", session.hosts()[r]},
                        {"device", static_cast<int>(local_ranks[r])},
@@ -358,7 +410,7 @@ NcclTestsJson::NcclTestsJson(const std::string& path, const PerfOptions& options
                              const Backend& backend, const MpiSession& session)
     : cputime_(options.cputime != 0) {
   Json config = config_of(options, plan);
-  config["devices"] = devices_of(backend, session);
+  config["devices"] = devices_of(plan, backend, session);
   if (path.empty()) return;
   path_ = unused(path);
   check_writable({kOption, path_});
@@ -390,7 +442,7 @@ void NcclTestsJson::add_half(bool in_place, const Figures& f, const Measurement&
   if (measured.wrong > 0) row_[key] = merged(row_[key], fields_of(measured.diagnosis));
   if (measured.iteration_us.empty()) return;
   const Summary& s = f.spread;
-  row_[key + "_per_iter"] = {{"skipped_iterations", 0},
+  row_[key + "_per_iter"] = {{"skipped_iterations", measured.skipped},
                              {"min_us", s.min},
                              {"max_us", s.max},
                              {"avg_us", s.mean},

@@ -31,6 +31,18 @@ struct Figures {
 /// The figures of a measurement by nccl-tests' formulas, with the median sample as the time.
 Figures figures_of(const Trial& trial, const Measurement& measured, int ranks, bool checked);
 
+/// A group of NCCL_TESTS_SPLIT, in one row.
+struct GroupRate {
+  int group = 0;
+  std::vector<int> ranks;
+  double busbw_gbs = 0;  // by its ranks' mean time
+};
+/// Of every group.
+std::vector<GroupRate> rates_of_groups(const Trial& trial, const Measurement& measured,
+                                       const Plan& plan);
+/// "slowest group 1: 11.9 GB/s, ranks 1, 3; median of 2 groups 12.1 GB/s".
+std::string text_of(const std::vector<GroupRate>& groups);
+
 /// What all measurements add up to, as nccl-tests prints and judges it.
 struct Tally {
   std::optional<double> min_mean_busbw_gbs = std::nullopt;

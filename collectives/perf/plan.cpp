@@ -4,7 +4,9 @@
 
 #include <algorithm>
 #include <array>
+#include <bit>
 #include <cctype>
+#include <charconv>
 #include <climits>
 #include <cstdlib>
 #include <numeric>
@@ -12,6 +14,7 @@
 #include <string_view>
 
 #include "collectives/perf/options.hpp"
+#include "collectives/traffic.hpp"
 #include "common/options.hpp"
 #include "common/types.hpp"
 #include "common/usage_error.hpp"
@@ -98,21 +101,48 @@ std::optional<long> group_of(long rank, std::string text, bool is_mask) {
   return operation == '%' ? rank % number : rank / number;
 }
 
-/// A split that leaves all ranks in one group is what is measured in any case.
-void refuse_groups(const PerfOptions& options, int world_size) {
+/// By rank, numbered from 0 in the order of their first ranks; empty where all are one group.
+std::vector<int> groups_of(const PerfOptions& options, int world_size) {
   for (const char* name : {"NCCL_TESTS_SPLIT_MASK", "NCCL_TESTS_SPLIT"}) {
     const char* const value = options.as_nccl_tests() ? std::getenv(name) : nullptr;
-    if (value == nullptr) continue;
-    const bool is_mask = std::string_view(name).ends_with("MASK");
-    const std::optional<long> first = group_of(0, value, is_mask);
-    for (long rank = 0; rank < world_size; ++rank)
-      if (!first || group_of(rank, value, is_mask) != first)
-        throw UsageError(fmt::format(
-            "{}={}: not supported: all ranks are one group (0x0 is accepted); bin/link_matrix "
-            "measures rails and nodes separately",
-            name, value));
-    return;  // nccl-tests reads the mask first
+    if (value == nullptr) continue;  // nccl-tests reads the mask first
+    std::vector<long> colors;
+    std::vector<int> groups;
+    for (long rank = 0; rank < world_size; ++rank) {
+      const auto color = group_of(rank, value, std::string_view(name).ends_with("MASK"));
+      if (!color)
+        throw UsageError(fmt::format("{}={}: must be {}", name, value,
+                                     std::string_view(name).ends_with("MASK")
+                                         ? "a hexadecimal number"
+                                         : "AND, MOD or DIV and a number"));
+      const auto known = std::find(colors.begin(), colors.end(), *color);
+      groups.push_back(static_cast<int>(known - colors.begin()));
+      if (known == colors.end()) colors.push_back(*color);
+    }
+    return colors.size() > 1 ? groups : std::vector<int>();
   }
+  return {};
+}
+
+int smallest_group(const std::vector<int>& groups, int world_size) {
+  int least = world_size;
+  for (const int group : groups)
+    least = std::min(least, static_cast<int>(std::count(groups.begin(), groups.end(), group)));
+  return least;
+}
+
+/// A rank of every group, or all of them.
+std::vector<int> roots_of(const std::string& text, const std::vector<int>& groups, int world_size) {
+  const int ranks = smallest_group(groups, world_size);
+  std::vector<int> roots(static_cast<std::size_t>(ranks));
+  std::iota(roots.begin(), roots.end(), 0);
+  if (text == "all" || text == "-1") return roots;
+  int root = -1;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), root);
+  if (error != std::errc() || end != text.data() + text.size() || root < 0 || root >= ranks)
+    throw UsageError(fmt::format("--root {}: no such rank ({} has ranks 0 to {}; or all)", text,
+                                 groups.empty() ? "this job" : "the smallest group", ranks - 1));
+  return {root};
 }
 
 /// A rank uses one GPU.
@@ -121,9 +151,34 @@ void check_ranks(const PerfOptions& options, int world_size) {
     throw UsageError(fmt::format(
         "--ngpus {}: each rank uses one GPU: use launch/mpi -n {} {} (without MPI: {} -g {})",
         options.gpus, options.gpus * world_size, options.program, options.program, options.gpus));
-  if (options.root >= world_size)
-    throw UsageError(fmt::format("--root {}: no such rank (this job has ranks 0 to {})",
-                                 options.root, world_size - 1));
+}
+
+/// Leaves out operations that these ranks cannot do where all were requested, else throws
+/// UsageError.
+void check_operations(Plan& plan, const PerfOptions& options, int world_size) {
+  const bool all = plan.operations.size() == operations().size();
+  std::vector<int> sizes;  // of the group of each rank
+  for (const int group : plan.groups)
+    sizes.push_back(static_cast<int>(std::count(plan.groups.begin(), plan.groups.end(), group)));
+  if (sizes.empty()) sizes.push_back(world_size);
+  std::vector<const Operation*> possible;
+  for (const Operation* operation : plan.operations) {
+    const bool fits = std::all_of(sizes.begin(), sizes.end(), [](int n) {
+      return std::has_single_bit(static_cast<unsigned>(n));
+    });
+    std::string cause;
+    if (operation->power_of_two && !fits) cause = "needs a power of two of ranks";
+    if (operation->power_of_two && options.aggregate > 1)
+      cause = "its exchanges follow one another: --aggregate must be 1";
+    if (cause.empty())
+      possible.push_back(operation);
+    else if (!all)
+      throw UsageError(fmt::format("--operation {}: {}", operation->name, cause));
+    if (operation->name == std::string_view("all_to_all_v"))
+      Traffic::of_environment().check(*std::max_element(sizes.begin(), sizes.end()),
+                                      plan.sizes.front(), plan.max_bytes);
+  }
+  plan.operations = possible;
 }
 
 /// The settings of --quick, except for options that are given next to it.
@@ -139,6 +194,10 @@ PerfOptions quick(PerfOptions o, const OptionSet& given) {
 BenchSettings bench_settings(const PerfOptions& o) {
   check_choice("--blocking", o.blocking, {"none", "wait, barrier", "wait", "untimed barrier"});
   check_choice("--average", o.average, {"rank 0", "mean", "min", "max"});
+  if (o.cta_policy >= 0)
+    check_choice("--cta-policy", o.cta_policy, {"default", "efficiency", "zero"});
+  if (o.skip > 0 && o.one_by_one == 0)
+    throw UsageError(fmt::format("--per-iter-skip {}: is of --one-by-one 1", o.skip));
   check_choice("--register", o.registration, {"none", "registered", "symmetric windows"});
   if (o.graph > 0 && (o.one_by_one != 0 || o.blocking != 0))
     throw UsageError(fmt::format("--cuda-graph {} cannot be combined with {}", o.graph,
@@ -149,6 +208,7 @@ BenchSettings bench_settings(const PerfOptions& o) {
   settings.repeats = o.graph > 0 ? o.graph : o.repeats;
   settings.aggregate = o.aggregate;
   settings.one_by_one = o.one_by_one != 0;
+  settings.skip = o.skip;
   settings.graph = o.graph > 0;
   settings.check = o.check > 0;
   settings.average = static_cast<Average>(o.average);
@@ -180,13 +240,10 @@ Plan plan_of(const PerfOptions& options, const OptionSet& given) {
 
 Plan make_plan(const PerfOptions& options, const OptionSet& given, int world_size) {
   Plan plan = plan_of(options, given);
+  plan.groups = groups_of(options, world_size);
   check_ranks(options, world_size);
-  refuse_groups(options, world_size);
-  plan.roots = {options.root};
-  if (options.root < 0) {
-    plan.roots.resize(static_cast<std::size_t>(world_size));
-    std::iota(plan.roots.begin(), plan.roots.end(), 0);
-  }
+  check_operations(plan, options, world_size);
+  plan.roots = roots_of(options.root, plan.groups, world_size);
   plan.injection = parse_injection(options.injection, world_size);
   return plan;
 }
@@ -201,10 +258,10 @@ std::vector<Trial> rows_of(const Operation& operation, const Plan& plan, int ran
     for (Reduction reduction : reductions)
       for (int root : roots)
         for (std::size_t size : plan.sizes)
-          rows.push_back(
-              {&operation, type, reduction, root,
-               operation.counts(size / size_of(type), static_cast<std::size_t>(ranks), align),
-               false, size});
+          rows.push_back({&operation, type, reduction, root,
+                          operation.counts(size / size_of(type), static_cast<std::size_t>(ranks),
+                                           align, size_of(type)),
+                          false, size});
   }
   return rows;
 }
@@ -227,6 +284,8 @@ void check_transport(const PerfOptions& options, const Plan& plan,
     throw UsageError("--cuda-graph needs --transport nccl: MPI operations cannot be captured");
   if (options.registration != 0)
     throw UsageError("--register registers buffers with NCCL and needs --transport nccl");
+  if (options.cta_policy >= 0)
+    throw UsageError("--cta-policy is of NCCL's kernels and needs --transport nccl");
   if (options.path) throw UsageError("--path reads NCCL's log and needs --transport nccl");
   std::size_t width = 8;
   for (DataType type : plan.types) width = std::min(width, size_of(type));

@@ -26,6 +26,7 @@ struct Plan {
   std::size_t step = 0;            // a factor, or bytes
   bool by_factor = true;
   std::size_t align_bytes = 1;  // of each rank's part of a divided buffer
+  std::vector<int> groups;      // of NCCL_TESTS_SPLIT, by rank; empty: all ranks are one
   BenchSettings bench;
   Injection injection;
 };

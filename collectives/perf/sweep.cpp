@@ -55,12 +55,12 @@ class Sweep {
     judged_.clear();
     for (const Operation* operation : plan_.operations) {
       if (!options_.as_nccl_tests()) say(session_, fmt::format("# {}", operation->name));
-      const auto rows = rows_of(*operation, plan_, session_.world_size());
+      const auto rows = rows_of(*operation, plan_, communicator_.size());
       bars.start(rows);
       bench_->warm_up(rows);
       for (const Trial& row : rows) measure(row, json);
       if (const auto idle =
-              idle_bars(options_.bars, *operation, bars.moves_data(), session_.world_size()))
+              idle_bars(options_.bars, *operation, bars.moves_data(), communicator_.size()))
         state(*idle);
       print_remarks();
     }
@@ -78,7 +78,7 @@ class Sweep {
   };
   Measured measure_half(const Trial& trial) {
     Measured m{bench_->measure(trial), {}};
-    m.figures = figures_of(trial, m.measurement, session_.world_size(),
+    m.figures = figures_of(trial, m.measurement, communicator_.size(),
                            m.measurement.iterations_checked > 0);
     tally_.count_wrong(m.measurement);
     if (m.measurement.first_wrong)
@@ -112,6 +112,11 @@ class Sweep {
   void keep(const Trial& trial, const Measurement& measured, const Figures& figures) {
     Json fields = merged(conditions_, record_of(trial, measured, figures, session_));
     add_path(fields);
+    if (!plan_.groups.empty()) {
+      const std::vector<GroupRate> groups = rates_of_groups(trial, measured, plan_);
+      for (const GroupRate& group : groups) fields["group_busbw_gbs"].push_back(group.busbw_gbs);
+      if (trial.counts.larger() > 0) remarks_.push_back(text_of(groups));
+    }
     record_.write("collective", fields);
     if (fields.contains("straggler_rank"))
       remarks_.push_back(fmt::format(
@@ -230,7 +235,12 @@ class Sweep {
 
 ExitCode sweep(const PerfOptions& options, Plan plan, Backend& backend, const MpiSession& session,
                NcclPath& path, Record& record) {
-  Communicator& communicator = choose_transport(options.transport, backend);
+  Communicator& all = choose_transport(options.transport, backend);
+  const auto group =
+      plan.groups.empty()
+          ? nullptr
+          : all.split(plan.groups[static_cast<std::size_t>(session.rank())], session.rank());
+  Communicator& communicator = group ? *group : all;
   check_transport(options, plan, communicator);
   limit_types(plan, options, communicator, backend, session);
   const std::string remark = limit_sizes(
@@ -277,7 +287,7 @@ Bars::Bars(const BarOptions& options, const MpiSession& session, const std::stri
 void Bars::start(const std::vector<Trial>& rows) {
   smallest_.reset();
   for (const Trial& row : rows) {
-    if (row.counts.call > 0 && !smallest_) smallest_ = row.requested_bytes;
+    if (row.counts.larger() > 0 && !smallest_) smallest_ = row.requested_bytes;
     largest_ = row.requested_bytes;
   }
 }

@@ -112,43 +112,44 @@ __global__ void occupy_link_kernel(DuplexTime* free_at, DuplexTime needed) {
   while (nanoseconds() < end) __nanosleep(500);
 }
 
+/// Launches a kernel whose threads take groups of `count` elements, which is its last argument.
+template <class... Parameters, class... Arguments>
+void launch(void (*kernel)(Parameters...), Stream& stream, std::size_t count,
+            Arguments... arguments) {
+  kernel<<<blocks_for(count / kGroup + 1), kThreads, 0, native(stream)>>>(arguments..., count);
+  CHECK_LAUNCH();
+}
+
 class CudaKernels final : public Kernels {
  public:
   void fill(View x, double value, Stream& stream) const override {
-    dispatch(x, [&](auto* to) {
-      fill_kernel<<<blocks_for(x.count / kGroup + 1), kThreads, 0, native(stream)>>>(
-          to, static_cast<float>(value), x.count);
+    dispatch(x, [&]<class T>(T* to) {
+      launch(fill_kernel<T>, stream, x.count, to, static_cast<float>(value));
     });
-    CHECK_LAUNCH();
   }
 
   void convert(ConstView from, View to, Stream& stream) const override {
     ENSURE(from.count == to.count, "convert counts");
-    dispatch(from, [&](const auto* source) {
-      dispatch(to, [&](auto* target) {
-        scale_kernel<<<blocks_for(to.count / kGroup + 1), kThreads, 0, native(stream)>>>(
-            source, target, 1.0F, to.count);
+    dispatch(from, [&]<class From>(const From* source) {
+      dispatch(to, [&]<class To>(To* target) {
+        launch(scale_kernel<From, To>, stream, to.count, source, target, 1.0F);
       });
     });
-    CHECK_LAUNCH();
   }
 
   void accumulate(View sum, ConstView x, bool first, Stream& stream) const override {
     ENSURE(sum.count == x.count && sum.type == DataType::float32, "accumulate views");
-    dispatch(x, [&](const auto* from) {
-      accumulate_kernel<<<blocks_for(x.count / kGroup + 1), kThreads, 0, native(stream)>>>(
-          static_cast<float*>(sum.data), from, first, x.count);
+    dispatch(x, [&]<class T>(const T* from) {
+      launch(accumulate_kernel<T>, stream, x.count, static_cast<float*>(sum.data), from, first);
     });
-    CHECK_LAUNCH();
   }
 
   void scale(ConstView from, View to, float factor, Stream& stream) const override {
     ENSURE(from.count == to.count && from.type == DataType::float32, "scale views");
-    dispatch(to, [&](auto* target) {
-      scale_kernel<<<blocks_for(to.count / kGroup + 1), kThreads, 0, native(stream)>>>(
-          static_cast<const float*>(from.data), target, factor, to.count);
+    dispatch(to, [&]<class T>(T* target) {
+      launch(scale_kernel<float, T>, stream, to.count, static_cast<const float*>(from.data), target,
+             factor);
     });
-    CHECK_LAUNCH();
   }
 
   void gather_chunks(View to, ConstView from, const std::int64_t* sources,
@@ -160,11 +161,9 @@ class CudaKernels final : public Kernels {
   }
 
   void check_finite(ConstView x, std::int32_t* finite, Stream& stream) const override {
-    dispatch(x, [&](const auto* from) {
-      check_finite_kernel<<<blocks_for(x.count / kGroup + 1), kThreads, 0, native(stream)>>>(
-          from, finite, x.count);
+    dispatch(x, [&]<class T>(const T* from) {
+      launch(check_finite_kernel<T>, stream, x.count, from, finite);
     });
-    CHECK_LAUNCH();
   }
 
   void add_bit_hash(ConstView x, std::uint64_t* hash, Stream& stream) const override {
@@ -184,20 +183,16 @@ class CudaKernels final : public Kernels {
 
   void stamp(View x, const Stamps& stamps, std::uint32_t contributor,
              Stream& stream) const override {
-    dispatch(x, [&](auto* to) {
-      stamp_kernel<<<blocks_for(x.count / kGroup + 1), kThreads, 0, native(stream)>>>(
-          to, stamps, contributor, x.count);
+    dispatch(x, [&]<class T>(T* to) {
+      launch(stamp_kernel<T>, stream, x.count, to, stamps, contributor);
     });
-    CHECK_LAUNCH();
   }
 
   void check_stamps(ConstView x, const Stamps& stamps, StampErrors* errors,
                     Stream& stream) const override {
-    dispatch(x, [&](const auto* from) {
-      check_stamps_kernel<<<blocks_for(x.count / kGroup + 1), kThreads, 0, native(stream)>>>(
-          from, stamps, errors, x.count);
+    dispatch(x, [&]<class T>(const T* from) {
+      launch(check_stamps_kernel<T>, stream, x.count, from, stamps, errors);
     });
-    CHECK_LAUNCH();
   }
 
   void occupy_link(DuplexTime* free_at, DuplexTime needed, Stream& stream) const override {

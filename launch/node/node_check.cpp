@@ -9,7 +9,6 @@
 #include "common/program.hpp"
 #include "common/record.hpp"
 #include "launch/node/health/check/check.hpp"
-#include "launch/node/health/check/own_process.hpp"
 
 namespace shakedown::node {
 namespace {

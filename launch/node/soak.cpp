@@ -5,7 +5,6 @@
 #include "common/program.hpp"
 #include "launch/node/compute/results.hpp"
 #include "launch/node/soak/capsule.hpp"
-#include "launch/node/soak/evidence.hpp"
 #include "launch/node/soak/soak_run.hpp"
 
 namespace shakedown::node {

@@ -6,7 +6,7 @@ import os
 import re
 import time
 
-from . import gpus, launchers, mpi, places, ranks, records, variants_table
+from . import gpus, launchers, mpi, places, ranks, records, sweep, variants_table
 from .command import Command, Option, UsageError, parse, positive
 from .job import RUNNING, Stopped
 
@@ -44,6 +44,11 @@ COMMAND = Command(
     [Option(("--variants",), "a,b,c",
             "variants to run, in this order (default: NCCL's where GPUs are used, else MPI's); "
             'the others are compared with the one named "default"'),
+     Option(("--sweep",), None,
+            "collective_perf with each algorithm and protocol that NCCL's own table has for an operation, LL128 where it is "
+            "safe: which are wrong, what NCCL chose, what would have been faster"),
+     Option(("--launches",), "N",
+            "of --sweep: launches of each, interleaved (default: 1); 20 miss a fault in 30 % of them once in 1,000"),
      Option(("--list",), None, "print the variants and the variables that they set, and exit"),
      Option(("--timeout",), "S",
             "seconds per variant (default: 600, more than the programs' own --timeout)"),
@@ -139,6 +144,22 @@ def run_all(variants, what, folder, environ, timeout):
             return
 
 
+def sweep_all(what, seen, environ, values, timeout):
+    """The exit code of --sweep."""
+    if os.path.basename(what.words[0]) != "collective_perf":
+        raise UsageError(f"--sweep: {what.words[0]}: NCCL's algorithms are of collectives: the program must be collective_perf")
+    if gpus.backend(what.words) == "cpu" or gpus.visible(seen) == 0:
+        raise UsageError("--sweep: NCCL runs on GPUs, and none is used")
+    folder = places.new_folder("sweep", environ)
+    with open(os.path.join(folder, "table.txt"), "w", encoding="utf-8", errors="replace") as file:
+        def write(line):
+            print(line, flush=True)
+            print(line, file=file)
+        code = sweep.sweep(what, folder, environ, positive(values, "--launches", 1, "launches"), timeout, write)
+    print(f"results: {folder}", flush=True)
+    return code
+
+
 def main(arguments):
     values, words = parse(COMMAND, arguments)
     if "--list" in values:
@@ -149,6 +170,8 @@ def main(arguments):
     if "--table" in values:
         return variants_table.show(values["--table"], print)
     timeout = positive(values, "--timeout", 600, "seconds")
+    if "--launches" in values and "--sweep" not in values:
+        raise UsageError("--launches is of --sweep")
     if any(word.partition("=")[0] == "--record" for word in words):
         raise UsageError("--record cannot be used: each variant writes its own record")
     environ = dict(os.environ)
@@ -159,6 +182,8 @@ def main(arguments):
     if here:
         gpus.check_visible(words, seen)
     mpi.line(what, seen)  # refuses what cannot be placed
+    if "--sweep" in values:
+        return sweep_all(what, seen, environ, values, timeout)
     chosen = choose(values.get("--variants"), words, seen, launchers.find(what.launcher, environ).variables)
 
     folder = places.new_folder("variants", environ)

@@ -7,44 +7,47 @@
 namespace shakedown::cpu {
 namespace {
 
+/// features: the mean of each channel of x, N x C row by row.
+void average_pool(const Planes& x, const float* from, float* features) {
+  const std::ptrdiff_t pixels = x.h * x.w;
+#pragma omp parallel for schedule(static)
+  for (std::ptrdiff_t plane = 0; plane < x.count; ++plane) {
+    float* const mean = features + plane * x.lanes;
+    std::fill_n(mean, x.lanes, 0.0F);
+    for (std::ptrdiff_t p = 0; p < pixels; ++p)
+      for (std::ptrdiff_t l = 0; l < x.lanes; ++l)
+        mean[l] += from[(plane * pixels + p) * x.lanes + l];
+    for (std::ptrdiff_t l = 0; l < x.lanes; ++l) mean[l] /= static_cast<float>(pixels);
+  }
+}
+
+void average_pool_backward(const Planes& x, const float* dfeatures, float* to) {
+  const std::ptrdiff_t pixels = x.h * x.w;
+#pragma omp parallel for schedule(static)
+  for (std::ptrdiff_t plane = 0; plane < x.count; ++plane)
+    for (std::ptrdiff_t p = 0; p < pixels; ++p)
+      for (std::ptrdiff_t l = 0; l < x.lanes; ++l)
+        to[(plane * pixels + p) * x.lanes + l] =
+            dfeatures[plane * x.lanes + l] / static_cast<float>(pixels);
+}
+
 class CpuHead final : public NetworkUnit {
  public:
   CpuHead(CpuContext& context, const HeadSpec& spec)
-      : context_(context),
-        spec_(spec),
-        pool_shape_{dnnl::algorithm::pooling_avg_exclude_padding, spec.x_shape.h, 1, 0},
-        x_desc_(activation_desc(spec.x_shape, context.tag)),
-        // N C 1 1 in any of the layouts that are kept is N x C, row by row
-        features_desc_(activation_desc({spec.x_shape.n, spec.x_shape.c, 1, 1}, context.tag)),
-        pool_forward_(cpu::pool_forward(context.engine, pool_shape_, x_desc_, features_desc_)),
-        pool_backward_(cpu::pool_backward(context.engine, pool_shape_, x_desc_, features_desc_,
-                                          pool_forward_)) {
-    ENSURE(spec.x_shape.h == spec.x_shape.w, "images are square");
-    MemoryPlan& plan = context.plan;
+      : context_(context), spec_(spec), x_(spec.x_shape, context.tag) {
     const Moments when = spec.when;
-    features_ = plan.reserve("features", features_desc_.get_size(), when.forward, when.backward);
-    dfeatures_ = plan.reserve("dfeatures", features_desc_.get_size(), when.backward, when.backward);
-    dlogits_ = plan.reserve("dlogits", spec.logits->bytes(), when.forward, when.backward);
-    scratch_ = plan.reserve("pool scratch", pool_forward_.scratchpad_desc().get_size(),
-                            when.forward, when.forward);
-    backward_scratch_ = plan.reserve("pool scratch", pool_backward_.scratchpad_desc().get_size(),
-                                     when.backward, when.backward);
+    const std::size_t feature_bytes =
+        ActivationShape{spec.x_shape.n, spec.x_shape.c, 1, 1}.count() * sizeof(float);
+    features_ = context.saved("features", feature_bytes, when);
+    dfeatures_ = context.scratch("dfeatures", feature_bytes, when.backward);
+    dlogits_ = context.saved("dlogits", spec.logits->bytes(), when);
   }
 
-  void bind() override {
-    pool_ = {dnnl::pooling_forward(pool_forward_),
-             {{DNNL_ARG_SRC, context_.memory(x_desc_, spec_.x)},
-              {DNNL_ARG_DST, context_.memory(features_desc_, features_)},
-              {DNNL_ARG_SCRATCHPAD, context_.memory(pool_forward_.scratchpad_desc(), scratch_)}}};
-    unpool_ = {dnnl::pooling_backward(pool_backward_),
-               {{DNNL_ARG_DIFF_DST, context_.memory(features_desc_, dfeatures_)},
-                {DNNL_ARG_DIFF_SRC, context_.memory(x_desc_, spec_.dx)},
-                {DNNL_ARG_SCRATCHPAD,
-                 context_.memory(pool_backward_.scratchpad_desc(), backward_scratch_)}}};
-  }
+  void bind() override {}
 
   void forward(Pass) override {
-    context_.run("average_pool", spec_.weight, bytes_of(x_desc_) + bytes_of(features_desc_), pool_);
+    context_.run("average_pool", spec_.weight, pooled_bytes(),
+                 [&] { average_pool(x_, spec_.x->as<float>(), features_->as<float>()); });
     const int n = spec_.x_shape.n;
     const int c = spec_.x_shape.c;
     const int classes = spec_.classes;
@@ -79,11 +82,15 @@ class CpuHead final : public NetworkUnit {
     context_.log.run(matmul(), [&] {
       gemm({'N', 'N', n, c, classes}, dlogits, w, 0.0F, dfeatures_->as<float>());
     });
-    context_.run("average_pool_backward", spec_.weight,
-                 bytes_of(x_desc_) + bytes_of(features_desc_), unpool_);
+    context_.run("average_pool_backward", spec_.weight, pooled_bytes(), [&] {
+      average_pool_backward(x_, dfeatures_->as<float>(), spec_.dx->as<float>());
+    });
   }
 
  private:
+  double pooled_bytes() const {
+    return static_cast<double>(spec_.x_shape.count() * sizeof(float) + features_->bytes());
+  }
   /// Each of the three: of logits, features and weights, two give the third.
   Work matmul() const {
     const double n = spec_.x_shape.n;
@@ -95,12 +102,8 @@ class CpuHead final : public NetworkUnit {
   void count_samples() const {
     Metrics step;
     for (int i = 0; i < spec_.x_shape.n; ++i) add_sample(i, step);
-    Metrics& total = spec_.metrics->total;
     spec_.metrics->step = step;
-    total.loss_sum += step.loss_sum;
-    total.top1 += step.top1;
-    total.top5 += step.top5;
-    total.samples += step.samples;
+    spec_.metrics->total += step;
   }
 
   /// Loss, hits and logit gradients of sample i.
@@ -144,18 +147,10 @@ class CpuHead final : public NetworkUnit {
 
   CpuContext& context_;
   HeadSpec spec_;
-  PoolShape pool_shape_;
-  Desc x_desc_;
-  Desc features_desc_;
-  PoolForward pool_forward_;
-  PoolBackward pool_backward_;
+  Planes x_;
   const Slot* features_;
   const Slot* dfeatures_;
   const Slot* dlogits_;
-  const Slot* scratch_;
-  const Slot* backward_scratch_;
-  Operation pool_;
-  Operation unpool_;
 };
 
 }  // namespace

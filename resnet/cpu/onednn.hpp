@@ -17,54 +17,46 @@ namespace shakedown::cpu {
 using Desc = dnnl::memory::desc;
 using Tag = dnnl::memory::format_tag;
 
-Desc activation_desc(const ActivationShape& shape, Tag tag);
-Desc weight_desc(const ConvShape& conv, Tag tag);
+constexpr auto kFloat = dnnl::memory::data_type::f32;
+
+inline Desc activation_desc(const ActivationShape& s, Tag tag) {
+  return {{s.n, s.c, s.h, s.w}, kFloat, tag};
+}
+inline Desc weight_desc(const ConvShape& conv, Tag tag) {
+  return {{conv.k, conv.x.c, conv.kernel, conv.kernel}, kFloat, tag};
+}
 /// One float per channel.
-Desc channel_desc(int channels);
+inline Desc channel_desc(int channels) { return {{channels}, kFloat, Tag::a}; }
 
 /// The layout in which this processor's convolutions are fastest, of those a whole network can
-/// keep.
+/// keep: Planes with 16, 8 or all channels as lanes.
 Tag preferred_activation_tag(const dnnl::engine& engine);
 
-using ConvForward = dnnl::convolution_forward::primitive_desc;
-using ConvBackwardData = dnnl::convolution_backward_data::primitive_desc;
-using ConvBackwardWeights = dnnl::convolution_backward_weights::primitive_desc;
-using NormForward = dnnl::batch_normalization_forward::primitive_desc;
-using NormBackward = dnnl::batch_normalization_backward::primitive_desc;
-using PoolForward = dnnl::pooling_forward::primitive_desc;
-using PoolBackward = dnnl::pooling_backward::primitive_desc;
+/// An activation in memory: planes of h x w pixels, each `lanes` channels side by side.
+struct Planes {
+  std::ptrdiff_t count, h, w, lanes;
 
-// Weights are in the layout that the primitive prefers; scratchpads are the caller's.
-ConvForward conv_forward(const dnnl::engine& engine, const ConvShape& conv, const Desc& x,
-                         const Desc& y);
-ConvBackwardData conv_backward_data(const dnnl::engine& engine, const ConvShape& conv,
-                                    const Desc& x, const Desc& y, const ConvForward& forward);
-ConvBackwardWeights conv_backward_weights(const dnnl::engine& engine, const ConvShape& conv,
-                                          const Desc& x, const Desc& y, const ConvForward& forward);
-
-enum class NormMode { training, evaluation };
-NormForward norm_forward(const dnnl::engine& engine, const Desc& x, NormMode mode);
-/// v2 refuses to run without the shift, v3 with it.
-inline constexpr bool kNormBackwardTakesShift = DNNL_VERSION_MAJOR < 3;
-NormBackward norm_backward(const dnnl::engine& engine, const Desc& x, const NormForward& forward);
-
-/// Square windows.
-struct PoolShape {
-  dnnl::algorithm algorithm;
-  int kernel;
-  int stride;
-  int pad;
+  Planes(const ActivationShape& s, Tag tag)
+      : count(0),
+        h(s.h),
+        w(s.w),
+        lanes(tag == Tag::nChw16c  ? 16
+              : tag == Tag::nChw8c ? 8
+                                   : s.c) {
+    count = std::ptrdiff_t{s.n} * s.c / lanes;
+  }
+  std::ptrdiff_t at(std::ptrdiff_t plane, std::ptrdiff_t row, std::ptrdiff_t column) const {
+    return ((plane * h + row) * w + column) * lanes;
+  }
 };
-PoolForward pool_forward(const dnnl::engine& engine, const PoolShape& pool, const Desc& x,
-                         const Desc& y);
-PoolBackward pool_backward(const dnnl::engine& engine, const PoolShape& pool, const Desc& x,
-                           const Desc& y, const PoolForward& forward);
+
+using Arguments = std::unordered_map<int, dnnl::memory>;
 
 /// A primitive with the memory it works on.
 class Operation {
  public:
   Operation() = default;
-  Operation(dnnl::primitive primitive, std::unordered_map<int, dnnl::memory> arguments)
+  Operation(dnnl::primitive primitive, Arguments arguments)
       : primitive_(std::move(primitive)), arguments_(std::move(arguments)) {}
 
   bool empty() const { return !primitive_; }
@@ -74,7 +66,7 @@ class Operation {
 
  private:
   dnnl::primitive primitive_;  // empty: nothing to do
-  std::unordered_map<int, dnnl::memory> arguments_;
+  Arguments arguments_;
 };
 
 // The context that the cpu units share, and the functions that make them.
@@ -89,7 +81,14 @@ struct CpuContext : UnitContext {
 
   dnnl::memory memory(const Desc& desc, void* data) const { return {desc, engine, data}; }
   dnnl::memory memory(const Desc& desc, const Slot* slot) const {
-    return {desc, engine, slot->data()};
+    return memory(desc, slot->data());
+  }
+  /// The primitive with its arguments and the scratchpad that it requires.
+  template <class Primitive>
+  Operation bound(const typename Primitive::primitive_desc& desc, Arguments arguments,
+                  const Slot* scratch) const {
+    arguments.emplace(DNNL_ARG_SCRATCHPAD, memory(desc.scratchpad_desc(), scratch));
+    return {Primitive(desc), std::move(arguments)};
   }
 
   /// Runs `body`, which moves `bytes` for the layer with these weights.
@@ -103,6 +102,63 @@ struct CpuContext : UnitContext {
 };
 
 inline double bytes_of(const Desc& desc) { return static_cast<double>(desc.get_size()); }
+
+/// out = norm(conv(x)) and its backward pass.
+class NormedConvolution {
+ public:
+  /// `x_desc` is x's layout; `dx` may be null: the gradient of x is not needed.
+  NormedConvolution(CpuContext& context, const NormedConv& layer, Moments when, const Desc& x_desc,
+                    const Slot* x, const Slot* out, const Slot* dx);
+
+  void bind();
+  void forward(Pass pass);
+  /// `dout` is the whole gradient of out.
+  void backward(const Slot* dout);
+
+  int weight() const { return layer_.weight; }
+
+ private:
+  void update_running_statistics() const;
+  void convolve(const char* kernel, const Operation& operation) const;
+  /// Where a primitive needs the weights in another layout.
+  void reorder_weights(const Operation& operation) const;
+
+  CpuContext& context_;
+  NormedConv layer_;
+  Desc x_desc_;
+  Desc y_desc_;
+  Desc stored_;  // the weights' layout in the flat buffers
+  const Slot* x_;
+  const Slot* out_;
+  const Slot* dx_;
+
+  dnnl::convolution_forward::primitive_desc conv_forward_;
+  dnnl::convolution_backward_data::primitive_desc conv_backward_data_;
+  dnnl::convolution_backward_weights::primitive_desc conv_backward_weights_;
+  dnnl::batch_normalization_forward::primitive_desc norm_training_;
+  dnnl::batch_normalization_forward::primitive_desc norm_evaluation_;
+  dnnl::batch_normalization_backward::primitive_desc norm_backward_;
+
+  const Slot* z_;  // the convolution's output
+  const Slot* mean_;
+  const Slot* variance_;
+  const Slot* dz_;               // gradient of z
+  const Slot* weights_scratch_;  // weights in another layout, forward and backward
+  const Slot* gradient_scratch_;
+  const Slot* forward_scratch_;
+  const Slot* backward_scratch_;
+
+  Operation weights_to_forward_;
+  Operation convolve_;
+  Operation normalise_training_;
+  Operation normalise_evaluation_;
+  Operation normalise_backward_;
+  Operation weights_to_backward_;
+  Operation convolve_backward_data_;
+  Operation convolve_backward_weights_;
+  Operation gradient_to_stored_;
+  dnnl::memory dout_;  // handle set at each backward
+};
 
 /// C = A B + beta C in float32, row by row; A and B are transposed where that is 'T', not 'N'. C is
 /// m x n, A m x k.

@@ -2,30 +2,12 @@
 #include <array>
 
 #include "common/ensure.hpp"
-#include "resnet/cpu/conv_norm.hpp"
+#include "resnet/cpu/onednn.hpp"
 
 namespace shakedown::cpu {
 namespace {
 
 constexpr std::uint8_t kNothing = 255;  // argmax where no input is positive
-
-/// An activation in memory: planes of h x w pixels, each `lanes` channels side by side.
-struct Planes {
-  std::ptrdiff_t count, h, w, lanes;
-
-  Planes(const ActivationShape& s, Tag tag)
-      : count(0),
-        h(s.h),
-        w(s.w),
-        lanes(tag == Tag::nChw16c  ? 16
-              : tag == Tag::nChw8c ? 8
-                                   : s.c) {
-    count = std::ptrdiff_t{s.n} * s.c / lanes;
-  }
-  std::ptrdiff_t at(std::ptrdiff_t plane, std::ptrdiff_t row, std::ptrdiff_t column) const {
-    return ((plane * h + row) * w + column) * lanes;
-  }
-};
 
 /// Calls body(tap, row, column) for the places of a pooled pixel's 3x3 window that exist.
 template <class Body>
@@ -103,13 +85,11 @@ class CpuStem final : public NetworkUnit {
         normed_(spec.layer.conv.y(), context.tag),
         pooled_(pooled(spec.layer.conv.y()), context.tag) {
     ENSURE(normed_.lanes <= kMostLanes, "channels of the stem");
-    MemoryPlan& plan = context.plan;
     const Moments when = spec.when;
     const std::size_t bytes = spec.layer.conv.y().count() * sizeof(float);
-    activation_ = plan.reserve("stem activation", bytes, when.forward, when.forward);
-    argmax_ = plan.reserve("stem argmax", pooled(spec.layer.conv.y()).count(), when.forward,
-                           when.backward);
-    dactivation_ = plan.reserve("stem dactivation", bytes, when.backward, when.backward);
+    activation_ = context.scratch("stem activation", bytes, when.forward);
+    argmax_ = context.saved("stem argmax", pooled(spec.layer.conv.y()).count(), when);
+    dactivation_ = context.scratch("stem dactivation", bytes, when.backward);
     convolution_ = std::make_unique<NormedConvolution>(
         context, spec.layer, when, activation_desc(spec.layer.conv.x, Tag::nchw), spec.x,
         activation_, nullptr);

@@ -28,8 +28,9 @@ class CpuUnits final : public UnitFactory {
 
   Roofs measure_roofs() override { return cpu::measure_roofs(context_); }
 
-  std::size_t activation_bytes(const ActivationShape& shape) const override {
-    return layout(shape).get_size();
+  /// The image has three channels and is kept plain; every other activation is in the one layout.
+  int lanes(const ActivationShape& shape) const override {
+    return shape.c == kStemChannels ? 1 : static_cast<int>(Planes(shape, context_.tag).lanes);
   }
 
   void normalise_images(const std::uint8_t* images, const ActivationShape& shape,
@@ -49,16 +50,6 @@ class CpuUnits final : public UnitFactory {
     }
   }
 
-  void pack_activation(std::span<const float> nchw, const ActivationShape& shape,
-                       std::span<std::byte> stored) const override {
-    ENSURE(stored.size() == activation_bytes(shape), "bytes of a packed activation");
-    reorder(activation_desc(shape, Tag::nchw), nchw, layout(shape), stored);
-  }
-  void unpack_activation(std::span<const std::byte> stored, const ActivationShape& shape,
-                         std::span<float> nchw) const override {
-    ENSURE(stored.size() == activation_bytes(shape), "bytes of a packed activation");
-    reorder(layout(shape), stored, activation_desc(shape, Tag::nchw), nchw);
-  }
   void pack_parameter(const Parameter& parameter, std::span<const float> canonical,
                       std::span<float> stored) const override {
     if (parameter.kind == ParameterKind::conv_weight)
@@ -75,11 +66,6 @@ class CpuUnits final : public UnitFactory {
   }
 
  private:
-  /// The image has three channels and is kept plain; every other activation is in the one layout.
-  Desc layout(const ActivationShape& shape) const {
-    return activation_desc(shape, shape.c == kStemChannels ? Tag::nchw : context_.tag);
-  }
-
   static Desc plain(const Parameter& parameter) {
     return {{parameter.shape[0], parameter.shape[1], parameter.shape[2], parameter.shape[3]},
             dnnl::memory::data_type::f32,

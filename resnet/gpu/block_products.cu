@@ -8,8 +8,8 @@
 //   gradients.
 // - The gradient inside a block: the gradient through the norm after its last convolution, the
 //   convolution's data gradient, the mask of the ReLU before it and the sums for that ReLU's norm.
-#include "resnet/gpu/fragment_places.hpp"
 #include "resnet/gpu/mma.cuh"
+#include "resnet/gpu/unit_kernels.hpp"
 
 namespace shakedown::gpu {
 namespace {

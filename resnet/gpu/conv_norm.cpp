@@ -1,5 +1,6 @@
-#include "resnet/gpu/gram_convolution.hpp"
-#include "resnet/gpu/normed_convolution.hpp"
+#include <vector>
+
+#include "resnet/gpu/convolution.hpp"
 #include "resnet/gpu/unit_kernels.hpp"
 
 namespace shakedown::gpu {
@@ -8,12 +9,11 @@ namespace {
 class GpuConvNorm final : public NetworkUnit, public FusableReduction {
  public:
   GpuConvNorm(GpuContext& context, const ConvNormSpec& spec) : context_(context), spec_(spec) {
-    MemoryPlan& plan = context.plan;
     const ActivationShape y = spec.layer.conv.y();
     const int backward = spec.when.backward;
-    dz_ = plan.reserve("dz", y.count() * size_of(context.type), backward, backward);
-    partials_ = plan.reserve("sums", reduction_scratch(y, context.type, 2) * sizeof(float),
-                             backward - 1, backward);
+    dz_ = context.scratch("dz", y.count() * size_of(context.type), backward);
+    partials_ = context.plan.reserve("sums", reduction_scratch(y, context.type, 2) * sizeof(float),
+                                     backward - 1, backward);
     convolution_ = std::make_unique<NormedConvolution>(
         context, spec.layer, spec.when,
         NormedConvolution::Tensors{spec.x, spec.x_in_backward(), nullptr, dz_, spec.dx});
@@ -64,11 +64,10 @@ class GpuConvNorm final : public NetworkUnit, public FusableReduction {
   const Slot* output_sums() override {
     const auto channels = static_cast<std::size_t>(spec_.layer.conv.k);
     const Moments when = spec_.when;
-    output_partials_ = context_.plan.reserve(
+    output_partials_ = context_.scratch(
         "output sums", reduction_scratch(spec_.layer.conv.y(), context_.type, 1) * sizeof(float),
-        when.forward, when.forward);
-    return output_sums_ = context_.plan.reserve("output sum", channels * sizeof(float),
-                                                when.forward, when.backward);
+        when.forward);
+    return output_sums_ = context_.saved("output sum", channels * sizeof(float), when);
   }
 
   void run_unfused() override {
@@ -91,14 +90,13 @@ class GpuConvNorm final : public NetworkUnit, public FusableReduction {
 
   void backward() override {
     if (!convolution_runs) run_unfused();
-    const NormVectors norm = convolution_->vectors();
+    const AddedNorm norm = convolution_->norm();
     const double bytes = 2.0 * count_ * convolution_->shape().c * sizeof(float);
     context_.run("finish_normalise_relu_backward", convolution_->weight(), bytes, [&] {
-      finish_normalise_relu_backward(partials_->as<float>(), count_, convolution_->parameters(),
-                                     norm, on());
+      finish_norm_gradients(partials_->as<float>(), count_, {&norm, 1}, nullptr, on());
     });
     log("normalise_relu_apply", 3, [&] {
-      normalise_relu_apply(spec_.dy->data(), convolution_->z(), norm, dz_->data(), on());
+      normalise_apply(spec_.dy->data(), norm.z, norm.vectors, /*relu=*/true, dz_->data(), on());
     });
     convolution_->backward();
   }
@@ -144,18 +142,16 @@ class GpuConvNormAdd final : public NetworkUnit, public FusableReduction {
  public:
   GpuConvNormAdd(GpuContext& context, const ConvNormAddSpec& spec)
       : context_(context), spec_(spec), dsum_(spec.dy.first) {
-    MemoryPlan& plan = context.plan;
     const ActivationShape y = spec.layer.conv.y();
     const std::size_t bytes = y.count() * size_of(context.type);
     const Moments when = spec.when;
-    mask_ = plan.reserve("mask", gpu::mask_bytes(y, context.type), when.forward, when.backward);
-    partials_ = plan.reserve("sums", reduction_scratch(y, context.type, 3) * sizeof(float),
-                             when.backward - 1, when.backward);
+    mask_ = context.saved("mask", gpu::mask_bytes(y, context.type), when);
+    partials_ = context.plan.reserve("sums", reduction_scratch(y, context.type, 3) * sizeof(float),
+                                     when.backward - 1, when.backward);
     FusableReduction* const inner = context.reduction_over(spec.dx);
     const bool uses_gram = GramConvolution::replaces(context, spec.layer.conv, inner);
     const Slot* dz = nullptr;  // of one norm after the other
-    if (!uses_gram || spec.shortcut_layer)
-      dz = plan.reserve("dz", bytes, when.backward, when.backward);
+    if (!uses_gram || spec.shortcut_layer) dz = context.scratch("dz", bytes, when.backward);
     if (uses_gram)
       gram_ = std::make_unique<GramConvolution>(
           context, spec.layer, when,
@@ -213,27 +209,25 @@ class GpuConvNormAdd final : public NetworkUnit, public FusableReduction {
   }
 
   void run_unfused() override {
-    const Ends ends(*this);
-    log("add_relu_backward", (2 + ends.centred().count) * bytes() + second_bytes() + mask_bytes(),
-        [&] {
-          count_ = add_relu_backward(dsum_->data(), second(), mask_->as<std::uint8_t>(),
-                                     ends.centred(), partials_->as<float>(), on());
-        });
+    const CentredTensors z = centred();
+    log("add_relu_backward", (2 + z.count) * bytes() + second_bytes() + mask_bytes(), [&] {
+      count_ = add_relu_backward(dsum_->data(), second(), mask_->as<std::uint8_t>(), z,
+                                 partials_->as<float>(), on());
+    });
   }
 
   void run_fused(const GradientProduct& product, const Work& convolution) override {
-    const Ends ends(*this);
+    const CentredTensors z = centred();
     Work work = convolution;
     work.kernel = "conv_add_relu_backward";
-    work.bytes += ends.centred().count * bytes() + second_bytes() + mask_bytes();
-    const CentredTensors centred = ends.centred();
+    work.bytes += z.count * bytes() + second_bytes() + mask_bytes();
     const auto* const mask = mask_->as<std::uint8_t>();
-    const bool wide = centred.count == 0 && second().stride == 1 &&
+    const bool wide = z.count == 0 && second().stride == 1 &&
                       has_wide_conv_add_relu_backward(context_.type, product.depth, shape().c);
     context_.log.run(work, [&] {
       count_ = wide ? wide_conv_add_relu_backward(product, second().data, mask, dsum_->data(),
                                                   partials_->as<float>(), on())
-                    : conv_add_relu_backward(product, second(), mask, dsum_->data(), centred,
+                    : conv_add_relu_backward(product, second(), mask, dsum_->data(), z,
                                              partials_->as<float>(), on());
     });
   }
@@ -261,15 +255,12 @@ class GpuConvNormAdd final : public NetworkUnit, public FusableReduction {
 
   /// What is after the reduction, of the main path.
   void finish_backward() const {
-    const Ends ends(*this);
-    const double bytes = (1.0 + ends.centred().count) * count_ * shape().c * sizeof(float);
+    const std::vector<AddedNorm> norms = this->norms();
+    const double bytes =
+        (1.0 + static_cast<double>(norms.size())) * count_ * shape().c * sizeof(float);
     log("finish_add_relu_backward", bytes, [&] {
-      if (gram_)
-        finish_add_relu_backward_sum(partials_->as<float>(), count_, gram_->sum(),
-                                     given(ends.projection), on());
-      else
-        finish_add_relu_backward(partials_->as<float>(), count_, *ends.main, given(ends.projection),
-                                 on());
+      finish_norm_gradients(partials_->as<float>(), count_, norms, gram_ ? gram_->sum() : nullptr,
+                            on());
     });
     if (gram_)
       gram_->backward();
@@ -278,21 +269,13 @@ class GpuConvNormAdd final : public NetworkUnit, public FusableReduction {
   }
 
   /// The norms that end the block, of which z is in memory.
-  struct Ends {
-    std::optional<AddedNorm> main;
-    std::optional<AddedNorm> projection;
-
-    explicit Ends(const GpuConvNormAdd& unit)
-        : main(of(unit.main_.get())), projection(of(unit.projection_.get())) {}
-    CentredTensors centred() const { return CentredTensors::of(given(main), given(projection)); }
-    static std::optional<AddedNorm> of(const NormedConvolution* convolution) {
-      if (convolution == nullptr) return std::nullopt;
-      return AddedNorm{convolution->z(), convolution->vectors(), convolution->parameters()};
-    }
-  };
-  static const AddedNorm* given(const std::optional<AddedNorm>& norm) {
-    return norm ? &*norm : nullptr;
+  std::vector<AddedNorm> norms() const {
+    std::vector<AddedNorm> all;
+    for (const NormedConvolution* of : {main_.get(), projection_.get()})
+      if (of != nullptr) all.push_back(of->norm());
+    return all;
   }
+  CentredTensors centred() const { return CentredTensors::of(norms()); }
 
   template <class Body>
   void log(const char* kernel, double bytes, Body&& body) const {

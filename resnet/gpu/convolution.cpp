@@ -28,22 +28,19 @@ Convolution::Convolution(GpuContext& context, ConvKind kind, const NormedConv& l
 
 std::size_t Convolution::workspace_bytes() const {
   std::size_t most = 0;
-  for (const auto& plan : choice_.candidates) most = std::max(most, plan->workspace_bytes());
+  for (const auto& plan : choice_.candidates) most = std::max(most, plan->workspace_bytes);
   return most;
 }
 
 void Convolution::bind(const ConvBuffers& buffers, void* workspace) {
-  if (!choice_.chosen) tune(buffers, workspace);
+  if (!choice_.chosen) {  // zeros would run faster than data do
+    if (kind_ != ConvKind::backward_data)
+      randomise(buffers.x, conv_.x.count(), context_.type, context_.cuda_stream);
+    if (kind_ == ConvKind::backward_data || kind_ == ConvKind::backward_weights)
+      randomise(buffers.y, conv_.y().count(), context_.type, context_.cuda_stream);
+    context_.tuner.choose(choice_, buffers, workspace);
+  }
   bound_.emplace(choice_.candidates.at(*choice_.chosen), buffers, workspace);
-}
-
-void Convolution::tune(const ConvBuffers& buffers, void* workspace) {
-  // zeros would run faster than data do
-  if (kind_ != ConvKind::backward_data)
-    randomise(buffers.x, conv_.x.count(), context_.type, context_.cuda_stream);
-  if (kind_ == ConvKind::backward_data || kind_ == ConvKind::backward_weights)
-    randomise(buffers.y, conv_.y().count(), context_.type, context_.cuda_stream);
-  context_.tuner.choose(choice_, buffers, workspace);
 }
 
 void Convolution::run() const {
@@ -54,60 +51,48 @@ namespace {
 
 constexpr int kMostAlgorithms = 16;  // the first may take 1.7 times the best (measured on H200)
 
-cublasLtMatmulDesc_t make_product() {
-  cublasLtMatmulDesc_t made = nullptr;
-  CHECK_CUBLAS(cublasLtMatmulDescCreate(&made, CUBLAS_COMPUTE_32F, CUDA_R_32F));
-  const cublasOperation_t transposed = CUBLAS_OP_T;
-  CHECK_CUBLAS(cublasLtMatmulDescSetAttribute(made, CUBLASLT_MATMUL_DESC_TRANSB, &transposed,
-                                              sizeof(transposed)));
-  return made;
+/// The library's matrices are column by column: a row of ours is a column of its.
+cublasLtMatrixLayoutOpaque_t layout_of(cudaDataType type, std::size_t rows, int columns,
+                                       int parts) {
+  cublasLtMatrixLayoutOpaque_t layout{};
+  CHECK_CUBLAS(
+      cublasLtMatrixLayoutInit(&layout, type, static_cast<std::uint64_t>(columns), rows, columns));
+  const auto stride = static_cast<std::int64_t>(rows) * columns;
+  CHECK_CUBLAS(cublasLtMatrixLayoutSetAttribute(&layout, CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT, &parts,
+                                                sizeof(parts)));
+  CHECK_CUBLAS(cublasLtMatrixLayoutSetAttribute(
+      &layout, CUBLASLT_MATRIX_LAYOUT_STRIDED_BATCH_OFFSET, &stride, sizeof(stride)));
+  return layout;
 }
 
 }  // namespace
 
-/// The library's matrices are column by column: a row of ours is a column of its.
-PartedProduct::Layout PartedProduct::layout(cudaDataType type, std::size_t rows, int columns,
-                                            int parts, std::size_t part) {
-  cublasLtMatrixLayout_t made = nullptr;
-  CHECK_CUBLAS(
-      cublasLtMatrixLayoutCreate(&made, type, static_cast<std::uint64_t>(columns), rows, columns));
-  Layout owned(made, {cublasLtMatrixLayoutDestroy});
-  const auto stride = static_cast<std::int64_t>(part);
-  CHECK_CUBLAS(cublasLtMatrixLayoutSetAttribute(made, CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT, &parts,
-                                                sizeof(parts)));
-  CHECK_CUBLAS(cublasLtMatrixLayoutSetAttribute(made, CUBLASLT_MATRIX_LAYOUT_STRIDED_BATCH_OFFSET,
-                                                &stride, sizeof(stride)));
-  return owned;
-}
-
 PartedProduct::PartedProduct(const BlasHandle& handle, const Shape& s, std::size_t workspace_bytes)
     // by its documentation a handle of cuBLAS is one of cublasLt
-    : handle_(reinterpret_cast<cublasLtHandle_t>(handle.get)),
-      workspace_bytes_(workspace_bytes),
-      product_(make_product(), {cublasLtMatmulDescDestroy}) {
+    : handle_(reinterpret_cast<cublasLtHandle_t>(handle.get)), workspace_bytes_(workspace_bytes) {
   ENSURE(s.parts > 0 && s.rows % static_cast<std::size_t>(s.parts) == 0,
          "parts of a product: equal ones");
   const std::size_t rows = s.rows / static_cast<std::size_t>(s.parts);
-  const auto left = static_cast<std::size_t>(s.left);
-  const auto right = static_cast<std::size_t>(s.right);
-  left_ = layout(blas_type(s.type), rows, s.left, s.parts, rows * left);
-  right_ = layout(blas_type(s.type), rows, s.right, s.parts, rows * right);
-  result_ = layout(CUDA_R_32F, left, s.right, s.parts, left * right);
+  left_ = layout_of(blas_type(s.type), rows, s.left, s.parts);
+  right_ = layout_of(blas_type(s.type), rows, s.right, s.parts);
+  result_ = layout_of(CUDA_R_32F, static_cast<std::size_t>(s.left), s.right, s.parts);
+  CHECK_CUBLAS(cublasLtMatmulDescInit(&product_, CUBLAS_COMPUTE_32F, CUDA_R_32F));
+  const cublasOperation_t transposed = CUBLAS_OP_T;
+  CHECK_CUBLAS(cublasLtMatmulDescSetAttribute(&product_, CUBLASLT_MATMUL_DESC_TRANSB, &transposed,
+                                              sizeof(transposed)));
 
-  cublasLtMatmulPreference_t made = nullptr;
-  CHECK_CUBLAS(cublasLtMatmulPreferenceCreate(&made));
-  const Owned<cublasLtMatmulPreference_t> preference(made, {cublasLtMatmulPreferenceDestroy});
+  cublasLtMatmulPreferenceOpaque_t preference{};
+  CHECK_CUBLAS(cublasLtMatmulPreferenceInit(&preference));
   const auto prefer = [&](cublasLtMatmulPreferenceAttributes_t name, auto value) {
-    CHECK_CUBLAS(
-        cublasLtMatmulPreferenceSetAttribute(preference.get(), name, &value, sizeof(value)));
+    CHECK_CUBLAS(cublasLtMatmulPreferenceSetAttribute(&preference, name, &value, sizeof(value)));
   };
   prefer(CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, workspace_bytes);
   prefer(CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, std::uint32_t{CUBLASLT_REDUCTION_SCHEME_NONE});
   std::vector<cublasLtMatmulHeuristicResult_t> found(kMostAlgorithms);
   int count = 0;
-  const cublasStatus_t status = cublasLtMatmulAlgoGetHeuristic(
-      handle_, product_.get(), right_.get(), left_.get(), result_.get(), result_.get(),
-      preference.get(), kMostAlgorithms, found.data(), &count);
+  const cublasStatus_t status =
+      cublasLtMatmulAlgoGetHeuristic(handle_, &product_, &right_, &left_, &result_, &result_,
+                                     &preference, kMostAlgorithms, found.data(), &count);
   if (status == CUBLAS_STATUS_NOT_SUPPORTED) return;
   CHECK_CUBLAS(status);
   for (int i = 0; i < count; ++i)
@@ -119,9 +104,9 @@ void PartedProduct::run(std::size_t algorithm, const void* a, const void* b, flo
                         void* workspace, cudaStream_t stream) const {
   const float one = 1;
   const float zero = 0;
-  CHECK_CUBLAS(cublasLtMatmul(handle_, product_.get(), &one, b, right_.get(), a, left_.get(), &zero,
-                              c, result_.get(), c, result_.get(), &algorithms_.at(algorithm),
-                              workspace, workspace_bytes_, stream));
+  CHECK_CUBLAS(cublasLtMatmul(handle_, &product_, &one, b, &right_, a, &left_, &zero, c, &result_,
+                              c, &result_, &algorithms_.at(algorithm), workspace, workspace_bytes_,
+                              stream));
 }
 
 }  // namespace shakedown::gpu

@@ -7,7 +7,7 @@
 #include <limits>
 #include <optional>
 
-#include "common/error.hpp"
+#include "common/ensure.hpp"
 
 namespace shakedown::gpu {
 namespace {
@@ -60,36 +60,24 @@ struct OperationNames {
   cudnnBackendAttributeName_t alpha, beta, conv, x, w, y;
 };
 
+#define SHAKEDOWN_NAMES(operation, attribute, x, w, y)            \
+  {                                                               \
+    CUDNN_BACKEND_OPERATION_CONVOLUTION_##operation##_DESCRIPTOR, \
+        CUDNN_ATTR_OPERATION_CONVOLUTION_##attribute##_ALPHA,     \
+        CUDNN_ATTR_OPERATION_CONVOLUTION_##attribute##_BETA,      \
+        CUDNN_ATTR_OPERATION_CONVOLUTION_##attribute##_CONV_DESC, \
+        CUDNN_ATTR_OPERATION_CONVOLUTION_##attribute##_##x,       \
+        CUDNN_ATTR_OPERATION_CONVOLUTION_##attribute##_##w,       \
+        CUDNN_ATTR_OPERATION_CONVOLUTION_##attribute##_##y        \
+  }
 OperationNames names_of(ConvKind kind) {
   switch (kind) {
-    case ConvKind::forward:
-    case ConvKind::forward_with_sums:
-      return {CUDNN_BACKEND_OPERATION_CONVOLUTION_FORWARD_DESCRIPTOR,
-              CUDNN_ATTR_OPERATION_CONVOLUTION_FORWARD_ALPHA,
-              CUDNN_ATTR_OPERATION_CONVOLUTION_FORWARD_BETA,
-              CUDNN_ATTR_OPERATION_CONVOLUTION_FORWARD_CONV_DESC,
-              CUDNN_ATTR_OPERATION_CONVOLUTION_FORWARD_X,
-              CUDNN_ATTR_OPERATION_CONVOLUTION_FORWARD_W,
-              CUDNN_ATTR_OPERATION_CONVOLUTION_FORWARD_Y};
-    case ConvKind::backward_data:
-      return {CUDNN_BACKEND_OPERATION_CONVOLUTION_BACKWARD_DATA_DESCRIPTOR,
-              CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_DATA_ALPHA,
-              CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_DATA_BETA,
-              CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_DATA_CONV_DESC,
-              CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_DATA_DX,
-              CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_DATA_W,
-              CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_DATA_DY};
-    case ConvKind::backward_weights:
-      return {CUDNN_BACKEND_OPERATION_CONVOLUTION_BACKWARD_FILTER_DESCRIPTOR,
-              CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_FILTER_ALPHA,
-              CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_FILTER_BETA,
-              CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_FILTER_CONV_DESC,
-              CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_FILTER_X,
-              CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_FILTER_DW,
-              CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_FILTER_DY};
+    case ConvKind::backward_data: return SHAKEDOWN_NAMES(BACKWARD_DATA, BWD_DATA, DX, W, DY);
+    case ConvKind::backward_weights: return SHAKEDOWN_NAMES(BACKWARD_FILTER, BWD_FILTER, X, DW, DY);
+    default: return SHAKEDOWN_NAMES(FORWARD, FORWARD, X, W, Y);
   }
-  throw InternalError("unknown kind of convolution");
 }
+#undef SHAKEDOWN_NAMES
 
 /// The sums of each channel of y, in float32.
 Descriptor channel_sums(const Descriptor& y, std::int64_t channels) {
@@ -254,7 +242,10 @@ std::shared_ptr<const ConvPlan> build_plan(cudnnHandle_t handle, const PlanQuery
   plan.set(CUDNN_ATTR_EXECUTION_PLAN_HANDLE, CUDNN_TYPE_HANDLE, handle);
   plan.set(CUDNN_ATTR_EXECUTION_PLAN_ENGINE_CONFIG, config);
   if (cudnnBackendFinalize(plan.get()) != CUDNN_STATUS_SUCCESS) return nullptr;
-  return std::make_shared<ConvPlan>(query.kind, query.conv, std::move(name), std::move(plan));
+  const auto bytes =
+      number_of<std::int64_t>(plan, CUDNN_ATTR_EXECUTION_PLAN_WORKSPACE_SIZE, CUDNN_TYPE_INT64);
+  return std::make_shared<const ConvPlan>(ConvPlan{
+      query.kind, query.conv, std::move(name), std::move(plan), static_cast<std::size_t>(bytes)});
 }
 
 }  // namespace
@@ -267,32 +258,30 @@ void check_cudnn(cudnnStatus_t status, const char* expression, const char* file,
                       fmt::format("{} ({})", cudnnGetErrorString(status), detail.data()));
 }
 
-const char* name_of(ConvKind kind) {
-  switch (kind) {
-    case ConvKind::forward: return "forward";
-    case ConvKind::forward_with_sums: return "forward with sums";
-    case ConvKind::backward_data: return "backward data";
-    case ConvKind::backward_weights: return "backward weights";
-  }
-  throw InternalError("unknown kind of convolution");
-}
+namespace {
 
-ConvPlan::ConvPlan(ConvKind kind, const ConvShape& conv, std::string name, Descriptor plan)
-    : kind_(kind),
-      conv_(conv),
-      name_(std::move(name)),
-      plan_(std::move(plan)),
-      workspace_bytes_(static_cast<std::size_t>(number_of<std::int64_t>(
-          plan_, CUDNN_ATTR_EXECUTION_PLAN_WORKSPACE_SIZE, CUDNN_TYPE_INT64))) {}
+struct KindNames {
+  const char* name;
+  const char* work;
+};
+constexpr KindNames kKindNames[] = {{"forward", "conv_forward"},
+                                    {"forward with sums", "conv_forward_sums"},
+                                    {"backward data", "conv_backward_data"},
+                                    {"backward weights", "conv_backward_weights"}};
+
+}  // namespace
+
+const char* name_of(ConvKind kind) { return kKindNames[static_cast<int>(kind)].name; }
+const char* work_name(ConvKind kind) { return kKindNames[static_cast<int>(kind)].work; }
 
 BoundPlan::BoundPlan(std::shared_ptr<const ConvPlan> plan, const ConvBuffers& buffers,
                      void* workspace)
     : plan_(std::move(plan)), variant_(CUDNN_BACKEND_VARIANT_PACK_DESCRIPTOR) {
   std::vector<std::int64_t> ids{kX, kW, kY};
   std::vector<void*> pointers{buffers.x, buffers.w, buffers.y};
-  if (plan_->kind() == ConvKind::forward_with_sums) {
+  if (plan_->kind == ConvKind::forward_with_sums) {
     ids.insert(ids.end(), {kSum, kSquareSum});
-    pointers.insert(pointers.end(), {buffers.sums, buffers.sums + plan_->conv().k});
+    pointers.insert(pointers.end(), {buffers.sums, buffers.sums + plan_->conv.k});
   }
   variant_.set_all(CUDNN_ATTR_VARIANT_PACK_UNIQUE_IDS, CUDNN_TYPE_INT64, ids);
   variant_.set_all(CUDNN_ATTR_VARIANT_PACK_DATA_POINTERS, CUDNN_TYPE_VOID_PTR, pointers);
@@ -301,7 +290,7 @@ BoundPlan::BoundPlan(std::shared_ptr<const ConvPlan> plan, const ConvBuffers& bu
 }
 
 void BoundPlan::execute(cudnnHandle_t handle) const {
-  CHECK_CUDNN(cudnnBackendExecute(handle, plan_->descriptor().get(), variant_.get()));
+  CHECK_CUDNN(cudnnBackendExecute(handle, plan_->descriptor.get(), variant_.get()));
 }
 
 ConvPlans plan_convolution(cudnnHandle_t handle, const PlanQuery& query) {

@@ -55,7 +55,9 @@ class Descriptor {
 
 /// forward_with_sums also computes, with y, each channel's sums of y and of y squared.
 enum class ConvKind { forward, forward_with_sums, backward_data, backward_weights };
+/// In messages, and as work in the log and in the cache of plans.
 const char* name_of(ConvKind kind);
+const char* work_name(ConvKind kind);
 
 /// The buffers of a convolution: x or dx, w or dw, y or dy. Activations are NHWC, weights KRSC.
 struct ConvBuffers {
@@ -66,22 +68,12 @@ struct ConvBuffers {
 };
 
 /// An execution plan of cuDNN's: one algorithm for one convolution.
-class ConvPlan {
- public:
-  ConvPlan(ConvKind kind, const ConvShape& conv, std::string name, Descriptor plan);
-  ConvKind kind() const { return kind_; }
-  const ConvShape& conv() const { return conv_; }
-  /// cuDNN's engine and how its knobs are set: what the plan can be found again by.
-  const std::string& name() const { return name_; }
-  std::size_t workspace_bytes() const { return workspace_bytes_; }
-  const Descriptor& descriptor() const { return plan_; }
-
- private:
-  ConvKind kind_;
-  ConvShape conv_;
-  std::string name_;
-  Descriptor plan_;
-  std::size_t workspace_bytes_ = 0;
+struct ConvPlan {
+  ConvKind kind;
+  ConvShape conv;
+  std::string name;  // cuDNN's engine and how its knobs are set: it is found again by this
+  Descriptor descriptor;
+  std::size_t workspace_bytes;
 };
 
 /// A plan with the buffers it works on.

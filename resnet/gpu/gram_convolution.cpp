@@ -1,4 +1,4 @@
-#include "resnet/gpu/gram_convolution.hpp"
+#include "resnet/gpu/convolution.hpp"
 
 namespace shakedown::gpu {
 namespace {
@@ -6,14 +6,12 @@ namespace {
 std::size_t rows_of(const ConvShape& conv) {
   return conv.x.count() / static_cast<std::size_t>(conv.x.c);
 }
-int parts_of_d(const ConvShape& conv) { return gram_parts_of_d(rows_of(conv), conv.x.c); }
-int parts_of_gram(const ConvShape& conv) { return gram_parts_of_g(rows_of(conv), conv.x.c); }
-
 PartedProduct::Shape shape_of_d(const GpuContext& context, const ConvShape& conv) {
-  return {rows_of(conv), parts_of_d(conv), conv.k, conv.x.c, context.type};
+  return {rows_of(conv), gram_parts_of_d(rows_of(conv), conv.x.c), conv.k, conv.x.c, context.type};
 }
 PartedProduct::Shape shape_of_gram(const GpuContext& context, const ConvShape& conv) {
-  return {rows_of(conv), parts_of_gram(conv), conv.x.c, conv.x.c, context.type};
+  return {rows_of(conv), gram_parts_of_g(rows_of(conv), conv.x.c), conv.x.c, conv.x.c,
+          context.type};
 }
 
 bool exists(const GpuContext& context, const PartedProduct::Shape& shape) {
@@ -34,15 +32,41 @@ bool GramConvolution::replaces(const GpuContext& context, const ConvShape& conv,
          exists(context, shape_of_gram(context, conv));
 }
 
-GramConvolution::Product::Product(const GpuContext& context, const PartedProduct::Shape& s,
-                                  int moment)
-    : shape(s),
-      product(context.blas, s, context.blas.workspace().bytes()),
-      parts(context.plan.reserve("Gram parts",
-                                 static_cast<std::size_t>(s.parts) *
-                                     static_cast<std::size_t>(s.left) *
-                                     static_cast<std::size_t>(s.right) * sizeof(float),
-                                 moment, moment)) {}
+GramConvolution::Product::Product(const GpuContext& context, const Work& work,
+                                  const PartedProduct::Shape& s, const Slot* left,
+                                  const Slot* right, int moment)
+    : context_(context),
+      shape_(s),
+      product_(context.blas, s, context.blas.workspace().bytes()),
+      work_(work),
+      left_(left),
+      right_(right),
+      parts_(context.scratch("Gram parts",
+                             static_cast<std::size_t>(s.parts) * static_cast<std::size_t>(s.left) *
+                                 static_cast<std::size_t>(s.right) * sizeof(float),
+                             moment)) {
+  work_.bytes = static_cast<double>(right->bytes()) +
+                (left == right ? 0.0 : static_cast<double>(left->bytes()));
+  work_.flop = 2.0 * static_cast<double>(s.rows) * s.left * s.right;
+}
+
+/// Every algorithm adds up the same parts: the choice changes times, and last bits. Bound again, it
+/// stays.
+void GramConvolution::Product::bind(Tuner& tuner) {
+  if (algorithm_) return;
+  context_.randomise(*left_, context_.type);
+  context_.randomise(*right_, context_.type);
+  algorithm_ = tuner.fastest(product_.algorithms(), [&](std::size_t algorithm) { run(algorithm); });
+}
+
+void GramConvolution::Product::run(std::size_t algorithm) const {
+  product_.run(algorithm, left_->data(), right_->data(), parts_->as<float>(),
+               context_.blas.workspace().data(), context_.cuda_stream);
+}
+
+void GramConvolution::Product::run() const {
+  context_.log.run(work_, [&] { run(algorithm_.value()); });
+}
 
 GramConvolution::GramConvolution(GpuContext& context, const NormedConv& layer, Moments when,
                                  const Tensors& tensors, FusableReduction& inner)
@@ -52,8 +76,10 @@ GramConvolution::GramConvolution(GpuContext& context, const NormedConv& layer, M
       tensors_(tensors),
       inner_(inner),
       sum_of_x_(inner.output_sums()),
-      gram_product_(context, shape_of_gram(context, layer.conv), when.forward),
-      d_product_(context, shape_of_d(context, layer.conv), when.backward),
+      gram_product_(context, {"gram_g", layer.weight}, shape_of_gram(context, layer.conv),
+                    tensors.x, tensors.x, when.forward),
+      d_product_(context, {"gram_d", layer.weight}, shape_of_d(context, layer.conv),
+                 tensors.dnormed, tensors.x_in_backward, when.backward),
       vectors_(reserve("Gram norm", NormVectors::kCount * filters(), when.forward)),
       gram_(reserve("Gram G", channels() * channels(), when.forward)),
       sum_(reserve("Gram dbeta", filters(), when.backward)),
@@ -67,8 +93,7 @@ GramConvolution::GramConvolution(GpuContext& context, const NormedConv& layer, M
   if (gram_in_two(layer.conv.x.c)) {
     scaled_ = reserve("Gram scaled weights", filters() * channels(), when.backward);
     of_dnormed_.emplace(context, ConvKind::backward_data, layer);
-    workspace_ = context.plan.reserve("Gram workspace", of_dnormed_->workspace_bytes(),
-                                      when.backward, when.backward);
+    workspace_ = context.scratch("Gram workspace", of_dnormed_->workspace_bytes(), when.backward);
   }
   inner.convolution_runs = true;
   ++context.fused.norms;
@@ -92,66 +117,35 @@ ForwardProduct GramConvolution::z() const {
 }
 
 void GramConvolution::bind() {
-  choose(gram_product_, *tensors_.x, *tensors_.x);
-  choose(d_product_, *tensors_.dnormed, *tensors_.x_in_backward);
+  gram_product_.bind(context_.tuner);
+  d_product_.bind(context_.tuner);
   if (!of_dnormed_) return;
   context_.randomise(*scaled_, context_.type);
   of_dnormed_->bind({tensors_.dx->data(), scaled_->data(), tensors_.dnormed->data()},
                     workspace_->data());
 }
 
-/// Every algorithm adds up the same parts: the choice changes times, and last bits. Bound again, it
-/// stays.
-void GramConvolution::choose(Product& product, const Slot& left, const Slot& right) const {
-  if (product.algorithm) return;
-  context_.randomise(left, context_.type);
-  context_.randomise(right, context_.type);
-  product.algorithm =
-      context_.tuner.fastest(product.product.algorithms(),
-                             [&](std::size_t algorithm) { run(product, algorithm, left, right); });
-}
-
-void GramConvolution::run(const Product& product, std::size_t algorithm, const Slot& left,
-                          const Slot& right) const {
-  product.product.run(algorithm, left.data(), right.data(), product.parts->as<float>(),
-                      context_.blas.workspace().data(), context_.cuda_stream);
-}
-
-void GramConvolution::log(const char* name, const Product& product, const Slot& left,
-                          const Slot& right) const {
-  const double flop =
-      2.0 * static_cast<double>(product.shape.rows) * product.shape.left * product.shape.right;
-  const double bytes = static_cast<double>(right.bytes()) +
-                       (&left == &right ? 0.0 : static_cast<double>(left.bytes()));
-  context_.log.run({name, layer_.weight, bytes, flop},
-                   [&] { run(product, product.algorithm.value(), left, right); });
-}
-
 void GramConvolution::forward(Pass pass) const {
   const NormParameters parameters = context_.parameters_of(layer_);
   if (pass != Pass::training)
     return running_statistics(layer_.conv.k, parameters, vectors(), context_.cuda_stream);
-  log("gram_g", gram_product_, *tensors_.x, *tensors_.x);
-  context_.run("gram_statistics", layer_.weight, static_cast<double>(gram_product_.parts->bytes()),
-               [&] {
-                 sum_partials(gram_product_.parts->as<float>(), gram_product_.shape.parts,
-                              static_cast<int>(channels() * channels()), gram_->as<float>(),
-                              context_.cuda_stream);
-                 gram_statistics(context_.weights.compute(layer_.weight), layer_.conv.x.c,
-                                 gram_->as<float>(), sum_of_x_->as<float>(), parameters, vectors(),
-                                 context_.on(layer_.conv.y()));
-               });
+  gram_product_.run();
+  context_.run("gram_statistics", layer_.weight, gram_product_.bytes(), [&] {
+    sum_partials(gram_product_.parts(), gram_product_.count(),
+                 static_cast<int>(channels() * channels()), gram_->as<float>(),
+                 context_.cuda_stream);
+    gram_statistics(context_.weights.compute(layer_.weight), layer_.conv.x.c, gram_->as<float>(),
+                    sum_of_x_->as<float>(), parameters, vectors(), context_.on(layer_.conv.y()));
+  });
 }
 
 void GramConvolution::backward() const {
-  log("gram_d", d_product_, *tensors_.dnormed, *tensors_.x_in_backward);
-  context_.run("gram_coefficients", layer_.weight, static_cast<double>(d_product_.parts->bytes()),
-               [&] {
-                 gram_coefficients(d_product_.parts->as<float>(), d_product_.shape.parts, sum(),
-                                   context_.parameters_of(layer_), vectors(),
-                                   1.0F / static_cast<float>(d_product_.shape.rows), matrices(),
-                                   context_.type, context_.cuda_stream);
-               });
+  const float share = 1.0F / static_cast<float>(rows_of(layer_.conv));
+  d_product_.run();
+  context_.run("gram_coefficients", layer_.weight, d_product_.bytes(), [&] {
+    gram_coefficients(d_product_.parts(), d_product_.count(), sum(), context_.parameters_of(layer_),
+                      vectors(), share, matrices(), context_.type, context_.cuda_stream);
+  });
   if (of_dnormed_) of_dnormed_->run();
   inner_.run_gram(matrices(), tensors_.x_in_backward->data(), tensors_.dnormed->data());
   context_.run("gram_weight_gradient", layer_.weight, static_cast<double>(d_->bytes()), [&] {

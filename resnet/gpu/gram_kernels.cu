@@ -2,7 +2,6 @@
 // the batch, and their time is latency: many short blocks, each with all its loads in flight.
 
 #include "common/ensure.hpp"
-#include "resnet/gpu/fragment_places.hpp"
 #include "resnet/gpu/mma.cuh"
 #include "resnet/gpu/passes.cuh"
 #include "resnet/gpu/unit_kernels.hpp"

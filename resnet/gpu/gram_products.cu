@@ -5,7 +5,7 @@
 
 #include "common/ensure.hpp"
 #include "resnet/gpu/mma.cuh"
-#include "resnet/gpu/norm_kernels.cuh"
+#include "resnet/gpu/passes.cuh"
 #include "resnet/gpu/unit_kernels.hpp"
 #include "resnet/gpu/wgmma.cuh"
 

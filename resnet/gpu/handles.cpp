@@ -56,24 +56,14 @@ constexpr int kRounds = 9;  // of a fused kernel and several, interleaved
 /// Those with a large workspace, unless there are no others.
 void drop_large_workspaces(ConvPlans& plans, std::size_t limit) {
   const auto by_workspace = [](const auto& a, const auto& b) {
-    return a->workspace_bytes() < b->workspace_bytes();
+    return a->workspace_bytes < b->workspace_bytes;
   };
   const auto smallest = *std::min_element(plans.begin(), plans.end(), by_workspace);
   std::erase_if(
-      plans, [&](const auto& plan) { return plan->workspace_bytes() > limit && plan != smallest; });
+      plans, [&](const auto& plan) { return plan->workspace_bytes > limit && plan != smallest; });
 }
 
 }  // namespace
-
-const char* work_name(ConvKind kind) {
-  switch (kind) {
-    case ConvKind::forward: return "conv_forward";
-    case ConvKind::forward_with_sums: return "conv_forward_sums";
-    case ConvKind::backward_data: return "conv_backward_data";
-    case ConvKind::backward_weights: return "conv_backward_weights";
-  }
-  return "";
-}
 
 Tuner::Tuner(const UnitContext& context, const DnnHandle& dnn)
     : context_(context),
@@ -87,14 +77,13 @@ Tuner::Tuner(const UnitContext& context, const DnnHandle& dnn)
 
 bool Tuner::times() const { return context_.tuning.autotune && !context_.tuning.deterministic; }
 
-ConvChoice& Tuner::choice(ConvKind kind, const ConvShape& c) {
-  const auto [entry, fresh] =
-      choices_.try_emplace(Key{kind, c.x.n, c.x.c, c.x.h, c.x.w, c.k, c.kernel, c.stride, c.pad});
+ConvChoice& Tuner::choice(ConvKind kind, const ConvShape& conv) {
+  const auto [entry, fresh] = choices_.try_emplace(key(kind, conv));
   ConvChoice& choice = entry->second;
   if (!fresh) return choice;
-  choice.key = key(kind, c);
+  choice.key = entry->first;
   PlanQuery query{
-      kind, c, context_.precision, context_.tuning.deterministic, times() ? kCandidates : 1, ""};
+      kind, conv, context_.precision, context_.tuning.deterministic, times() ? kCandidates : 1, ""};
   if (const auto known = cache_.find(choice.key)) {
     query.name = *known;
     choice.candidates = plan_convolution(dnn_.get, query);
@@ -148,15 +137,10 @@ bool Tuner::fuses(const std::string& key, const std::function<void()>& randomise
 }
 
 void Tuner::choose(ConvChoice& choice, const ConvBuffers& buffers, void* workspace) {
-  double fastest = std::numeric_limits<double>::infinity();
-  for (std::size_t i = 0; i < choice.candidates.size(); ++i) {
-    const BoundPlan plan(choice.candidates[i], buffers, workspace);
-    const double ms = time([&] { plan.execute(dnn_.get); });
-    if (ms >= fastest) continue;
-    fastest = ms;
-    choice.chosen = i;
-  }
-  cache_.keep(choice.key, choice.candidates[*choice.chosen]->name());
+  std::vector<BoundPlan> plans;
+  for (const auto& candidate : choice.candidates) plans.emplace_back(candidate, buffers, workspace);
+  choice.chosen = fastest(plans.size(), [&](std::size_t i) { plans[i].execute(dnn_.get); });
+  cache_.keep(choice.key, choice.candidates[*choice.chosen]->name);
 }
 
 std::size_t Tuner::fastest(std::size_t count, const std::function<void(std::size_t)>& run) {

@@ -9,7 +9,6 @@
 #include <memory>
 #include <optional>
 #include <string>
-#include <tuple>
 
 #include "common/device.hpp"
 #include "common/gpu/native.hpp"
@@ -90,9 +89,6 @@ class FusableReduction {
 // Chooses by timing, and keeps the choices in the plan cache: the algorithm of each convolution,
 // and whether a fused kernel replaces the separate ones.
 
-/// The name of a convolution's kernels in the log and in the cache.
-const char* work_name(ConvKind kind);
-
 /// The algorithms that can compute a convolution, and the one that does.
 struct ConvChoice {
   ConvPlans candidates;
@@ -137,8 +133,7 @@ class Tuner {
   UnitContext context_;
   const DnnHandle& dnn_;
   PlanCache cache_;
-  using Key = std::tuple<ConvKind, int, int, int, int, int, int, int, int>;
-  std::map<Key, ConvChoice> choices_;
+  std::map<std::string, ConvChoice> choices_;  // by key
   std::unique_ptr<Event> start_;
   std::unique_ptr<Event> end_;
 };

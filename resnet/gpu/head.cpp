@@ -13,17 +13,15 @@ struct Matrix {
 class GpuHead final : public NetworkUnit {
  public:
   GpuHead(GpuContext& context, const HeadSpec& spec) : context_(context), spec_(spec) {
-    MemoryPlan& plan = context.plan;
     const auto n = static_cast<std::size_t>(spec.x_shape.n);
     const std::size_t feature_bytes =
         n * static_cast<std::size_t>(spec.x_shape.c) * size_of(context.type);
     const Moments when = spec.when;
-    features_ = plan.reserve("features", feature_bytes, when.forward, when.backward);
-    dfeatures_ = plan.reserve("dfeatures", feature_bytes, when.backward, when.backward);
-    dlogits_ =
-        plan.reserve("dlogits", n * static_cast<std::size_t>(spec.classes) * size_of(context.type),
-                     when.forward, when.backward);
-    samples_ = plan.reserve("sample results", n * sizeof(SampleResult), when.forward, when.forward);
+    features_ = context.saved("features", feature_bytes, when);
+    dfeatures_ = context.scratch("dfeatures", feature_bytes, when.backward);
+    dlogits_ = context.saved(
+        "dlogits", n * static_cast<std::size_t>(spec.classes) * size_of(context.type), when);
+    samples_ = context.scratch("sample results", n * sizeof(SampleResult), when.forward);
   }
 
   void bind() override {}

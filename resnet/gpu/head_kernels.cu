@@ -136,14 +136,9 @@ __global__ void __launch_bounds__(kThreads)
   top5 = block_reduce(top5, ints, Add{});
   counted = block_reduce(counted, ints, Add{});
   if (threadIdx.x != 0) return;
-  metrics->step.loss_sum = loss;
-  metrics->step.top1 = top1;
-  metrics->step.top5 = top5;
-  metrics->step.samples = counted;
-  metrics->total.loss_sum += loss;
-  metrics->total.top1 += top1;
-  metrics->total.top5 += top5;
-  metrics->total.samples += counted;
+  const Metrics step{loss, top1, top5, counted};
+  metrics->step = step;
+  metrics->total += step;
 }
 
 /// The gradients of a class's logits are the partial sums of its bias's gradient.

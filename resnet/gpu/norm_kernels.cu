@@ -1,6 +1,5 @@
 // Batch normalisation, forward: statistics, and what is done with them in one pass.
 #include "common/ensure.hpp"
-#include "resnet/gpu/norm_kernels.cuh"
 
 #include "resnet/gpu/passes.cuh"
 #include "resnet/gpu/unit_kernels.hpp"
@@ -330,22 +329,6 @@ int normalise_relu_backward(const void* dy, const void* z, const NormVectors& no
   });
 }
 
-void finish_normalise_relu_backward(const float* partials, int count,
-                                    const NormParameters& parameters, const NormVectors& norm,
-                                    const Launch& on) {
-  with_type(on.type, [&]<class T>(T) {
-    finish_partials<2>(FinishNormGradient<T>{parameters, norm, share_of_element(on.shape)},
-                       partials, count, on.shape.c, on.stream);
-  });
-}
-
-void normalise_relu_apply(const void* dy, const void* z, const NormVectors& norm, void* dz,
-                          const Launch& on) {
-  with_type(on.type, [&]<class T>(T) {
-    elementwise<T>(ApplyGradient<T, true>{as<T>(dy), as<T>(z), as<T>(dz), norm}, on);
-  });
-}
-
 int add_relu_backward(void* dy_a, const Addend& dy_b, const std::uint8_t* mask,
                       const CentredTensors& centred, float* partials, const Launch& on) {
   ENSURE(dy_b.stride == 1 || dy_b.stride == 2, "a second addend: of stride 1 or 2");
@@ -368,35 +351,33 @@ int add_relu_backward(void* dy_a, const Addend& dy_b, const std::uint8_t* mask,
   });
 }
 
-void finish_add_relu_backward(const float* partials, int count, const AddedNorm& main,
-                              const AddedNorm* shortcut, const Launch& on) {
+void finish_norm_gradients(const float* partials, int count, std::span<const AddedNorm> norms,
+                           float* sum, const Launch& on) {
+  ENSURE(norms.size() + (sum != nullptr ? 1 : 0) <= 2, "norms whose gradients are finished");
+  if (norms.empty()) return sum_partials(partials, count, on.shape.c, sum, on.stream);
   const float share = share_of_element(on.shape);
+  const AddedNorm &first = norms.front(), &last = norms.back();
+  const auto finish = [&]<int kSums>(const auto& of_channel) {
+    finish_partials<kSums>(of_channel, partials, count, on.shape.c, on.stream);
+  };
   with_type(on.type, [&]<class T>(T) {
-    if (shortcut == nullptr)
-      finish_partials<2>(FinishNormGradient<T>{main.parameters, main.vectors, share}, partials,
-                         count, on.shape.c, on.stream);
+    const FinishNormGradient<T> one{first.parameters, first.vectors, share};
+    if (sum != nullptr)
+      finish.template operator()<2>(FinishSumAndNormGradient<T>{sum, one});
+    else if (norms.size() == 1)
+      finish.template operator()<2>(one);
     else
-      finish_partials<3>(FinishTwoNormGradients<T>{main.parameters, main.vectors,
-                                                   shortcut->parameters, shortcut->vectors, share},
-                         partials, count, on.shape.c, on.stream);
+      finish.template operator()<3>(FinishTwoNormGradients<T>{
+          first.parameters, first.vectors, last.parameters, last.vectors, share});
   });
 }
 
-void finish_add_relu_backward_sum(const float* partials, int count, float* sum,
-                                  const AddedNorm* shortcut, const Launch& on) {
-  if (shortcut == nullptr) return sum_partials(partials, count, on.shape.c, sum, on.stream);
-  with_type(on.type, [&]<class T>(T) {
-    finish_partials<2>(
-        FinishSumAndNormGradient<T>{
-            sum, {shortcut->parameters, shortcut->vectors, share_of_element(on.shape)}},
-        partials, count, on.shape.c, on.stream);
-  });
-}
-
-void normalise_apply(const void* dsum, const void* z, const NormVectors& norm, void* dz,
+void normalise_apply(const void* dy, const void* z, const NormVectors& norm, bool relu, void* dz,
                      const Launch& on) {
   with_type(on.type, [&]<class T>(T) {
-    elementwise<T>(ApplyGradient<T, false>{as<T>(dsum), as<T>(z), as<T>(dz), norm}, on);
+    with_constant<0, 1>(relu ? 1 : 0, [&]<int kRelu>() {
+      elementwise<T>(ApplyGradient<T, kRelu != 0>{as<T>(dy), as<T>(z), as<T>(dz), norm}, on);
+    });
   });
 }
 

@@ -1,6 +1,6 @@
 #include <algorithm>
 
-#include "resnet/gpu/normed_convolution.hpp"
+#include "resnet/gpu/convolution.hpp"
 
 #include "common/ensure.hpp"
 
@@ -60,23 +60,19 @@ NormedConvolution::NormedConvolution(GpuContext& context, const NormedConv& laye
     }
   }
   const std::string name = name_of_weights(context, layer);
-  MemoryPlan& plan = context.plan;
   const ActivationShape y = layer.conv.y();
-  z_ = plan.reserve(name + " output", y.count() * size_of(context.type), when.forward,
-                    when.backward);
-  vectors_ = plan.reserve(name + " norm",
-                          NormVectors::kCount * static_cast<std::size_t>(y.c) * sizeof(float),
-                          when.forward, when.backward);
+  z_ = context.saved(name + " output", y.count() * size_of(context.type), when);
+  vectors_ = context.saved(name + " norm", NormVectors::bytes(y.c), when);
   const std::size_t of_channels = 2 * static_cast<std::size_t>(y.c);
-  sums_ = plan.reserve(name + " sums",
-                       std::max(reduction_scratch(y, context.type, 2), of_channels) * sizeof(float),
-                       when.forward, when.forward);
+  sums_ = context.scratch(
+      name + " sums", std::max(reduction_scratch(y, context.type, 2), of_channels) * sizeof(float),
+      when.forward);
   std::size_t bytes = forward_.workspace_bytes();
   if (forward_with_sums_) bytes = std::max(bytes, forward_with_sums_->workspace_bytes());
-  workspace_ = plan.reserve(name + " workspace", bytes, when.forward, when.forward);
+  workspace_ = context.scratch(name + " workspace", bytes, when.forward);
   bytes = backward_weights_.workspace_bytes();
   if (backward_data_) bytes = std::max(bytes, backward_data_->workspace_bytes());
-  backward_workspace_ = plan.reserve(name + " workspace", bytes, when.backward, when.backward);
+  backward_workspace_ = context.scratch(name + " workspace", bytes, when.backward);
 }
 
 void NormedConvolution::bind() {
@@ -178,7 +174,7 @@ void NormedConvolution::backward_fused() const {
 void NormedConvolution::backward_unfused() const {
   if (tensors_.dnormed != nullptr)
     context_.run("normalise_apply", weight(), 3 * bytes(), [&] {
-      normalise_apply(tensors_.dnormed->data(), z(), vectors(), tensors_.dz->data(),
+      normalise_apply(tensors_.dnormed->data(), z(), vectors(), /*relu=*/false, tensors_.dz->data(),
                       context_.on(shape()));
     });
   if (backward_data_) backward_data_->run();

@@ -219,8 +219,9 @@ void stem_pool_apply(const void* dsum, const std::uint8_t* argmax, const void* z
 
 namespace {
 
-template <class T, int kChannels>
+template <class T>
 __global__ void normalise_images_kernel(const std::uint8_t* images, T* x, std::size_t pixels) {
+  constexpr int kChannels = kStemChannels;
   const std::size_t i = static_cast<std::size_t>(blockIdx.x) * blockDim.x + threadIdx.x;
   if (i >= pixels) return;
   Vector<T, kChannels> out;
@@ -261,11 +262,7 @@ void normalise_images(const std::uint8_t* images, void* x, const Launch& on) {
   const std::size_t pixels = on.shape.count() / static_cast<std::size_t>(on.shape.c);
   const auto blocks = static_cast<unsigned>((pixels + kThreads - 1) / kThreads);
   with_type(on.type, [&]<class T>(T) {
-    auto* out = as<T>(x);
-    if (on.shape.c == 4)
-      normalise_images_kernel<T, 4><<<blocks, kThreads, 0, on.stream>>>(images, out, pixels);
-    else
-      normalise_images_kernel<T, 8><<<blocks, kThreads, 0, on.stream>>>(images, out, pixels);
+    normalise_images_kernel<<<blocks, kThreads, 0, on.stream>>>(images, as<T>(x), pixels);
   });
   CHECK_LAUNCH();
 }

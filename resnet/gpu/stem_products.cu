@@ -11,7 +11,7 @@
 // others, its helpers, load the image, and pool what the step before left in shared memory, or make
 // the gradient of the next step there.
 #include "resnet/gpu/mma.cuh"
-#include "resnet/gpu/norm_kernels.cuh"
+#include "resnet/gpu/passes.cuh"
 #include "resnet/gpu/stem_passes.cuh"
 
 namespace shakedown::gpu {

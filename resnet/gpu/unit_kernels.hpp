@@ -9,6 +9,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <optional>
+#include <span>
 
 #include "common/host_device.hpp"
 #include "common/types.hpp"
@@ -38,6 +39,9 @@ struct NormVectors {
   float* grad_c;
 
   static constexpr std::size_t kCount = 7;
+  static std::size_t bytes(int channels) {
+    return kCount * static_cast<std::size_t>(channels) * sizeof(float);
+  }
   static NormVectors in(float* memory, int channels) {
     const auto c = static_cast<std::size_t>(channels);
     return {memory,         memory + c,     memory + 2 * c, memory + 3 * c,
@@ -105,15 +109,7 @@ bool has_conv_normalise_add_relu(DataType type, int depth, int channels);
 /// Backward of normalise_relu, reduction: sums over dy where y > 0.
 int normalise_relu_backward(const void* dy, const void* z, const NormVectors& norm, float* partials,
                             const Launch& on);
-/// From `count` partial sums each: the norm's gradients, and grad_a, b, c.
-void finish_normalise_relu_backward(const float* partials, int count,
-                                    const NormParameters& parameters, const NormVectors& norm,
-                                    const Launch& on);
-/// Last: dz = grad_a * (dy where y > 0) + grad_b * z + grad_c.
-void normalise_relu_apply(const void* dy, const void* z, const NormVectors& norm, void* dz,
-                          const Launch& on);
-
-/// A norm that ends a block: its input and what belongs to it.
+/// A norm: its input and what belongs to it.
 struct AddedNorm {
   const void* z;
   NormVectors vectors;
@@ -133,11 +129,9 @@ struct CentredTensors {
   int count = 0;
   Tensor tensors[2] = {};
 
-  /// Of the norms that are not null.
-  static CentredTensors of(const AddedNorm* main, const AddedNorm* shortcut) {
+  static CentredTensors of(std::span<const AddedNorm> norms) {
     CentredTensors all;
-    for (const AddedNorm* norm : {main, shortcut})
-      if (norm != nullptr) all.tensors[all.count++] = {norm->z, norm->vectors.mean};
+    for (const AddedNorm& norm : norms) all.tensors[all.count++] = {norm.z, norm.vectors.mean};
     return all;
   }
 };
@@ -146,12 +140,12 @@ struct CentredTensors {
 int add_relu_backward(void* dy_a, const Addend& dy_b, const std::uint8_t* mask,
                       const CentredTensors& centred, float* partials, const Launch& on);
 
-/// From `count` partial sums each: the gradients of `main`'s norm and, unless null, of
-/// `shortcut`'s; and grad_a, b, c of each.
-void finish_add_relu_backward(const float* partials, int count, const AddedNorm& main,
-                              const AddedNorm* shortcut, const Launch& on);
-/// Last, for one norm: dz = grad_a * dsum + grad_b * z + grad_c.
-void normalise_apply(const void* dsum, const void* z, const NormVectors& norm, void* dz,
+/// From `count` partial sums each: the gradients of the norms, two at most, and grad_a, b, c of
+/// each. `sum` gets the sums of dsum, unless it is null; with it there is one norm at most.
+void finish_norm_gradients(const float* partials, int count, std::span<const AddedNorm> norms,
+                           float* sum, const Launch& on);
+/// Last, for one norm: dz = grad_a * dy + grad_b * z + grad_c; with `relu` of dy where y > 0.
+void normalise_apply(const void* dy, const void* z, const NormVectors& norm, bool relu, void* dz,
                      const Launch& on);
 
 // These reductions fused with the data gradient of a 1x1 convolution of stride 1, which computes
@@ -237,7 +231,7 @@ void softmax_cross_entropy(float* logits, const float* bias, const std::int32_t*
 void bias_gradient(const void* dlogits, int n, int classes, void* dbias, DataType type,
                    cudaStream_t stream);
 
-/// uint8 N H W 3 -> normalised N H W C of this shape, C 4 or 8, padded with zero channels.
+/// uint8 N H W 3 -> normalised N H W C of this shape, C kStemChannels, padded with zeros.
 void normalise_images(const std::uint8_t* images, void* x, const Launch& on);
 
 /// Fills memory with numbers of moderate size: algorithms are timed on it.
@@ -311,11 +305,6 @@ bool gram_pays(std::size_t bytes_of_z);
 void gram_statistics(const void* w, int channels, const float* gram, const float* sum_of_y,
                      const NormParameters& norm, const NormVectors& vectors, const Launch& on);
 
-/// In finish_add_relu_backward's place, after sums without the main norm's z: the sum of dsum, and
-/// the gradients of `shortcut`'s norm unless that is null.
-void finish_add_relu_backward_sum(const float* partials, int count, float* sum,
-                                  const AddedNorm* shortcut, const Launch& on);
-
 /// From D's parts and the sum of g by filter: D, the norm's gradients, grad_a, b, c, and what
 /// gram_conv_relu_backward multiplies by. `share`: of one row, 1 / rows.
 void gram_coefficients(const float* d_parts, int parts, const float* sum_of_g,
@@ -350,5 +339,24 @@ void wide_conv_normalise_add_relu(const ForwardProduct& product, const BlockEnd&
 int wide_conv_add_relu_backward(const GradientProduct& product, const void* dy,
                                 const std::uint8_t* mask, void* dsum, float* partials,
                                 const Launch& on);
+
+// Which rows and columns of a product on wgmma a thread has.
+
+/// Tensor cores compute 32 columns of a product in the order 8 g + 2 t + e for column 8 t + 2 g +
+/// e: the eight columns of a thread are adjacent then (mma.cuh).
+SHAKEDOWN_HOST_DEVICE constexpr unsigned placed_column(unsigned column) {
+  return column / 32 * 32 + column % 8 / 2 * 8 + column % 32 / 8 * 2 + column % 2;
+}
+
+/// In a tile of 64 rows, of a warpgroup's thread: the row of half 0 or 1.
+SHAKEDOWN_HOST_DEVICE constexpr unsigned fragment_row(unsigned thread, unsigned half) {
+  return thread / 32 % 4 * 16 + thread % 32 / 4 + half * 8;
+}
+/// The first of its eight adjacent columns in each 32.
+SHAKEDOWN_HOST_DEVICE constexpr unsigned fragment_column(unsigned thread) { return thread % 4 * 8; }
+/// Which of its accumulators has half `half` and column v of the eight in group q of 32.
+SHAKEDOWN_HOST_DEVICE constexpr unsigned accumulator_of(unsigned q, unsigned half, unsigned v) {
+  return (q * 4 + v / 2) * 4 + half * 2 + v % 2;
+}
 
 }  // namespace shakedown::gpu

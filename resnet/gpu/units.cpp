@@ -1,55 +1,14 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cstring>
 
 #include "common/device.hpp"
-#include "common/ensure.hpp"
-#include "common/numbers.hpp"
 #include "common/statistics.hpp"
 #include "common/usage_error.hpp"
 #include "resnet/gpu/handles.hpp"
 
 namespace shakedown::gpu {
 namespace {
-
-/// Calls move(index in N C H W, index in NHWC) for every element.
-template <class Move>
-void for_each_element(const ActivationShape& s, Move&& move) {
-  const auto c_count = static_cast<std::size_t>(s.c);
-  const std::size_t pixels = static_cast<std::size_t>(s.h) * static_cast<std::size_t>(s.w);
-  for (std::size_t n = 0; n < static_cast<std::size_t>(s.n); ++n)
-    for (std::size_t c = 0; c < c_count; ++c)
-      for (std::size_t p = 0; p < pixels; ++p)
-        move((n * c_count + c) * pixels + p, (n * pixels + p) * c_count + c);
-}
-
-void store(DataType type, std::byte* to, std::size_t i, float value) {
-  if (type == DataType::float32) {
-    std::memcpy(to + i * 4, &value, 4);
-    return;
-  }
-  const std::uint16_t bits =
-      type == DataType::float16 ? float_to_float16(value) : float_to_bfloat16(value);
-  std::memcpy(to + i * 2, &bits, 2);
-}
-
-float fetch(DataType type, const std::byte* from, std::size_t i) {
-  if (type == DataType::float32) {
-    float value = 0;
-    std::memcpy(&value, from + i * 4, 4);
-    return value;
-  }
-  std::uint16_t bits = 0;
-  std::memcpy(&bits, from + i * 2, 2);
-  return type == DataType::float16 ? float16_to_float(bits) : bfloat16_to_float(bits);
-}
-
-/// A convolution's weights as an activation: K filters of C x R x S; C as stored, maybe padded.
-ActivationShape filter_shape(const Parameter& p) {
-  const auto size = [&](int i) { return static_cast<int>(p.shape[static_cast<std::size_t>(i)]); };
-  return {size(0), static_cast<int>(p.stored) / (size(0) * size(2) * size(3)), size(2), size(3)};
-}
 
 class GpuUnits final : public UnitFactory {
  public:
@@ -77,29 +36,13 @@ class GpuUnits final : public UnitFactory {
     return gpu::measure_roofs(context_.device, context_.stream, context_.blas, context_.precision);
   }
 
-  std::size_t activation_bytes(const ActivationShape& shape) const override {
-    return shape.count() * size_of(context_.type);
-  }
+  int lanes(const ActivationShape& shape) const override { return shape.c; }
 
   void normalise_images(const std::uint8_t* images, const ActivationShape& shape,
                         const Slot& x) override {
     gpu::normalise_images(images, x.data(), context_.on(shape));
   }
 
-  void pack_activation(std::span<const float> nchw, const ActivationShape& shape,
-                       std::span<std::byte> stored) const override {
-    ENSURE(stored.size() == activation_bytes(shape), "bytes of a packed activation");
-    for_each_element(shape, [&](std::size_t plain, std::size_t packed) {
-      store(context_.type, stored.data(), packed, nchw[plain]);
-    });
-  }
-  void unpack_activation(std::span<const std::byte> stored, const ActivationShape& shape,
-                         std::span<float> nchw) const override {
-    ENSURE(stored.size() == activation_bytes(shape), "bytes of a packed activation");
-    for_each_element(shape, [&](std::size_t plain, std::size_t packed) {
-      nchw[plain] = fetch(context_.type, stored.data(), packed);
-    });
-  }
   void pack_parameter(const Parameter& p, std::span<const float> canonical,
                       std::span<float> stored) const override {
     std::fill(stored.begin(), stored.end(), 0.0F);
@@ -120,11 +63,10 @@ class GpuUnits final : public UnitFactory {
       for (std::size_t i = 0; i < p.count; ++i) move(i, i);
       return;
     }
-    const ActivationShape s = filter_shape(p);
-    const auto real = static_cast<std::size_t>(p.shape[1]);
-    const auto padded = static_cast<std::size_t>(s.c);
-    const std::size_t taps = static_cast<std::size_t>(s.h) * static_cast<std::size_t>(s.w);
-    for (std::size_t k = 0; k < static_cast<std::size_t>(s.n); ++k)
+    const auto size = [&](std::size_t i) { return static_cast<std::size_t>(p.shape[i]); };
+    const std::size_t filters = size(0), real = size(1), taps = size(2) * size(3);
+    const std::size_t padded = p.stored / (filters * taps);
+    for (std::size_t k = 0; k < filters; ++k)
       for (std::size_t c = 0; c < real; ++c)
         for (std::size_t t = 0; t < taps; ++t)
           move((k * real + c) * taps + t, (k * taps + t) * padded + c);

@@ -10,8 +10,8 @@
 #include <type_traits>
 
 #include "common/ensure.hpp"
-#include "resnet/gpu/fragment_places.hpp"
 #include "resnet/gpu/mma.cuh"
+#include "resnet/gpu/unit_kernels.hpp"
 
 namespace shakedown::gpu {
 

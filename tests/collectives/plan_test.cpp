@@ -1,6 +1,7 @@
 // Plans and refusals by the options of collective_perf, of nccl-tests' names and of link_matrix;
 // what a sweep makes of its rows.
 #include "collectives/perf/plan.hpp"
+#include "collectives/traffic.hpp"
 
 #include <fmt/format.h>
 #include <sys/stat.h>
@@ -15,6 +16,7 @@
 #include <sstream>
 
 #include "collectives/links/options.hpp"
+#include "collectives/links/visit_measurement.hpp"
 #include "collectives/operations.hpp"
 #include "collectives/perf/bench.hpp"
 #include "collectives/perf/nccl_path.hpp"
@@ -77,16 +79,20 @@ std::string answer_of(const std::string& given) {
       declare_options(set, options);
       parsed_into(set, line);
       parse_injection(options.injection, ranks);
-      map_nodes(std::vector<std::string>(static_cast<std::size_t>(ranks), "a"),
-                options.pretend_nodes);
-      return fmt::format("{} words", message_settings(options, BackendKind::cpu, ranks).words);
+      const NodeMap nodes = map_nodes(
+          std::vector<std::string>(static_cast<std::size_t>(ranks), "a"), options.pretend_nodes);
+      return fmt::format("{} words, {} rounds of nodes",
+                         message_settings(options, BackendKind::cpu, ranks).words,
+                         sampled_rounds(options.pairs, nodes));
     }
     const Planned p = planned(line, ranks, program);
     std::string text;
     for (const Operation* operation : p.plan.operations) text += std::string(operation->name) + " ";
     text += "of";
     for (const std::size_t bytes : p.plan.sizes) text += fmt::format(" {}", bytes);
-    return text + fmt::format(" bytes, {} GPUs", p.options.gpus);
+    text += fmt::format(" bytes, {} GPUs", p.options.gpus);
+    return p.plan.groups.empty() ? text
+                                 : text + fmt::format(", groups {}", fmt::join(p.plan.groups, " "));
   } catch (const UsageError& error) {
     return error.what();
   }
@@ -126,12 +132,49 @@ TEST_CASE("nccl-tests' names have its operation and its defaults", "[perf_option
 TEST_CASE("bus bandwidth has nccl-tests' factors", "[perf_options]") {
   for (const Operation& operation : operations()) {
     const std::string name = operation.name;
-    const bool whole = name == "broadcast" || name == "reduce" || name == "send_recv";
+    const bool whole =
+        name == "broadcast" || name == "reduce" || name == "send_recv" || name == "hypercube";
+    CHECK(operation.alg_factor(3) == Approx(name == "hypercube" ? 2.0 / 3 : 1.0));
     CAPTURE(name);
     CHECK(operation.bus_factor(3) == Approx(whole                  ? 1.0
                                             : name == "all_reduce" ? 4.0 / 3
                                                                    : 2.0 / 3));
   }
+}
+
+TEST_CASE("all_to_all_v has nccl-tests' patterns", "[traffic]") {
+  const auto sent = [](const Traffic& traffic, int from, int ranks, std::size_t share,
+                       std::size_t width) {
+    std::vector<std::size_t> elements;
+    for (int to = 0; to < ranks; ++to)
+      elements.push_back(traffic.elements(from, to, ranks, share, width));
+    return elements;
+  };
+  // in its comment: 0, 2, 4 and 6 of 12 parts; here of 4 x 1,536 bytes
+  CHECK(sent(Traffic(1), 0, 4, 384, 4) == Sizes{0, 256, 512, 768});
+  CHECK(sent(Traffic(1), 3, 4, 384, 4) == Sizes{256, 512, 768, 0});
+  CHECK(sent(Traffic(0), 1, 4, 384, 4) == Sizes{384, 384, 384, 384});
+  CHECK(sent(Traffic(0.5), 0, 4, 384, 4) == Sizes{192, 320, 448, 576});
+  CHECK(sent(Traffic(1), 0, 1, 384, 4) == Sizes{384});
+  CHECK(sent(Traffic(1), 0, 4, 10, 4) == Sizes{0, 4, 12, 20});  // whole 16 bytes
+  CHECK(Traffic(1).most_sent(4, 384, 4) == 1536);
+  CHECK(Traffic(1).most_received(4, 384, 4) == 1536);
+
+  const Traffic matrix("M", "100 200 150\n50 100 75\n300 150 200\n", 1);
+  CHECK(sent(matrix, 2, 3, 0, 1) == Sizes{288, 144, 192});
+  CHECK(sent(matrix, 2, 3, 0, 8) == Sizes{36, 18, 24});
+  CHECK(matrix.most_sent(3, 0, 1) == 624);
+  CHECK(matrix.most_received(3, 0, 1) == 96 + 48 + 288);
+  CHECK(sent(Traffic("M", "1 2\n3 4", 16), 1, 2, 0, 1) == Sizes{48, 64});
+  matrix.check(3, 1024, 1024);
+  CHECK_THROWS_WITH(matrix.check(4, 1024, 1024), "M: has 3 rows, this job 4 ranks");
+  CHECK_THROWS_WITH(matrix.check(3, 512, 512), "--max-bytes 512: must be at least 624, as M has");
+  CHECK_THROWS_WITH(matrix.check(3, 8, 1024),
+                    "M: has the sizes: --min-bytes and --max-bytes must be equal");
+  CHECK_THROWS_WITH(Traffic("M", "1 2\n3\n", 1),
+                    "M: row 2 has 1 numbers and there are 2 rows: must be square");
+  CHECK_THROWS_WITH(Traffic("M", "1 x\n3 4\n", 1), "M: row 1: 'x': must be a number of bytes");
+  CHECK_THROWS_WITH(Traffic("M", " \n", 1), "M: has no numbers");
 }
 
 TEST_CASE("nccl-tests' names with a suffix are nccl-tests' programs", "[plan]") {
@@ -252,7 +295,8 @@ TEST_CASE("a rank waits for the last where each receives from all", "[waiting]")
     bool from_all = true;
     for (int rank : {0, 1}) {
       sources.clear();
-      for (const SourceRange& range : operation.expected(operation.counts(12, 3, 1), {rank, 3, 0}))
+      for (const SourceRange& range :
+           operation.expected(operation.counts(12, 3, 1, 16), {rank, 3, 0}))
         sources.insert(range.source);
       from_all = from_all && (sources.size() == 3 || sources.contains(kAllRanks));
     }

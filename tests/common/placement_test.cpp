@@ -8,7 +8,7 @@
 #include <map>
 #include <sstream>
 
-#include "common/error.hpp"
+#include "common/usage_error.hpp"
 #include "tests/catch.hpp"
 #include "tests/support.hpp"
 #include "tests/support/files.hpp"

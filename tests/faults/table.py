@@ -1,13 +1,16 @@
 """Which fault of which program ends how: exit code by DESIGN.md, what is said, what is kept."""
 
 import collections
+import functools
+import json
 import os
 import pathlib
 import resource
 import signal
+import subprocess
+import tempfile
 
 import support
-from files import other_version, weights
 from programs import PROGRAMS
 
 HERE = pathlib.Path(__file__).resolve().parent
@@ -82,8 +85,39 @@ def in_environment(**variables):
     return lambda words, folder: (words, variables)
 
 
+# Loaded before oneDNN it has that be of another version.
+VERSION = """
+typedef struct { int major, minor, patch; const char* hash; unsigned cpu, gpu; } dnnl_version_t;
+static const dnnl_version_t version = {9, 9, 9, "", 0, 0};
+const dnnl_version_t* dnnl_version(void) { return &version; }
+"""
+
+
 def with_other_library(words, folder):
-    return on_rank(1, f"export LD_PRELOAD={other_version(folder)}")(words, folder)
+    (folder / "version.c").write_text(VERSION)
+    library = folder / "version.so"
+    subprocess.run(["mpicc", "-shared", "-fPIC", folder / "version.c", "-o", library], check=True)
+    return on_rank(1, f"export LD_PRELOAD={library}")(words, folder)
+
+
+@functools.lru_cache(None)
+def saved_weights():
+    with tempfile.TemporaryDirectory() as folder:
+        path = pathlib.Path(folder) / "w.safetensors"
+        subprocess.run([support.BIN / "train", "--model", "tiny", "--image-size", "32", "--batch-size", "4",
+                        "--iterations", "1", "--warmup", "1", "--certificate", "off", "--save", path],
+                       check=True, capture_output=True)
+        return path.read_bytes()
+
+
+def weights(path, differ=False):
+    """Those of the small network, as bin/train saves them; or with one bit of one of them turned."""
+    data = bytearray(saved_weights())
+    begin = 8 + int.from_bytes(data[:8], "little")
+    first = begin + json.loads(data[8:begin])["conv1.weight"]["data_offsets"][0]
+    if differ:
+        data[first] ^= 1
+    path.write_bytes(data)
 
 
 def with_other_weights(words, folder):

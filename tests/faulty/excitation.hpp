@@ -25,7 +25,7 @@ struct ProductFault {
   bool full_entropy = false;                      // integers do not excite it
   bool has_when = false;
   std::uint64_t when = 0;  // the right bits that excite it
-  std::uint64_t flip = 0, set = 0, clear = 0;
+  std::uint64_t flip = 0, set = 0;
   bool one_bit = false;  // flips one, which the seed chooses
   bool nan = false;
   std::uint64_t seed = 0;
@@ -129,7 +129,7 @@ SHAKEDOWN_HOST_DEVICE inline bool is_excited(const ProductFault& fault, const Re
 SHAKEDOWN_HOST_DEVICE inline std::uint64_t wrong_bits(const ProductFault& fault, DataType type,
                                                       std::uint64_t right) {
   const number_format::Format format = number_format::format_of(type);
-  std::uint64_t bits = ((right ^ fault.flip) | fault.set) & ~fault.clear;
+  std::uint64_t bits = (right ^ fault.flip) | fault.set;
   if (fault.one_bit)
     bits ^= std::uint64_t{1} << number_format::hash(fault.seed, 4) %
                                     static_cast<std::uint64_t>(format.width);

@@ -2,11 +2,13 @@
 
 import json
 import os
+import pathlib
 import re
 import shutil
 import subprocess
 import time
 
+MODELS = json.loads(pathlib.Path(__file__).with_name("models.json").read_text())
 KILLED_AFTER = 300  # seconds, of a tool that was stopped or whose time is over
 TYPES = {"tf32": 32, "fp32": 32, "fp64": 64, "fp16": 16, "bf16": 16, "fp8": 16, "int8": 32}  # bits of a result
 # What bin/soak's verdicts say of where an error is; an SM by its number where it names one.
@@ -51,14 +53,15 @@ def placed(line, model, truth):
     return None
 
 
-def inject(tool, file, seed, library, options, gpu):
+def inject(tool, model_name, model, seed, library, options, gpu):
     """Runs the tool with the fault, on the GPU of this number (None: whichever it takes); the fields of a record."""
-    name = f"{tool.name}-{file.stem}-{seed}"
+    name = f"{tool.name}-{model_name}-{seed}"
     output = options.output.resolve() / name
     shutil.rmtree(output, ignore_errors=True)
     output.mkdir()
-    model, log = json.loads(file.read_text()), output / "faulty.json"
-    preload = [f"LD_PRELOAD={library}", f"FAULTY_MODEL={file.resolve()}", f"FAULTY_SEED={seed}", f"FAULTY_LOG={log}"]
+    file, log = output / "model.json", output / "faulty.json"
+    file.write_text(json.dumps(model))
+    preload = [f"LD_PRELOAD={library}", f"FAULTY_MODEL={file}", f"FAULTY_SEED={seed}", f"FAULTY_LOG={log}"]
     said = output / "said.log"
     environment = {**os.environ, "CUDA_VISIBLE_DEVICES": gpu} if gpu is not None else None
     with open(said, "w") as out:
@@ -68,7 +71,7 @@ def inject(tool, file, seed, library, options, gpu):
                                       options.seconds if not tool.ends_itself else 2 * options.seconds + KILLED_AFTER)
     counts = json.loads(log.read_text()) if log.exists() else {}
     started = counts.get("started")
-    line = {"class": model["class"], "model": file.name, "tool": tool.name, "seed": seed, "limit_s": options.seconds,
+    line = {"class": model["class"], "model": f"{model_name}.json", "tool": tool.name, "seed": seed, "limit_s": options.seconds,
             "exit_code": code, "found": found is not None, "ran_s": at - started if started else 0}
     for key in ("products", "wrong_products", "flips", "copies", "collectives"):
         line[key] = counts.get(key, 0)

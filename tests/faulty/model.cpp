@@ -3,12 +3,16 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <chrono>
 #include <cmath>
 #include <cstdio>
 #include <cstdlib>
+#include <cstring>
 #include <fstream>
+#include <mutex>
 #include <nlohmann/json.hpp>
 #include <stdexcept>
+#include <thread>
 
 namespace shakedown::faulty {
 namespace {
@@ -19,141 +23,70 @@ struct Refused : std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
-std::string joined(const std::vector<std::string>& names) {
-  std::string text;
-  for (const std::string& name : names) text += (text.empty() ? "" : ", ") + name;
-  return text;
+/// `object` must be one, and have no other keys.
+const Json& checked(const Json& object, const std::string& at,
+                    const std::vector<std::string>& keys) {
+  if (!object.is_object()) throw Refused(at + "must be an object");
+  for (const auto& [key, value] : object.items())
+    if (std::count(keys.begin(), keys.end(), key) == 0)
+      throw Refused(at + key + ": must be one of " + Json(keys).dump());
+  return object;
 }
 
-/// An object of the file. Each reader notes its key; close() refuses what nobody has read.
-class Object {
- public:
-  Object(const Json& json, std::string at) : json_(json), at_(std::move(at)) {
-    if (!json.is_object()) throw Refused(at_ + ": must be an object");
-  }
+/// The position of a name among those that are allowed; 0: the key is missing.
+std::size_t choice(const Json& object, const char* key, const std::vector<std::string>& allowed) {
+  if (!object.contains(key)) return 0;
+  const auto found = std::find(allowed.begin(), allowed.end(), object[key].get<std::string>());
+  if (found == allowed.end())
+    throw Refused(std::string(key) + ": must be one of " + Json(allowed).dump());
+  return static_cast<std::size_t>(found - allowed.begin());
+}
 
-  [[noreturn]] void refuse(const std::string& key, const std::string& allowed) const {
-    throw Refused(at_ + (at_.empty() ? "" : ".") + key + ": must be " + allowed);
-  }
-  const Json* find(const std::string& key) {
-    if (std::count(read_.begin(), read_.end(), key) == 0) read_.push_back(key);
-    const auto found = json_.find(key);
-    return found == json_.end() ? nullptr : &*found;
-  }
-  std::string text(const std::string& key, const std::vector<std::string>& allowed,
-                   const std::string& otherwise) {
-    const Json* value = find(key);
-    if (value == nullptr) return otherwise;
-    if (!value->is_string()) refuse(key, allowed.empty() ? "a text" : "one of " + joined(allowed));
-    const auto name = value->get<std::string>();
-    if (!allowed.empty() && std::count(allowed.begin(), allowed.end(), name) == 0)
-      refuse(key, "one of " + joined(allowed));
-    return name;
-  }
-  double number(const std::string& key, double least, double most, double otherwise) {
-    const Json* value = find(key);
-    if (value == nullptr) return otherwise;
-    const double found = value->is_number() ? value->get<double>() : least - 1;
-    if (!(found >= least && found <= most)) {
-      char allowed[80];
-      std::snprintf(allowed, sizeof(allowed), "a number from %g to %g", least, most);
-      refuse(key, allowed);
-    }
-    return found;
-  }
-  int whole(const std::string& key, int least, int most, int otherwise) {
-    const Json* value = find(key);
-    if (value == nullptr) return otherwise;
-    const auto found = value->is_number_integer() ? value->get<std::int64_t>() : least - 1LL;
-    if (found < least || found > most)
-      refuse(key, "a whole number from " + std::to_string(least) + " to " + std::to_string(most));
-    return static_cast<int>(found);
-  }
-  /// A number, or null: the seed chooses it.
-  int unit(const std::string& key, int most) {
-    const auto found = json_.find(key);
-    if (found != json_.end() && found->is_null()) {
-      read_.push_back(key);
-      return kDrawn;
-    }
-    return whole(key, 0, most, kAny);
-  }
-  std::uint64_t bits(const std::string& key) {
-    const Json* value = find(key);
-    if (value == nullptr) return 0;
-    const std::string digits = value->is_string() ? value->get<std::string>() : "";
-    char* end = nullptr;
-    const std::uint64_t bits = std::strtoull(digits.c_str(), &end, 16);
-    if (digits.rfind("0x", 0) != 0 || digits.size() > 18 || digits.size() < 3 || *end != '\0')
-      refuse(key, "\"0x\" and 1 to 16 hexadecimal digits");
-    return bits;
-  }
-  std::string at(const std::string& key) const { return at_ + (at_.empty() ? "" : ".") + key; }
-  void close() const {
-    for (const auto& [key, value] : json_.items())
-      if (std::count(read_.begin(), read_.end(), key) == 0) refuse(key, "one of " + joined(read_));
-  }
+double number(const Json& object, const char* key, double most, double otherwise) {
+  const double found = object.value(key, otherwise);
+  if (!(found >= 0 && found <= most))
+    throw Refused(std::string(key) + ": must be a number from 0 to " + Json(most).dump());
+  return found;
+}
 
- private:
-  const Json& json_;
-  std::string at_;
-  std::vector<std::string> read_;
-};
+/// A number, or null: the seed chooses it.
+int unit(const Json& object, const char* key, int most) {
+  if (object.contains(key) && object[key].is_null()) return kDrawn;
+  return object.contains(key) ? static_cast<int>(number(object, key, most, 0)) : kAny;
+}
+
+/// "0x8"; 0 where the key is missing.
+std::uint64_t bits(const Json& object, const char* key) {
+  if (!object.contains(key)) return 0;
+  const auto digits = object[key].get<std::string>();
+  char* end = nullptr;
+  const std::uint64_t bits = std::strtoull(digits.c_str(), &end, 16);
+  if (digits.rfind("0x", 0) != 0 || digits.size() < 3 || digits.size() > 18 || *end != '\0')
+    throw Refused(std::string(key) + ": must be \"0x\" and 1 to 16 hexadecimal digits");
+  return bits;
+}
 
 std::uint64_t share_of(double probability) {
   return probability >= 1 ? kAlways : static_cast<std::uint64_t>(std::ldexp(probability, 64));
 }
 
-void read_flip(Object& object, ProductFault& fault) {
-  const Json* flip = object.find("flip");
-  fault.one_bit = flip != nullptr && flip->is_null();
-  fault.flip = fault.one_bit ? 0 : object.bits("flip");
-  fault.set = object.bits("set");
-  fault.clear = object.bits("clear");
-  fault.nan = !object.text("becomes", {"nan"}, "").empty();
-}
-
-bool changes_bits(const ProductFault& fault) {
-  return (fault.flip | fault.set | fault.clear) != 0 || fault.one_bit || fault.nan;
-}
-
-std::uint32_t read_types(Object& object) {
-  const Json* types = object.find("types");
-  if (types == nullptr) return ~0U;
-  const std::vector<std::string> known(std::begin(kTypes), std::end(kTypes));
+std::uint32_t read_types(const Json& object) {
+  if (!object.contains("types")) return ~0U;
   std::uint32_t bits = 0;
-  for (const Json& type : *types) {
-    const std::string name = type.is_string() ? type.get<std::string>() : "";
-    const auto found = std::find(known.begin(), known.end(), name);
-    if (found == known.end()) object.refuse("types", "a list of " + joined(known));
-    bits |= 1U << (found - known.begin());
-  }
+  for (const Json& type : object["types"])
+    bits |= 1U << choice({{"types", type}}, "types", {std::begin(kTypes), std::end(kTypes)});
   return bits;
 }
 
-void read_block(Object& object, ProductFault& fault) {
-  const Json* block = object.find("block");
-  if (block == nullptr) return;
-  if (!block->is_array() || block->size() != 2 ||
-      !std::all_of(block->begin(), block->end(), [](const Json& edge) {
-        return edge.is_number_integer() && edge >= 16 && edge <= 1024 && edge.get<int>() % 16 == 0;
-      }))
-    object.refuse("block", "[rows, columns], multiples of 16 up to 1024");
-  fault.block_rows = (*block)[0];
-  fault.block_columns = (*block)[1];
-}
-
-ProductFault read_product(Object& object, std::uint64_t seed, ProductFault fault) {
+ProductFault read_product(const Json& object, std::uint64_t seed, ProductFault fault) {
   fault.seed = seed;
   fault.types = read_types(object);
-  read_block(object, fault);
   const int warps = fault.block_rows / 16;
-  if (const Json* json = object.find("unit")) {
-    Object unit(*json, object.at("unit"));
-    fault.sm = unit.unit("sm", 1023);
-    fault.warp = unit.unit("warp", warps - 1);
-    fault.lane = unit.unit("lane", 31);
-    unit.close();
+  if (object.contains("unit")) {
+    const Json& of = checked(object["unit"], "unit.", {"sm", "warp", "lane"});
+    fault.sm = unit(of, "sm", 1023);
+    fault.warp = unit(of, "warp", warps - 1);
+    fault.lane = unit(of, "lane", 31);
   }
   const auto drawn = [&](int& part, int index, int count) {
     if (part == kDrawn)
@@ -162,41 +95,48 @@ ProductFault read_product(Object& object, std::uint64_t seed, ProductFault fault
   };
   drawn(fault.warp, 5, warps);
   drawn(fault.lane, 6, 32);
-  fault.moves = object.text("placement", {"fixed", "launch"}, "fixed") == "launch";
-  fault.q = share_of(object.number("q", 0, 1, 0));
-  fault.share = share_of(object.number("share", 0, 1, 1));
-  fault.rate = share_of(object.number("rate", 0, 1, 1));
-  fault.full_entropy = !object.text("data", {"full_entropy"}, "").empty();
-  fault.has_when = object.find("when") != nullptr;
-  fault.when = object.bits("when");
-  read_flip(object, fault);
+  fault.moves = choice(object, "placement", {"fixed", "launch"}) == 1;
+  fault.q = share_of(number(object, "q", 1, 0));
+  fault.share = share_of(number(object, "share", 1, 1));
+  fault.rate = share_of(number(object, "rate", 1, 1));
+  fault.full_entropy = choice(object, "data", {"", "full_entropy"}) == 1;
+  fault.has_when = object.contains("when");
+  fault.when = bits(object, "when");
+  fault.one_bit = object.contains("flip") && object["flip"].is_null();
+  fault.flip = fault.one_bit ? 0 : bits(object, "flip");
+  fault.set = bits(object, "set");
+  fault.nan = choice(object, "becomes", {"", "nan"}) == 1;
+  if ((fault.flip | fault.set) == 0 && !fault.one_bit && !fault.nan)
+    throw Refused("flip: must be there, or one of set, becomes: else nothing is wrong");
   return fault;
 }
 
-void read_fault(Object object, const std::vector<std::string>& places, const ProductFault& defaults,
-                Model& model, std::uint64_t seed) {
-  const std::string on = object.text("on", places, "");
-  if (on.empty()) object.refuse("on", "one of " + joined(places));
-  if (on == "product") model.products.push_back(read_product(object, seed, defaults));
+void read_fault(const Json& object, const std::vector<std::string>& places,
+                const ProductFault& defaults, Model& model, std::uint64_t seed) {
+  const std::string on = places.at(choice(object, "on", places));
   const auto flip = [&] {
-    const std::uint64_t bits = object.bits("flip");
-    return bits != 0 ? bits : std::uint64_t{1} << number_format::hash(seed, 4) % 64;
+    const std::uint64_t own = bits(object, "flip");
+    return own != 0 ? own : std::uint64_t{1} << number_format::hash(seed, 4) % 64;
   };
-  if (on == "memory")
-    model.cells.push_back({object.number("address", 0, 1, 0.5), object.whole("bit", 0, 7, 0),
-                           object.whole("stuck", 0, 1, 1)});
-  if (on == "copy")
+  if (on == "product") {
+    checked(object, "",
+            {"on", "types", "unit", "placement", "q", "share", "rate", "data", "when", "flip",
+             "set", "becomes"});
+    model.products.push_back(read_product(object, seed, defaults));
+  } else if (on == "memory") {
+    checked(object, "", {"on", "address", "bit", "stuck"});
+    model.cells.push_back({number(object, "address", 1, 0.5),
+                           static_cast<int>(number(object, "bit", 7, 0)),
+                           static_cast<int>(number(object, "stuck", 1, 1))});
+  } else if (on == "copy") {
+    checked(object, "", {"on", "way", "rate", "flip"});
+    const std::vector<std::string> ways{"", "h2d", "d2d", "d2h"};
     model.copies.push_back(
-        {object.text("way", {"h2d", "d2d", "d2h"}, ""), object.number("rate", 0, 1, 1), flip()});
-  if (on == "collective")
-    model.collectives.push_back(
-        {object.text("operation",
-                     {"all_reduce", "reduce_scatter", "all_gather", "broadcast", "recv"}, ""),
-         object.number("rate", 0, 1, 1), flip()});
-  if (on == "slow") model.slow_sms = object.whole("sms", 1, 4, 1);
-  object.close();
-  if (on == "product" && !changes_bits(model.products.back()))
-    object.refuse("flip", "there, or one of set, clear, becomes: else nothing is wrong");
+        {ways[choice(object, "way", ways)], number(object, "rate", 1, 1), flip()});
+  } else {
+    checked(object, "", {"on", "rate", "flip"});
+    model.collectives.push_back({number(object, "rate", 1, 1), flip()});
+  }
 }
 
 Model read_model(const std::string& path, std::uint64_t seed,
@@ -205,18 +145,16 @@ Model read_model(const std::string& path, std::uint64_t seed,
   if (!in) throw Refused("cannot be read");
   const Json json = Json::parse(in, nullptr, false);
   if (json.is_discarded()) throw Refused("is not JSON");
-  Object object(json, "");
+  checked(json, "", {"class", "source", "faults"});
   Model model;
   model.seed = seed;
-  model.name = object.text("class", {}, "");
-  if (model.name.empty()) object.refuse("class", "the name of the class of faults");
-  object.text("source", {}, "");
-  const Json* faults = object.find("faults");
-  if (faults == nullptr || !faults->is_array()) object.refuse("faults", "a list");
-  object.close();
-  for (std::size_t i = 0; i < faults->size(); ++i)
-    read_fault(Object((*faults)[i], "faults[" + std::to_string(i) + "]"), places, defaults, model,
-               number_format::hash(seed, i));
+  model.name = json.at("class");
+  const Json& faults = json.at("faults");
+  for (std::size_t i = 0; i < faults.size(); ++i) try {
+      read_fault(faults[i], places, defaults, model, number_format::hash(seed, i));
+    } catch (const std::exception& error) {
+      throw Refused("faults[" + std::to_string(i) + "]: " + error.what());
+    }
   return model;
 }
 
@@ -245,7 +183,7 @@ Settings read_settings(const std::vector<std::string>& places, int block_rows, i
     const std::string seed = environment("FAULTY_SEED");
     settings.model = read_model(path, seed.empty() ? 1 : std::strtoull(seed.c_str(), nullptr, 10),
                                 places, defaults);
-  } catch (const Refused& error) {
+  } catch (const std::exception& error) {
     std::fprintf(stderr, "FAULTY_MODEL %s: %s\n", path.c_str(), error.what());
     _exit(2);
   }
@@ -269,6 +207,81 @@ std::uint64_t happen(std::uint64_t seed, std::uint64_t trial, double count, doub
     if (at > count) return events;
     ++events;
   }
+}
+
+namespace {
+
+double unix_time() {
+  return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
+}
+
+class Log {
+ public:
+  Log(std::string path, std::string model, std::function<Counts()> counts)
+      : path_(std::move(path)), model_(std::move(model)), counts_(std::move(counts)) {
+    std::thread([this] {
+      for (;; std::this_thread::sleep_for(std::chrono::milliseconds(20))) write();
+    }).detach();
+  }
+
+  void write() {
+    const std::lock_guard lock(mutex_);
+    const Counts now = counts_();
+    if (written_ && std::memcmp(&now, &last_, sizeof(now)) == 0) return;
+    if (first_flip_ == 0 && now.flips > 0) first_flip_ = unix_time();
+    const std::string temporary = path_ + "." + std::to_string(getpid());
+    std::ofstream file(temporary);
+    file << text_of(now) << '\n';
+    file.close();
+    if (file && std::rename(temporary.c_str(), path_.c_str()) == 0) {
+      last_ = now;
+      written_ = true;
+    }
+  }
+
+ private:
+  std::string text_of(const Counts& now) const {
+    Json json{{"class", model_},
+              {"started", started_},
+              {"products", now.products},
+              {"wrong_products", now.wrong_products},
+              {"flips", now.flips},
+              {"copies", now.copies},
+              {"collectives", now.collectives}};
+    if (first_flip_ > 0) json["first_flip_at"] = first_flip_;
+    const FirstFlip& first = now.first;
+    const auto hex = [](std::uint64_t bits) {
+      char text[20];
+      std::snprintf(text, sizeof(text), "0x%llx", static_cast<unsigned long long>(bits));
+      return std::string(text);
+    };
+    if (first.is_set())
+      json["first"] = {{"product", first.product},  {"row", first.row},
+                       {"column", first.column},    {"sm", first.sm},
+                       {"warp", first.warp},        {"lane", first.lane},
+                       {"right", hex(first.right)}, {"wrong", hex(first.wrong)}};
+    return json.dump();
+  }
+
+  std::string path_, model_;
+  std::function<Counts()> counts_;
+  std::mutex mutex_;
+  double started_ = unix_time(), first_flip_ = 0;
+  bool written_ = false;
+  Counts last_{};
+};
+
+}  // namespace
+
+void keep_log(const std::string& path, const std::string& model,
+              const std::function<Counts()>& counts) {
+  if (path.empty()) return;
+  static std::once_flag once;
+  std::call_once(once, [&] {
+    static Log* log = nullptr;
+    log = new Log(path, model, counts);  // its thread needs it until the process is gone
+    std::atexit([] { log->write(); });
+  });
 }
 
 }  // namespace shakedown::faulty

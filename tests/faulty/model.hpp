@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -24,9 +25,9 @@ struct CopyFault {
   std::uint64_t flip;
 };
 
+/// Of what all_reduce delivers.
 struct CollectiveFault {
-  std::string operation;  // all_reduce, ...; empty: each
-  double rate;            // of calls: one element of them
+  double rate;  // of calls: one element of them
   std::uint64_t flip;
 };
 
@@ -37,11 +38,9 @@ struct Model {
   std::vector<CellFault> cells;
   std::vector<CopyFault> copies;
   std::vector<CollectiveFault> collectives;
-  int slow_sms = 0;
 
   bool empty() const {
-    return products.empty() && cells.empty() && copies.empty() && collectives.empty() &&
-           slow_sms == 0;
+    return products.empty() && cells.empty() && copies.empty() && collectives.empty();
   }
 };
 
@@ -53,11 +52,19 @@ struct Settings {
 };
 
 /// From FAULTY_MODEL, FAULTY_SEED, FAULTY_RANK and FAULTY_LOG. `places`: the "on" that the library
-/// has; `block`: the default of "block". Ends the process with exit code 2 and a line that names
-/// file and key where one is wrong.
+/// has; `block`: what one computes of a product. Ends the process with exit code 2 and a line that
+/// names file and key where one is wrong.
 Settings read_settings(const std::vector<std::string>& places, int block_rows, int block_columns);
 
 /// How many of `count` things that each happen with probability `rate` do, in trial `trial`.
 std::uint64_t happen(std::uint64_t seed, std::uint64_t trial, double count, double rate);
+
+// FAULTY_LOG: what a preloaded library did, as one JSON object, renewed while the process works: a
+// tool may end by a signal that runs no destructor.
+
+/// From the first call on a thread writes what `counts` returns into the file `path` whenever that
+/// has changed, and the end of the process does. An empty path: nothing is written.
+void keep_log(const std::string& path, const std::string& model,
+              const std::function<Counts()>& counts);
 
 }  // namespace shakedown::faulty

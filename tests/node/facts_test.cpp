@@ -14,9 +14,9 @@
 #include <set>
 #include <sstream>
 
-#include "launch/node/health/check/own_process.hpp"
+#include "launch/node/health/check/check.hpp"
 #include "launch/node/health/facts/host_facts.hpp"
-#include "launch/node/health/rules/host_rules.hpp"
+#include "launch/node/health/rules/rules.hpp"
 #include "tests/catch.hpp"
 #include "tests/node/made_up.hpp"
 #include "tests/support/transcript.hpp"

@@ -8,8 +8,7 @@
 #include <random>
 #include <sstream>
 
-#include "launch/node/health/facts/at_work.hpp"
-#include "launch/node/health/rules/host_rules.hpp"
+#include "launch/node/health/rules/rules.hpp"
 #include "tests/catch.hpp"
 #include "tests/node/made_up.hpp"
 #include "tests/support/transcript.hpp"
@@ -60,7 +59,7 @@ TEST_CASE("what is found in the kernel's messages", "[node][kernel_log][closed]"
     const auto log = log_of(messages_of(lines), uptime_s);
     REQUIRE(log);
     std::string found;
-    for (const Judgement& judgement : kernel_log_rule(24).judge({{kKernelLogFact, to_json(*log)}}))
+    for (const Judgement& judgement : found_by_rule({{kKernelLogFact, *log}}, kKernelLog))
       found += line_of(judgement) + "\n";
     return found;
   });
@@ -70,16 +69,16 @@ TEST_CASE("in a soak nothing cures, and the window is the user's", "[node][kerne
   const auto log = log_of(xid("48, DBE") +
                           xid("154, GPU recovery action changed from 0x1 (Reset) to 0x0 (None)"));
   CHECK(worst(judge_kernel_events(log->events)).outcome == fail);
-  const Json facts{{kKernelLogFact, to_json(*log_of("6,900000,1000000000,-;audit\n", 1300))}};
-  CHECK(worst(kernel_log_rule(24).judge(facts)).outcome == unknown);
-  CHECK(worst(kernel_log_rule(0.05).judge(facts)).outcome == pass);  // which it covers
+  const Json facts{{kKernelLogFact, Json(*log_of("6,900000,1000000000,-;audit\n", 1300))}};
+  CHECK(outcome_of(facts, kKernelLog) == unknown);
+  CHECK(worst(found_by_rule(facts, kKernelLog, 0.05)).outcome == pass);  // which it covers
 }
 
 TEST_CASE("messages that cannot be read are unknown, not clean", "[node][kernel_log][closed]") {
   CHECK_FALSE(read_kernel_log("/nonexistent/kmsg", 1));
   CHECK_FALSE(log_of("no message of a kernel\n"));
   CHECK(outcome_of(Json::object(), "kernel-log") == unknown);
-  CHECK(outcome_of({{kKernelLogFact, to_json(KernelLog{})}}, "kernel-log") == pass);
+  CHECK(outcome_of({{kKernelLogFact, Json(KernelLog{})}}, "kernel-log") == pass);
 }
 
 TEST_CASE("an XID that repeats is one line; the window says what fails", "[node][kernel_log]") {
@@ -124,7 +123,7 @@ TEST_CASE("messages at random: none crashes, no XID is skipped", "[node][kernel_
     for (const KernelEvent& event : log->events) CHECK(event.text.size() <= 1000);
     for (const Judgement& judgement : judge_kernel_events(log->events))
       CHECK_FALSE(judgement.cause.empty());
-    to_json(*log).dump(-1, ' ', false, Json::error_handler_t::replace);
+    Json(*log).dump(-1, ' ', false, Json::error_handler_t::replace);
   }
 }
 

@@ -11,16 +11,24 @@
 namespace shakedown::node {
 namespace {
 
-/// With four InfiniBand ports each.
+/// Of eight H200 and four InfiniBand ports each.
 std::vector<NodeReport> nodes_of(int count) {
-  auto reports = healthy_nodes(count);
+  std::vector<NodeReport> reports(static_cast<std::size_t>(count));
   for (NodeReport& report : reports) {
+    report.host = fmt::format("node{:02}", &report - reports.data());
+    report.gpus.driver_version = "580.2";
+    report.gpus.cuda_driver_version = "13.0";
+    for (int i = 0; i < 8; ++i) report.gpus.gpus.push_back(healthy_h200(i, report.host));
+    report.facts = {{"kernel", "6.1"},
+                    {"container", "none seen"},
+                    {"driver_module", "580.2"},
+                    {"libraries", {{"nccl", "2.27.3"}, {"nccl_built", "2.27.3"}}},
+                    {"nccl_variables", Json::object()}};
     for (int adapter = 0; adapter < 4; ++adapter)
       report.facts["infiniband"].push_back({{"port", fmt::format("mlx5_{}:1", adapter)},
                                             {"state", "ACTIVE"},
                                             {"rate_gbits", 400},
                                             {"firmware", "28.43.1014"}});
-    report.facts["nccl_variables"] = Json::object();
   }
   return reports;
 }
@@ -29,7 +37,7 @@ std::vector<NodeReport> nodes_of(int count) {
 std::vector<NodeReport> changed(std::vector<NodeReport> reports, const Json& changes) {
   Json all = Json::array();
   for (const NodeReport& report : reports) {
-    all.push_back(to_json(report));
+    all.push_back(Json(report));
     if (report.clock_s) all.back()["clock_s"] = *report.clock_s;
   }
   change(all, changes);
@@ -37,7 +45,7 @@ std::vector<NodeReport> changed(std::vector<NodeReport> reports, const Json& cha
     Known<double> clock_s;
     if (all[i].contains("clock_s")) clock_s = all[i]["clock_s"].get<double>();
     all[i].erase("clock_s");
-    reports[i] = node_report_of(all[i]);
+    reports[i] = read_as<NodeReport>(all[i]);
     reports[i].clock_s = clock_s;
   }
   return reports;
@@ -63,6 +71,13 @@ std::string found_by(const std::string& given) {
   if (what == "inforom") return lines_of(judge_inforoms(reports));
   if (what == "growth") return lines_of(not_passed(judge_growth(reports, later, expected)));
   if (what == "again") return lines_of(judge_again(reports, later, expected));
+  if (what == "places") {
+    std::vector<RankPlace> ranks;
+    for (const char* near :
+         {"not near NUMA node 1: no core of it is allowed", "NUMA node 0", "NUMA node unknown"})
+      ranks.push_back({"node00", "GPU-node00-0", near});
+    return lines_of(judge_places(reports, ranks));
+  }
   if (what == "load") return lines_of(judge_load(reports, later, expected));
   const auto findings = judge_nodes(reports, expected);
   if (what == "table") return findings_table(findings);
@@ -79,54 +94,22 @@ TEST_CASE("what is found of nodes", "[node][count][driver][growth][comparison][t
 TEST_CASE("a node to which nothing applies has not passed", "[node][closed]") {
   const std::vector<Finding> none{
       finding_of("acs", shakedown::node::not_applicable("no GPU"), Scope::node, "n0")};
-  CHECK(count(none).pass == 0);
+  CHECK(count(none, Outcome::pass) == 0);
   CHECK(verdict_of_job(none, false).outcome == Outcome::inconclusive);
   CHECK_THAT(findings_table(none), ContainsSubstring("N/A      acs"));
 }
 
 TEST_CASE("a report is the same after it was sent", "[node][report]") {
-  NodeReport report = healthy_node("n0", 2);
+  NodeReport report = nodes_of(1).front();
   report.our_pids = {1, 2};
   report.loaded_gpus = {"GPU-n0-0"};
-  CHECK(to_json(node_report_of(to_json(report))) == to_json(report));
+  CHECK(Json(read_as<NodeReport>(Json(report))) == Json(report));
 }
 
 TEST_CASE("the list of checks has every check that findings name", "[node][table]") {
   const std::string list = "\n" + list_of_checks();
-  for (const Finding& finding : judge_nodes(healthy_nodes(2), {8}))
+  for (const Finding& finding : judge_nodes(nodes_of(2), {8}))
     CHECK_THAT(list, ContainsSubstring("\n" + finding.check + " "));
-}
-
-TEST_CASE("a rank whose cores are far from its GPU is a warning", "[node][growth]") {
-  auto reports = healthy_nodes(1);
-  const auto found = [&](const std::string& near) {
-    return judge_places(reports, {{"node00", "a", near}, {"node00", "b", "NUMA node 0"}});
-  };
-  const auto far = found("not near NUMA node 1: no core of it is allowed");
-  REQUIRE(far.size() == 2);
-  CHECK((far[0].outcome == Outcome::warn && far[0].verdict.class_ == Class::config));
-  CHECK(far[0].subject == "rank 0");
-  CHECK(far[1].outcome == Outcome::pass);
-  CHECK(found("NUMA node unknown")[0].outcome == Outcome::unknown);
-  reports[0].facts["numa_nodes"] = 1;
-  CHECK(found("NUMA node unknown")[0].outcome == Outcome::pass);
-}
-
-TEST_CASE("an XID is found once, and once more", "[node][growth][closed]") {
-  auto before = healthy_nodes(2);
-  add_xid(before[0], 79, 60);
-  const auto found = [&](auto&& change) {
-    auto later = before;
-    change(later[0]);
-    std::vector<std::string> checks;
-    for (const Finding& finding : judge_again(before, later, {}))
-      checks.push_back(finding.check + " " + finding.subject);
-    return checks;
-  };
-  using Checks = std::vector<std::string>;
-  CHECK(found([](NodeReport&) {}).empty());
-  CHECK(found([](NodeReport& r) { add_xid(r, 48, 1); }) == Checks{"kernel-log "});
-  CHECK(found([](NodeReport& r) { add_xid(r, 79, 1); }) == Checks{"kernel-log "});  // once more
 }
 
 }  // namespace shakedown::node

@@ -6,7 +6,6 @@
 #include "common/usage_error.hpp"
 #include "launch/node/compute/compute_run.hpp"
 #include "launch/node/health/facts/host_facts.hpp"
-#include "launch/node/health/facts/near_device.hpp"
 #include "tests/catch.hpp"
 #include "tests/node/made_up.hpp"
 

@@ -1,11 +1,10 @@
 // The rules on a GPU's reading and on a host's facts: rules.txt has for each what trips it, what
 // must not, and every way in which another tool passed what it had not measured.
-#include <fstream>
 #include <nlohmann/json.hpp>
 #include <set>
 #include <sstream>
 
-#include "launch/node/health/rules/gpu_rules.hpp"
+#include "launch/node/health/rules/rules.hpp"
 #include "tests/catch.hpp"
 #include "tests/node/made_up.hpp"
 #include "tests/support/transcript.hpp"
@@ -26,15 +25,13 @@ struct Setting {
 std::vector<Finding> findings_of(const Setting& setting) {
   std::vector<GpuReading> gpus;
   for (int i = 0; i <= setting.peers; ++i) {
-    Json reading = to_json(healthy_h200(i));
+    Json reading = Json(healthy_h200(i));
     change(reading, i == 0 ? setting.changes : setting.of_peers);
-    gpus.push_back(gpu_reading_of(reading));
+    gpus.push_back(read_as<GpuReading>(reading));
   }
-  GpuContext context;
+  GpuContext context = context_of(gpus);
   context.our_pids = {4711};
   context.under_load = setting.under_load;
-  for (const GpuReading& gpu : gpus) context.peers.push_back(&gpu);
-  context.all = context.node = context.peers;
   return judge_gpu("n0", gpus[0], context);
 }
 
@@ -70,9 +67,7 @@ std::string judged_of_host(const std::string& given) {
   std::string rule, lines;
   Json facts;
   in >> rule >> facts;
-  for (const HostRule& each : host_rules())
-    if (each.name == rule)
-      for (const Judgement& judgement : each.judge(facts)) lines += line_of(judgement) + "\n";
+  for (const Judgement& judgement : found_by_rule(facts, rule)) lines += line_of(judgement) + "\n";
   return lines;
 }
 
@@ -104,13 +99,9 @@ TEST_CASE("what the rules find of hosts", "[node][rules][facts]") {
 }
 
 TEST_CASE("a recorded H200 is healthy, what its VM hides is unknown", "[node][rules]") {
-  const HostGpus host =
-      host_gpus_of(Json::parse(std::ifstream("tests/node/fixtures/h200_recorded.json")));
-  GpuContext context;
-  for (const GpuReading& gpu : host.gpus) context.peers.push_back(&gpu);
-  context.all = context.peers;
+  const auto host = read_as<HostGpus>(fixture("h200_recorded.json"));
   std::set<std::string> not_passed;
-  for (const Finding& finding : judge_gpu("n0", host.gpus.at(0), context)) {
+  for (const Finding& finding : judge_gpu("n0", host.gpus.at(0), context_of(host.gpus))) {
     if (finding.outcome == pass) continue;
     CHECK(finding.outcome == unknown);
     not_passed.insert(finding.check);
@@ -120,7 +111,7 @@ TEST_CASE("a recorded H200 is healthy, what its VM hides is unknown", "[node][ru
 
 TEST_CASE("CRE#5: a reading without any measurement passes no rule", "[node][rules][closed]") {
   const std::set<std::string> none_needed{"management-stall", "management-error"};
-  Json nothing = to_json(healthy_h200());
+  Json nothing = Json(healthy_h200());
   for (auto& [key, value] : nothing.items())
     if (key != "index") value = nullptr;
   for (int peers : {0, 7})
@@ -133,7 +124,7 @@ TEST_CASE("CRE#5: a reading without any measurement passes no rule", "[node][rul
 TEST_CASE("soperator: what is unknown is counted", "[node][rules][closed]") {
   const Json without{{"recovery_action", nullptr}};
   const auto findings = findings_of({without});
-  CHECK(count(findings).unknown == 1);
+  CHECK(count(findings, unknown) == 1);
   CHECK(verdict_of_job(findings, false).outcome == Outcome::pass);
   CHECK_THAT(verdict_of_job(findings, false).cause, ContainsSubstring("unknown: 1"));
   CHECK(verdict_of_job(findings, true).outcome == Outcome::inconclusive);

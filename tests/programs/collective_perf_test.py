@@ -15,7 +15,8 @@ ROW = re.compile(rf"^ *(\d+) +(\d+) +(\w+) +(\w+) +(-?\d+)((?: +(?:{NUMBER}|N/A)
 NAMES = {"all_reduce": "all_reduce_perf", "all_gather": "all_gather_perf",
          "reduce_scatter": "reduce_scatter_perf", "broadcast": "broadcast_perf",
          "reduce": "reduce_perf", "all_to_all": "alltoall_perf", "gather": "gather_perf",
-         "scatter": "scatter_perf", "send_recv": "sendrecv_perf"}
+         "scatter": "scatter_perf", "send_recv": "sendrecv_perf", "all_to_all_v": "alltoallv_perf",
+         "hypercube": "hypercube_perf"}
 
 
 def rows(text):
@@ -38,8 +39,8 @@ class OwnName(Folder):
             self.assertEqual(line["iterations_checked"], 12)
             self.assertEqual(len(line["samples_us"]), 3)
             self.assertEqual(line.get("mpi_algorithm"), None if support.GPUS else "library")
-            self.assertAlmostEqual(line["algbw_gbs"] * line["time_us_p50"] * 1e3, line["bytes"],
-                                   delta=line["bytes"] * 1e-6)
+            moved = line["bytes"] / (2 if line["operation"] == "hypercube" else 1)
+            self.assertAlmostEqual(line["algbw_gbs"] * line["time_us_p50"] * 1e3, moved, delta=moved * 1e-6)
         metrics = {(line["metric"], line["condition.bytes"], line["condition.in_place"]): line
                    for line in self.lines("metric")}
         self.assertEqual(len(metrics), len(self.lines("metric")))
@@ -52,7 +53,7 @@ class OwnName(Folder):
                 self.assertEqual(metric["samples"], line["samples_us"])
         self.assertEqual(metrics, {})
         in_place = {line["operation"] for line in measured if line["in_place"]}
-        self.assertEqual(set(NAMES) - in_place, {"all_to_all", "send_recv"})
+        self.assertEqual(set(NAMES) - in_place, {"all_to_all", "send_recv", "all_to_all_v"})
 
     def test_no_bytes_at_all_are_a_size(self):
         result = run("collective_perf", "--operation", "all", "-b", 0, "-e", 0, "-n", 2, "--repeats",
@@ -244,6 +245,28 @@ class NcclTestsNames(Folder):
                      "-J", self.folder / "o.json", "-p", 0, ranks=2)
         self.expect(result, 0, "cputime")
         self.assertEqual(len(re.findall(r"^ *1024 +128 +double +max ", result.stdout, re.M)), 2)
+
+    def test_traffic_of_a_matrix(self):
+        matrix = self.folder / "traffic.txt"
+        matrix.write_text("0 4096 16\n1024 0 0\n0 160 320\n")
+        variables = {"NCCL_TESTS_ALLTOALLV_MATRIX_FILE": matrix}
+        result = run("alltoallv_perf", "-b", "8K", "-e", "8K", "-n", 2, "--record", self.record, ranks=3, env=variables)
+        self.expect(result, 0, "# Out of bounds values : 0 OK")
+        self.assertEqual({line["bytes"] for line in self.lines("collective")}, {4096 + 160})
+        result = run("alltoallv_perf", "-b", "1K", "-e", "8K", ranks=3, env=variables)
+        self.expect(result, 2, "--min-bytes and --max-bytes must be equal")
+
+    def test_groups_of_the_environment(self):
+        result = run("all_reduce_perf", *SIZES, "-n", 2, "--record", self.record, ranks=4, env={"NCCL_TESTS_SPLIT": "MOD 2"})
+        self.expect(result, 0, "Rank  3 Group  1", "# Out of bounds values : 0 OK")
+        slowest = re.findall(r"^# slowest group ([01]): (\S+) GB/s, ranks (\d), (\d); median of 2 groups", result.stdout, re.M)
+        lines = self.lines("collective")
+        self.assertEqual(len(slowest), len(lines))
+        for (group, gbs, first, second), line in zip(slowest, lines):
+            self.assertEqual((int(first), int(second)), (int(group), int(group) + 2))
+            self.assertEqual((line["groups"], line["world_size"], len(line["group_busbw_gbs"])), (2, 2, 2))
+            self.assertEqual(f"{min(line['group_busbw_gbs']):.4g}", gbs)
+            self.assertEqual(line["wrong_elements"], 0)
 
     def test_json_file_and_the_bar_of_the_environment(self):
         path = self.folder / "out.json"

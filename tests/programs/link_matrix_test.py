@@ -25,7 +25,7 @@ class LinkMatrix(Folder):
         self.assertEqual((lines[0]["kind"], lines[-1]["kind"]), ("run", "end"))
         self.assertEqual(lines[-1]["exit_code"], code)
         return result.stdout, {kind: [line for line in lines if line["kind"] == kind]
-                               for kind in ("link", "split", "metric", "verdict")}
+                               for kind in ("link", "split", "visit", "metric", "verdict")}
 
     def verdicts(self, records, scope):
         """By name; of a link with several, one is FAIL or none."""
@@ -159,6 +159,27 @@ class LinkMatrix(Folder):
                              {"0<->1": "host", "2<->3": "host", "0<->2": "network_rail",
                               "1<->3": "network_rail", "0<->3": "network", "1<->2": "network"})
 
+    def test_sampled_pairs_of_nodes(self):
+        """Three rounds of four nodes are all pairs of nodes, rank by rank; a rank that is late fails with each partner."""
+        out, records = self.measure(*SLOW, "--pairs", 3, "--pretend-nodes", 4,
+                                    "--inject-delay", f"2:{DELAY_US}", ranks=8)
+        sampled = [line for line in records["visit"] if line["round"] < 3]
+        self.assertEqual(sorted((x["from_host"], x["to_host"]) for x in sampled),
+                         sorted(itertools.combinations(("node0", "node1", "node2", "node3"), 2)))
+        for line in sampled:
+            self.assertEqual([rank % 2 for rank in line["from"]], [rank % 2 for rank in line["to"]])
+            self.assertEqual(line["wrong_elements"], [0, 0])
+        self.assertEqual({(x["from"], x["to"]) for x in records["link"]},
+                         {(a, b) for a, b in itertools.permutations(range(8), 2) if a // 2 == b // 2})
+        self.assertEqual({(x["name"], len(x["samples"])) for x in self.metrics(records, "port/one_way")}
+                         if not support.GPUS else {(str(rank), 3) for rank in range(8)},
+                         {(str(rank), 3) for rank in range(8)})
+        found = [line for line in records["verdict"] if line.get("check") == "pair-intermittent"]
+        self.assertEqual([(line["hosts"], line["scope"], line["name"]) for line in found],
+                         [(["node1"], "rank", "2")])
+        self.assertIn("3 of 3 visits failed", found[0]["cause"])
+        self.assertIn("between nodes, one way: 3 rounds", out)
+
     def test_without_a_slow_node_the_others_are_fast(self):
         _, records = self.measure(*SLOW, "--inject-delay", f"1:{DELAY_US}",
                                   "--pretend-nodes", 3, ranks=3)
@@ -172,6 +193,9 @@ class LinkMatrix(Folder):
         result = run(LINK_MATRIX, ranks=1)
         self.assertEqual(result.returncode, 2, result.stdout + result.stderr)
         self.assertIn("at least 2 ranks", result.stderr)
+        result = run(LINK_MATRIX, "--pairs", "some", ranks=2)
+        self.assertEqual(result.returncode, 2, result.stdout + result.stderr)
+        self.assertIn("--pairs some: must be auto, all or a number of rounds", result.stderr)
         result = run(LINK_MATRIX, "--outlier-percent", 5, ranks=2)
         self.assertEqual(result.returncode, 2, result.stdout + result.stderr)
         self.assertIn("--outlier-percent was removed: a link is slow by its floor", result.stderr)

@@ -7,6 +7,7 @@ import pathlib
 import subprocess
 import time
 import unittest
+import unittest.mock
 
 from support import BIN, TREE, Folder, read_record, run, run_bare
 
@@ -15,10 +16,27 @@ BUILD = pathlib.Path(os.environ.get("SHAKEDOWN_TEST_BUILD", TREE / "build"))
 HEALTHY = json.loads((TREE / "tests/node/fixtures/h200.json").read_text())
 # As Slurm starts HealthCheckProgram: root, without HOME.
 BARE = {"PATH": "/usr/bin:/bin"}
+NO_DRIVER = {"SHAKEDOWN_NVML_LIBRARY": "libnothing.so"}
+
+
+def faked(gpus, **fake):
+    """What makes the fake driver do this at the calls of these GPUs; of none: at its own."""
+    def change(host):
+        for of in [host["gpus"][gpu] for gpu in gpus] or [host]:
+            of["fake"] = fake
+    return change
 
 
 class NodeCheck(Folder):
-    def readings(self, change=lambda host: None):
+    """Of a host and GPUs that are made up, whatever the health of this machine, but where it says so."""
+
+    def setUp(self):
+        super().setUp()
+        self.root = self.folder / "root"
+        self.root.mkdir()
+
+    def readings(self, change=faked([])):
+        """A file of the fixture's GPUs, changed."""
         host = copy.deepcopy(HEALTHY)
         host["cuda_driver_version"] = "99.0"  # newer than the CUDA of whatever build this tests
         change(host)
@@ -26,26 +44,34 @@ class NodeCheck(Folder):
         path.write_text(json.dumps(host))
         return path
 
-    def check(self, *arguments, code, bare=True, ranks=1, **environment):
-        """Runs the program; what it printed, and its records by kind."""
-        record = self.folder / "r.jsonl"
-        record.unlink(missing_ok=True)
-        line = [NODE_CHECK, "--record", record, *arguments]
-        result = run_bare("env", "-i", *[f"{k}={v}" for k, v in {**BARE, **environment}.items()], *line) if bare else \
-            run(*line, ranks=ranks)
-        self.assertEqual(result.returncode, code, result.stdout + result.stderr)
-        lines = read_record(record)
-        self.assertEqual((lines[0]["kind"], lines[-1]["kind"]), ("run", "end"))
-        self.assertEqual(lines[-1]["exit_code"], code)
-        return result.stdout, {kind: [line for line in lines if line["kind"] == kind]
-                               for kind in ("run", "health", "verdict")}
+    def fake(self, change):
+        """The environment in which they are the driver's."""
+        return {"SHAKEDOWN_NVML_LIBRARY": BUILD / "fake_nvml.so", "SHAKEDOWN_FAKE_NVML": self.readings(change)}
 
-    def test_a_bare_passive_check_ends_within_its_deadline(self):
-        out, records = self.check("--passive", code=0)  # of 5 s: a later one would be inconclusive
-        self.assertRegex(out, r"(PASS|UNKNOWN|N/A) +gpu-count ")
-        self.assertRegex(out, r"PASS +host-stall ")
+    def check(self, *arguments, code, ranks=0, made_up=True, **environment):
+        """Runs the program; what it printed, and its records by kind. code None: by the verdict."""
+        self.record.unlink(missing_ok=True)
+        line = [NODE_CHECK, "--record", self.record, *(["--root", self.root] if made_up else []), *arguments]
+        if ranks:
+            with unittest.mock.patch.dict(os.environ, environment):
+                result = run(*line, ranks=ranks)
+        else:
+            result = run_bare("env", "-i", *[f"{k}={v}" for k, v in {**BARE, **environment}.items()], *line)
+        lines = read_record(self.record)
+        self.assertEqual((lines[0]["kind"], lines[-1]["kind"]), ("run", "end"))
+        records = {kind: [line for line in lines if line["kind"] == kind] for kind in ("run", "health", "verdict")}
         job = records["verdict"][-1]
-        self.assertEqual((job["scope"], job["name"], job["verdict"]), ("job", "node_check", "PASS"))
+        self.assertEqual((job["scope"], job["name"]), ("job", "node_check"))
+        of_verdict = {"PASS": 0, "FAIL": 1, "INCONCLUSIVE": 3}[job["verdict"]]
+        self.assertEqual({result.returncode, lines[-1]["exit_code"], of_verdict}, {of_verdict if code is None else code},
+                         result.stdout + result.stderr)
+        return result.stdout, records
+
+    def test_a_bare_passive_check_of_this_machine_ends_within_its_deadline(self):
+        out, records = self.check("--passive", code=None, made_up=False)
+        self.assertRegex(out, r"(PASS|UNKNOWN|N/A|FAIL) +gpu-count ")
+        self.assertRegex(out, r"PASS +host-stall ")
+        self.assertNotEqual(records["verdict"][-1]["verdict"], "INCONCLUSIVE", out)  # as after 5 s
 
     def test_healthy_readings_pass_and_sick_ones_fail(self):
         """gpu-burn#12: the exit code was 0 whatever was found."""
@@ -57,15 +83,13 @@ class NodeCheck(Folder):
             host["gpus"][3].update(volatile_uncorrected=2, recovery_action="reset")
             host["gpus"][4]["power_w"] = 0
         out, records = self.check("--passive", "--readings", self.readings(sick), code=1)
-        found = {(line["name"], line["check"]): line for line in records["verdict"]
-                 if line["scope"] == "gpu"}
+        found = {(line["name"], line["check"]): line for line in records["verdict"] if line["scope"] == "gpu"}
         uuids = [gpu["uuid"] for gpu in HEALTHY["gpus"]]
         self.assertEqual(set(found), {(uuids[3], "ecc-volatile"), (uuids[3], "recovery-action"),
                                       (uuids[4], "sane-readings")})
-        self.assertEqual(found[uuids[3], "recovery-action"]["class"], "HARDWARE")
-        self.assertEqual(found[uuids[3], "recovery-action"]["action"], "reset GPU")
+        advice = found[uuids[3], "recovery-action"]
+        self.assertEqual((advice["class"], advice["action"]), ("HARDWARE", "reset GPU"))
         self.assertRegex(out, r"FAIL +recovery-action +GPU 3: .* -> reset GPU")
-        self.assertEqual(records["verdict"][-1]["verdict"], "FAIL")
 
     def test_strict_is_inconclusive_when_something_is_unknown(self):
         def hide(host):
@@ -73,7 +97,6 @@ class NodeCheck(Folder):
         file = self.readings(hide)
         out, records = self.check("--passive", "--readings", file, "--strict", code=3)
         self.assertIn("unknown:", out)
-        self.assertEqual(records["verdict"][-1]["verdict"], "INCONCLUSIVE")
         self.assertIn(("recovery-action", "UNKNOWN"),
                       [(line["check"], line["verdict"]) for line in records["verdict"][:-1]])
         self.check("--passive", "--readings", file, "--expect-gpus", 9, code=1)
@@ -87,84 +110,64 @@ class NodeCheck(Folder):
         self.expect(result, 3, "PASS host-stall", "UNKNOWN deadline", "did not end within 6 s (--deadline)")
         self.assertEqual([line["kind"] for line in read_record(self.record)], ["run", "verdict"])
 
-    def fake(self, change):
-        """The environment in which the fixture's GPUs, changed, are the driver's."""
-        file = self.readings(change)
-        return {"SHAKEDOWN_NVML_LIBRARY": BUILD / "fake_nvml.so", "SHAKEDOWN_FAKE_NVML": file}
-
     def test_a_driver_that_hangs_is_named_within_the_deadline(self):
-        def hangs_at_the_start(host):
-            host["fake"] = {"stall_s": {"nvmlInit_v2": 60}}
-
-        def one_hangs(host):
-            host["gpus"][2]["fake"] = {"stall_s": {"nvmlDeviceGetPersistenceMode": 60}}
-
-        def each_call_is_slow(host):
-            for gpu in host["gpus"]:
-                gpu["fake"] = {"stall_s": {"nvmlDeviceGetFieldValues": 0.5}}
-        def after_the_start(host):
-            host["fake"] = {"stall_s": {"nvmlSystemGetDriverVersion": 60}}
-        # Persistence mode is unknown here: the start may just be slow.
-        out, _ = self.check("--passive", "--deadline", 1, code=3, **self.fake(hangs_at_the_start))
-        self.assertRegex(out, r"UNKNOWN +management +.*nvmlInit_v2 did not return within \d[\d.]* s"
-                              ".* -> enable persistence mode")
-        self.assertRegex(out, "INCONCLUSIVE job node_check.*management: nvmlInit_v2 did not return")
-        for change, check, what in [
-                (after_the_start, "management", "nvmlSystemGetDriverVersion did not return"),
-                (one_hangs, "management-stall", "GPU 2: .*nvmlDeviceGetPersistenceMode did not return"),
-                (each_call_is_slow, "management-stall", "nvmlDeviceGetFieldValues did not return")]:
-            with self.subTest(check=what):
+        for gpus, call, seconds, code, lines in [
+                # Persistence mode is unknown here: the start may just be slow.
+                ([], "nvmlInit_v2", 60, 3,
+                 [r"UNKNOWN +management +.*nvmlInit_v2 did not return within \d[\d.]* s.* -> enable persistence mode",
+                  "INCONCLUSIVE job node_check.*management: nvmlInit_v2 did not return"]),
+                ([], "nvmlSystemGetDriverVersion", 60, 1, [r"FAIL +management +.*{} did not return.* -> drain the node"]),
+                # What was not read for that cause is one line, and no pass.
+                ([2], "nvmlDeviceGetPersistenceMode", 60, 1,
+                 [r"FAIL +management-stall +GPU 2: .*{} did not return.* -> drain the node",
+                  r"UNKNOWN +\d+ checks +GPU 2: not read: .* \(.*pcie-replays\)"]),
+                (range(8), "nvmlDeviceGetFieldValues", 0.5, 1,
+                 [r"FAIL +management-stall +.*{} did not return.* -> drain the node"])]:
+            with self.subTest(call):
                 start = time.monotonic()
-                out, records = self.check("--passive", "--deadline", 1, code=1, **self.fake(change))
-                self.assertLess(time.monotonic() - start, 20)  # of stalls of 60 s, by a --deadline of 1 s
-                self.assertRegex(out, rf"FAIL +{check} +.*{what}.* -> drain the node")
-                self.assertIn((check, "FAIL"), [(line["check"], line["verdict"])
-                                                for line in records["verdict"][:-1]])
-                if change == one_hangs:  # what was not read for that cause is one line, and no pass
-                    self.assertRegex(out, r"UNKNOWN +\d+ checks +GPU 2: not read: .* \(.*pcie-replays\)")
+                out, _ = self.check("--passive", "--deadline", 4, code=code,  # a fifth of it is for what follows the calls
+                                    **self.fake(faked(gpus, stall_s={call: seconds})))
+                self.assertLess(time.monotonic() - start, 30)  # of stalls of 60 s
+                for line in lines:
+                    self.assertRegex(out, line.replace("{}", call))
 
-    def test_a_gpu_whose_calls_time_out_fails(self):
+    def test_what_becomes_of_the_driver_s_answers(self):
         """gpustack/runtime#26: an error is not "not supported"."""
-        def times_out(host):
-            host["gpus"][4]["fake"] = {"error": {"nvmlDeviceGetName": 10, "nvmlDeviceGetTemperatureV": 10,
-                                                 "nvmlDeviceGetTemperature": 10}}
-
-        def all_time_out(host):
-            for gpu in host["gpus"]:
-                gpu["fake"] = {"error": {"nvmlDeviceGetPersistenceMode": 10}}
-        out, _ = self.check("--passive", "--deadline", 20, code=1, **self.fake(times_out))
-        self.assertRegex(out, r"FAIL +management-error +GPU 4: nvmlDeviceGetName: Timeout, which other GPUs")
-        out, _ = self.check("--passive", "--deadline", 20, code=3, **self.fake(all_time_out))
-        self.assertIn("management-error: nvmlDeviceGetPersistenceMode: Timeout", out)
-
-    def test_a_driver_that_cannot_start_fails_in_a_pod_too(self):
-        """soperator#2684, open-gpu-kernel-modules#626."""
-        root = self.folder / "root"
-        (root / "proc/driver/nvidia").mkdir(parents=True)
-        (root / "proc/driver/nvidia/version").write_text(
-            "NVRM version: NVIDIA UNIX x86_64 Kernel Module  580.65.06  Sun\n")
-        empty = self.folder / "libnvidia-ml.so.1"
-        empty.touch()
-        pod = {"KUBERNETES_SERVICE_HOST": "10.0.0.1"}
-        out, records = self.check("--passive", "--deadline", 20, "--root", root, code=1,
-                                  SHAKEDOWN_NVML_LIBRARY=empty, **pod)
-        self.assertRegex(out, r"FAIL +management +.*file too short")
-        self.assertEqual([line["class"] for line in records["verdict"] if line.get("check") == "management"],
-                         ["SOFTWARE"])
-
-        def mismatch(host):
-            host["fake"] = {"error": {"nvmlInit_v2": 18}}
-        out, _ = self.check("--passive", "--deadline", 20, "--root", root, code=1, **self.fake(mismatch), **pod)
-        self.assertRegex(out, r"FAIL +management +.*version mismatch -> reboot")
-
-    def test_what_blackwell_counts_of_its_links_is_read(self):
         def blackwell(host):
+            faked(range(8), effective_errors=0, receive_errors=2)(host)
             for gpu in host["gpus"]:
-                gpu.update(model="NVIDIA B200", fake={"effective_errors": 0, "receive_errors": 2})
+                gpu["model"] = "NVIDIA B200"
                 for link in gpu["nvlinks"]:
                     del link["crc_errors"], link["replay_errors"]
-        out, _ = self.check("--passive", "--deadline", 20, code=0, **self.fake(blackwell))
-        self.assertRegex(out, r"PASS +nvlink-errors +8 GPUs: NVLink errors are few")
+        one = dict.fromkeys(["nvmlDeviceGetName", "nvmlDeviceGetTemperatureV", "nvmlDeviceGetTemperature"], 10)
+        for change, code, line in [
+                (faked([4], error=one), 1,
+                 r"FAIL +management-error +GPU 4: nvmlDeviceGetName: Timeout, which other GPUs"),
+                (faked(range(8), error={"nvmlDeviceGetPersistenceMode": 10}), 3,
+                 "management-error: nvmlDeviceGetPersistenceMode: Timeout"),
+                (blackwell, 0, r"PASS +nvlink-errors +8 GPUs: NVLink errors are few")]:
+            with self.subTest(line):
+                out, _ = self.check("--passive", "--deadline", 20, code=code, **self.fake(change))
+                self.assertRegex(out, line)
+
+    def test_a_driver_that_cannot_start_fails_in_a_pod_too(self):
+        """soperator#2684, open-gpu-kernel-modules#626. One that works fails nowhere, whatever version /proc has."""
+        (self.root / "proc/driver/nvidia").mkdir(parents=True)
+        (self.root / "proc/driver/nvidia/version").write_text(
+            "NVRM version: NVIDIA UNIX x86_64 Kernel Module  580.159.04  Sun\n")
+        empty = self.folder / "libnvidia-ml.so.1"
+        empty.touch()
+
+        for change, library, code, line in [
+                (faked([]), {"SHAKEDOWN_NVML_LIBRARY": empty}, 1, r"FAIL +management +.*file too short"),
+                (faked([], error={"nvmlInit_v2": 18}), {}, 1, r"FAIL +management +.*version mismatch -> reboot"),
+                (faked([]), {}, 0, r"WARN +driver +driver 580.159.04 is loaded, NVML works and reports 570.133.20")]:
+            with self.subTest(line):
+                out, records = self.check("--passive", "--deadline", 20, code=code, KUBERNETES_SERVICE_HOST="10.0.0.1",
+                                          **{**self.fake(change), **library})
+                self.assertRegex(out, line)
+                self.assertEqual([each["class"] for each in records["verdict"] if each.get("check") in ("management", "driver")
+                                  and each["verdict"] != "UNKNOWN"], ["SOFTWARE"])
 
     def test_a_check_that_hangs_in_the_kernel_is_reported_and_none_is_started(self):
         """Two calls, one process: with a timer of health checks there were 288 a day."""
@@ -180,13 +183,13 @@ class NodeCheck(Folder):
             self.assertNotIn("host-stall", result.stdout)
 
     def test_a_node_that_should_have_no_gpu_passes(self):
-        out, _ = self.check("--passive", "--expect-gpus", 0, code=0)
+        out, _ = self.check("--passive", "--expect-gpus", 0, code=0, **NO_DRIVER)
         self.assertRegex(out, r"PASS +gpu-count +no GPU, none expected")
         self.assertRegex(out, r"N/A +management +no GPU, none expected")
 
     def test_a_script_in_a_step_of_slurm_checks(self):
         """A variable that was inherited says nothing of who started this process."""
-        out, _ = self.check("--passive", code=0, SLURM_LOCALID="1", SLURM_TASK_PID="1")
+        out, _ = self.check("--passive", code=0, SLURM_LOCALID="1", SLURM_TASK_PID="1", **NO_DRIVER)
         self.assertRegex(out, r"PASS +host-stall ")
         task = run_bare("bash", "-c", f"SLURM_LOCALID=1 SLURM_TASK_PID=$$ exec {NODE_CHECK} --passive")
         self.assertEqual((task.returncode, task.stdout), (0, ""))
@@ -194,14 +197,14 @@ class NodeCheck(Folder):
 
     def test_an_injected_stall_is_named(self):
         """Not the library that a node without a driver lacks."""
-        out, _ = self.check("--passive", "--inject-fault", "stall:0", code=1)
+        out, _ = self.check("--passive", "--inject-fault", "stall:0", code=1, **NO_DRIVER)
         self.assertIn("the management path hangs: a call that was injected did not return", out)
 
     def test_two_ranks_check_one_node_and_sum_over_both(self):
-        out, _ = self.check(code=0, bare=False, ranks=2)
+        out, _ = self.check(code=0, ranks=2, **NO_DRIVER)
         self.assertRegex(out, r"PASS +all-reduce +the sum over 2 ranks is right")
         self.assertEqual(out.count("host-stall"), 1)
-        out, records = self.check("--inject-fault", "collective:1", code=1, bare=False, ranks=2)
+        out, records = self.check("--inject-fault", "collective:1", code=1, ranks=2, **NO_DRIVER)
         self.assertIn("fault injected: collective on rank 1", out)
         self.assertEqual([(line["scope"], line["name"]) for line in records["verdict"]
                           if line.get("check") == "all-reduce"], [("rank", "1")])

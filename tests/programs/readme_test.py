@@ -98,7 +98,7 @@ class Pages(unittest.TestCase):
     JOBS = {f"launch/slurm/{name}.sbatch": program for name, program in (
         ("acceptance", "launch/acceptance"), ("collectives", "bin/collective_perf"), ("links", "bin/link_matrix"),
         ("compare", "bin/compare"), ("soak", "bin/soak"), ("train", "bin/train"))}
-    SCRIPTS = {f"launch/{name}" for name in ("acceptance", "bench", "experiments", "mpi", "variants", "slurm/compare_nodes",
+    SCRIPTS = {f"launch/{name}" for name in ("acceptance", "bench", "experiments", "mpi", "variants", "slurm/compare_nodes", "slurm/rolling",
                                              "slurm/health_check")} | {"results/report"}
     BINARIES = {path.name: f"bin/{path.name}" for path in BIN.iterdir()}
 

@@ -82,11 +82,6 @@ class Soak(Folder):
         out, _ = self.soak("--replay", capsule, "--repeats", 5, "--inject-fault", "product:0",
                            ranks=1, code=1)
         self.assertIn("reproduces 5 of 5", out)
-        old = self.folder / "old.json"
-        old.write_text(json.dumps({key: value for key, value in kept.items() if key != "turn"}
-                                  | {"format": "shakedown product capsule 2"}))
-        out, _ = self.soak("--replay", old, "--repeats", 5, ranks=1)
-        self.assertIn("reproduces 0 of 5", out)
         del kept["seed"]
         broken = self.folder / "broken.json"
         broken.write_text(json.dumps(kept))
@@ -111,39 +106,26 @@ class Soak(Folder):
                 # Three seeds of four are of full entropy, in three turns each, in a window or more.
                 self.assertEqual({turns % 9 for turns in summary["product_turns.fp32"]}, {0})
                 self.assertGreater(min(summary["product_turns.fp32"]), 0)
-                self.assertEqual(summary["product_elements"], 256 * 256)
+                self.assertEqual(summary["product_elements"], {"gpu": 8192, "cpu": 256}[summary["backend"]] ** 2)
                 self.assertEqual({line["rank"] for line in records["mismatch"]}, {ranks - 1})
                 for line in records["mismatch"]:
                     self.assertIn(why, line["cause"])
                     self.assertEqual(line["reproduced"], 100)
                 self.assertEqual(records["verdict"][0]["class"], "HARDWARE")
 
-    def test_a_wrong_hash_is_ours(self):
-        mismatches, verdict = self.fault("hash", "--loads", "products")
-        self.assertEqual(verdict["class"], "SOFTWARE")
-        self.assertIn("the hash disagrees though the data agree", mismatches[0]["cause"])
-
-    def test_a_wrong_operand_in_memory_is_found(self):
-        mismatches, _ = self.fault("memory", "--loads", "products")
-        fp32 = next(line for line in mismatches if line["load"] == "product fp32")
-        self.assertEqual(fp32["where"], "operand B, element 3,232 in memory")
-        self.assertEqual(int(fp32["expected"], 16) ^ int(fp32["found"], 16), 32)
-
-    def test_wrong_memory_is_found(self):
-        mismatches, _ = self.fault("memory", "--loads", "memory")
-        self.assertEqual(mismatches[0]["load"], "memory")
-        self.assertIn(", 0 of 200 on other GPUs", mismatches[0]["cause"])
-        self.assertIn("bin/soak --loads memory --seed", mismatches[0]["no_capsule"])
-
-    def test_a_wrong_copy_is_found(self):
-        mismatches, _ = self.fault("copy", "--loads", "copies")
-        self.assertIn("host to device, offset", mismatches[0]["where"])
-        self.assertEqual(mismatches[0]["reproduced"], 100)
-
-    def test_a_wrong_collective_is_found(self):
-        mismatches, verdict = self.fault("collective", "--loads", "collectives")
-        self.assertIn("what all_reduce delivered", mismatches[0]["cause"])
-        self.assertEqual(verdict["class"], "INFRASTRUCTURE")
+    def test_what_is_wrong_is_found_on_its_rank_and_named(self):
+        for kind, load, class_, said in (
+                ("hash", "products", "SOFTWARE", {"cause": "the hash disagrees though the data agree"}),
+                ("memory", "products", "HARDWARE", {"load": "product fp32", "where": "operand B, element 3,232 in memory"}),
+                ("memory", "memory", "HARDWARE", {"load": "memory", "cause": ", 0 of 200 on other GPUs",
+                                                  "no_capsule": "bin/soak --loads memory --seed"}),
+                ("copy", "copies", "HARDWARE", {"where": "host to device, offset", "reproduced": "100"}),
+                ("collective", "collectives", "INFRASTRUCTURE", {"cause": "what all_reduce delivered"})):
+            with self.subTest(kind=kind, load=load):
+                mismatches, verdict = self.fault(kind, "--loads", load)
+                self.assertEqual(verdict["class"], class_)
+                self.assertTrue(any(all(words in str(line.get(key)) for key, words in said.items()) for line in mismatches),
+                                mismatches)
 
     def test_a_slow_rank_is_measured_and_a_gpu_named(self):
         out, records = self.soak(*QUICK, "--loads", "products", "--inject-fault", "slow:1", ranks=2,
@@ -156,6 +138,7 @@ class Soak(Folder):
         self.assertEqual((len(rates[0]["samples"]), rates[0]["condition.manner"]), (12, "sustained"))
         self.assertLess(*(statistics.median(rates[rank]["samples"]) for rank in (1, 0)))
 
+    @unittest.skipIf(0 < GPUS < 3, "3 ranks on fewer GPUs")
     def test_a_signal_ends_it_with_what_was_proved(self):
         record = self.folder / "r.jsonl"
         output = self.folder / "output"

@@ -179,18 +179,6 @@ Values average_pool_backward(const Values& dy, const ActivationShape& shape) {
   return dx;
 }
 
-Values linear(const Values& x, const Values& w, const Values& b, int n, int c, int k) {
-  Values y;
-  for (int i = 0; i < n; ++i)
-    for (int j = 0; j < k; ++j) {
-      double sum = b[static_cast<std::size_t>(j)];
-      for (int l = 0; l < c; ++l)
-        sum += x[static_cast<std::size_t>(i * c + l)] * w[static_cast<std::size_t>(j * c + l)];
-      y.push_back(sum);
-    }
-  return y;
-}
-
 Loss softmax_cross_entropy(const Values& logits, const std::vector<std::int32_t>& labels,
                            int classes, double smoothing) {
   Loss loss;

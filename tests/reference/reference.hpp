@@ -46,9 +46,6 @@ Values max_pool_backward(const Values& dy, const Values& x, const ActivationShap
 Values average_pool(const Values& x, const ActivationShape& shape);
 Values average_pool_backward(const Values& dy, const ActivationShape& shape);
 
-/// y = x w^T + b: x is N x C, w is K x C.
-Values linear(const Values& x, const Values& w, const Values& b, int n, int c, int k);
-
 struct Loss {
   double sum = 0;  // over the samples with a label
   Values dlogits;  // of sum / n

@@ -21,24 +21,49 @@ using test::Values;
 /// The place of a NaN.
 enum class Poison { none, input, gradient };
 
-std::vector<float> poisoned(std::vector<float> values, bool with_nan) {
-  // several: the ReLU's mask may stop one
-  if (with_nan)
-    std::fill_n(values.begin() + (values.size() / 2), 8, std::numeric_limits<float>::quiet_NaN());
-  return values;
-}
-
-/// A unit and the 1x1 convolution after it, which computes the gradient that the unit reads.
+/// What a unit and the one after it, whose 1x1 convolution computes the gradient that the unit
+/// reads, leave.
 struct Chain {
   Fused fused;
-  std::vector<Values> results;  // of backward
+  std::vector<Values> results;
 };
 
-void add_parameters_of_layer1(UnitRig& rig, Chain& chain) {
-  for (const Parameter& p : rig.table.parameters())
-    if (p.name.starts_with("layer1"))
-      chain.results.push_back(rig.gradient(rig.table.parameter(p.name)));
-}
+/// Both units, ready to run.
+struct ChainRig : UnitRig {
+  using UnitRig::UnitRig;
+  std::unique_ptr<NetworkUnit> unit, next;
+  Chain chain;
+
+  void ready() {
+    bind(*unit);
+    next->bind();
+    set_weights();
+  }
+  /// Seeded values, several of which are NaN where `with_nan`: the ReLU's mask may stop one.
+  void fill(const Slot* slot, const ActivationShape& shape, std::uint64_t seed,
+            bool with_nan = false) {
+    auto values = random_values(shape.count(), seed);
+    if (with_nan)
+      std::fill_n(values.begin() + (values.size() / 2), 8, std::numeric_limits<float>::quiet_NaN());
+    set(slot, shape, values);
+  }
+  void add(const Slot* slot, const ActivationShape& shape) {
+    chain.results.push_back(get(slot, shape));
+  }
+  void forward(Pass pass) {
+    unit->forward(pass);
+    next->forward(pass);
+  }
+  void backward() {
+    next->backward();
+    unit->backward();
+    chain.fused = units->fused();
+  }
+  void add_parameters_of_layer1() {
+    for (const Parameter& p : table.parameters())
+      if (p.name.starts_with("layer1")) chain.results.push_back(gradient(table.parameter(p.name)));
+  }
+};
 
 /// The end of a block, and the beginning of the next.
 Chain end_of_a_block(UnitCase c, bool projected, Second second, int size, Poison poison) {
@@ -48,7 +73,7 @@ Chain end_of_a_block(UnitCase c, bool projected, Second second, int size, Poison
   if (projected) block.shortcut = {"layer1.0.downsample.0", "layer1.0.downsample.1", 64, 256, 1, 1};
   Layers layers = layers_with(block);
   layers.blocks.push_back({"layer1.1", {next_layer}, std::nullopt});
-  UnitRig rig(c, layers, 10);
+  ChainRig rig(c, layers, 10);
   const ActivationShape x_shape{3, 64, size, size};
   const NormedConv normed = rig.normed(layer, x_shape);
   const ActivationShape y_shape = normed.conv.y();
@@ -59,45 +84,26 @@ Chain end_of_a_block(UnitCase c, bool projected, Second second, int size, Poison
   std::optional<NormedConv> shortcut;
   if (projected) shortcut = rig.normed(*block.shortcut, input_shape);
   const ConvNormAddSpec spec = rig.conv_norm_add(normed, shortcut, second);
-  ConvNormSpec next{{0, 1},
-                    next_normed,
-                    spec.y,
-                    rig.activation("next y", next_shape),
-                    rig.activation("next dy", next_shape),
-                    spec.dy.first};
-  const auto unit = rig.units->conv_norm_add(spec);
-  const auto next_unit = rig.units->conv_norm(next);
-  rig.bind(*unit);
-  next_unit->bind();
-  rig.set_weights();
-  rig.set(spec.x, x_shape, poisoned(random_values(x_shape.count(), 1), poison == Poison::input));
-  rig.set(spec.shortcut, input_shape, random_values(input_shape.count(), 2));
-  const ActivationShape second_shape = strided(y_shape, spec.dy.second_stride);
-  rig.set(spec.dy.second, second_shape, random_values(second_shape.count(), 3));
-  rig.set(next.dy, next_shape,
-          poisoned(random_values(next_shape.count(), 4), poison == Poison::gradient));
-  unit->forward(Pass::training);
-  next_unit->forward(Pass::training);
-  next_unit->backward();
-  unit->backward();
-  Chain chain{rig.units->fused(),
-              {rig.get(spec.dy.first, y_shape), rig.get(spec.dx, x_shape),
-               rig.get(spec.dshortcut, input_shape)}};
-  add_parameters_of_layer1(rig, chain);
-  return chain;
-}
-
-/// Values whose sign a normalised addend of moderate size does not change: where the shortcut is
-/// such, the roundings before a ReLU do not decide what passes it.
-std::vector<float> far_from_zero(std::vector<float> values) {
-  for (float& v : values) v += v < 0 ? -12.0F : 12.0F;
-  return values;
-}
-
-void add_statistics(UnitRig& rig, Chain& chain, const NormedConv& layer) {
-  const float* const data[] = {rig.weights.running_mean(layer.statistics),
-                               rig.weights.running_variance(layer.statistics)};
-  for (const float* values : data) chain.results.push_back(rig.running(values, layer.conv.k));
+  const ConvNormSpec next{{0, 1},
+                          next_normed,
+                          spec.y,
+                          rig.activation("next y", next_shape),
+                          rig.activation("next dy", next_shape),
+                          spec.dy.first};
+  rig.unit = rig.units->conv_norm_add(spec);
+  rig.next = rig.units->conv_norm(next);
+  rig.ready();
+  rig.fill(spec.x, x_shape, 1, poison == Poison::input);
+  rig.fill(spec.shortcut, input_shape, 2);
+  rig.fill(spec.dy.second, strided(y_shape, spec.dy.second_stride), 3);
+  rig.fill(next.dy, next_shape, 4, poison == Poison::gradient);
+  rig.forward(Pass::training);
+  rig.backward();
+  rig.add(spec.dy.first, y_shape);
+  rig.add(spec.dx, x_shape);
+  rig.add(spec.dshortcut, input_shape);
+  rig.add_parameters_of_layer1();
+  return rig.chain;
 }
 
 /// A norm within a block, and the block's end.
@@ -107,53 +113,42 @@ Chain inner_norm(UnitCase c, int channels, bool projected, int size, Poison pois
   ResidualBlock block{"layer1.0", {layer, next_layer}, std::nullopt};
   if (projected)
     block.shortcut = {"layer1.0.downsample.0", "layer1.0.downsample.1", 64, 4 * channels, 1, 1};
-  UnitRig rig(c, layers_with(block), 10);
+  ChainRig rig(c, layers_with(block), 10);
   const ActivationShape x_shape{3, 64, size, size};
   const NormedConv normed = rig.normed(layer, x_shape);
-  const ActivationShape y_shape = normed.conv.y();
-  const NormedConv next_normed = rig.normed(next_layer, y_shape);
+  const NormedConv next_normed = rig.normed(next_layer, normed.conv.y());
   const ActivationShape next_shape = next_normed.conv.y();
   const ActivationShape input_shape = projected ? x_shape : next_shape;
 
   const ConvNormSpec spec = rig.conv_norm(normed);
-  ConvNormAddSpec next;
-  next.when = {0, 1};
-  next.layer = next_normed;
+  std::optional<NormedConv> shortcut;
+  if (projected) shortcut = rig.normed(*block.shortcut, input_shape);
+  ConvNormAddSpec next = rig.conv_norm_add(next_normed, shortcut, Second::none);
   next.x = spec.y;
-  next.shortcut = rig.activation("input", input_shape);
-  if (projected) next.shortcut_layer = rig.normed(*block.shortcut, input_shape);
-  next.y = rig.activation("next y", next_shape);
-  next.dy.first = rig.activation("next dy", next_shape);
   next.dx = spec.dy;
-  next.dshortcut = projected ? rig.activation("dshortcut", input_shape) : next.dy.first;
-  const auto unit = rig.units->conv_norm(spec);
-  const auto next_unit = rig.units->conv_norm_add(next);
-  rig.bind(*unit);
-  next_unit->bind();
-  rig.set_weights();
-  rig.set(spec.x, x_shape, poisoned(random_values(x_shape.count(), 1), poison == Poison::input));
-  rig.set(next.shortcut, input_shape, far_from_zero(random_values(input_shape.count(), 2)));
-  rig.set(next.dy.first, next_shape,
-          poisoned(random_values(next_shape.count(), 3), poison == Poison::gradient));
-  Chain chain;
+  rig.unit = rig.units->conv_norm(spec);
+  rig.next = rig.units->conv_norm_add(next);
+  rig.ready();
+  rig.fill(spec.x, x_shape, 1, poison == Poison::input);
+  // a normalised addend of moderate size does not change their sign: with such a shortcut the
+  // roundings before a ReLU do not decide what passes it
+  auto far_from_zero = random_values(input_shape.count(), 2);
+  for (float& v : far_from_zero) v += v < 0 ? -12.0F : 12.0F;
+  rig.set(next.shortcut, input_shape, far_from_zero);
+  rig.fill(next.dy.first, next_shape, 3, poison == Poison::gradient);
   for (const Pass pass : {Pass::evaluation, Pass::training}) {
-    unit->forward(pass);
-    next_unit->forward(pass);
-    chain.results.push_back(rig.get(next.y, next_shape));
+    rig.forward(pass);
+    rig.add(next.y, next_shape);
   }
-  next_unit->backward();
-  unit->backward();
-  chain.fused = rig.units->fused();
-  chain.results.push_back(rig.get(spec.dx, x_shape));
-  chain.results.push_back(rig.get(next.dshortcut, input_shape));
-  add_parameters_of_layer1(rig, chain);
-  add_statistics(rig, chain, next_normed);
-  return chain;
+  rig.backward();
+  rig.add(spec.dx, x_shape);
+  rig.add(next.dshortcut, input_shape);
+  rig.add_parameters_of_layer1();
+  for (const float* of : {rig.weights.running_mean(next_normed.statistics),
+                          rig.weights.running_variance(next_normed.statistics)})
+    rig.chain.results.push_back(rig.running(of, next_normed.conv.k));
+  return rig.chain;
 }
-
-}  // namespace
-
-namespace {
 
 /// The chain that is compared: ends of blocks (kind 0; 1 with projection; 2 and 3 the same with a
 /// compact second addend), inner norms of `kind` channels.

@@ -162,7 +162,7 @@ TEST_CASE("a NaN goes through the stem's ReLU and max-pool", "[units][nan][sanit
   };
 
   const std::vector<std::uint8_t> pixels(2 * 32 * 32 * 3, 200);
-  const Buffer bytes = test::to_device(*rig.device, *rig.stream, pixels);
+  const Buffer bytes = rig.of(pixels);
   rig.units->normalise_images(static_cast<const std::uint8_t*>(bytes.data()), image, *spec.x);
   unit->forward(Pass::evaluation);
   CHECK(nans(rig.get(spec.y, y_shape)) == 0);

@@ -45,11 +45,10 @@ inline Values expanded(const Values& compact, const ActivationShape& whole, int 
   return values;
 }
 
-class UnitRig {
+class UnitRig : public DeviceRig {
  public:
   UnitRig(UnitCase c, Layers layers, int classes)
-      : device(open_device(c.backend)),
-        stream(device->make_stream()),
+      : DeviceRig(c.backend),
         stem_channels(shakedown::stem_channels(c.backend)),
         table(layers, classes, stem_channels),
         weights(*device, *stream, table, compute_type(c.precision)),
@@ -67,14 +66,12 @@ class UnitRig {
   }
 
   const Slot* activation(const char* name, const ActivationShape& shape) {
-    return plan.reserve(name, units->activation_bytes(shape), 0, 1);
+    return plan.reserve(name, shape.count() * size_of(weights.type()), 0, 1);
   }
 
   NormedConv normed(const ConvLayer& layer, const ActivationShape& x) const {
-    return {{x, layer.k, layer.kernel, layer.stride, layer.pad()},
-            table.parameter(layer.conv + ".weight"),
-            table.parameter(layer.norm + ".weight"),
-            table.parameter(layer.norm + ".bias"),
+    return {layer.on(x), table.parameter(layer.conv + ".weight"),
+            table.parameter(layer.norm + ".weight"), table.parameter(layer.norm + ".bias"),
             table.statistic(layer.norm)};
   }
 
@@ -138,7 +135,7 @@ class UnitRig {
     upload<float>(*device, *stream, weights.statistics().data, statistics);
     // gradients are overwritten, not added to
     std::vector<float> dirt(table.stored_count(), 1e3F);
-    const Buffer wide = to_device(*device, *stream, dirt);
+    const Buffer wide = of(dirt);
     device->kernels().convert(wide.view(DataType::float32), weights.gradients(), *stream);
     stream->synchronize();
   }
@@ -163,20 +160,21 @@ class UnitRig {
 
   /// Packs values into a slot and returns what the type made of them.
   Values set(const Slot* slot, const ActivationShape& shape, const std::vector<float>& values) {
-    std::vector<std::byte> stored(slot->bytes());
-    units->pack_activation(values, shape, stored);
-    upload<std::byte>(*device, *stream, slot->data(), stored);
+    std::vector<float> stored(shape.count());
+    for (std::size_t i = 0; i < stored.size(); ++i) stored[place_of(i, shape)] = values[i];
+    const Buffer wide = of(stored);
+    device->kernels().convert(wide.view(DataType::float32), view_of(slot, shape), *stream);
     return get(slot, shape);
   }
   Values get(const Slot* slot, const ActivationShape& shape) {
-    const auto stored = download<std::byte>(*device, *stream, slot->data(), slot->bytes());
-    std::vector<float> values(shape.count());
-    units->unpack_activation(stored, shape, values);
-    return widen(values);
+    const Buffer wide(*device, shape.count() * sizeof(float));
+    device->kernels().convert(view_of(slot, shape), wide.view(DataType::float32), *stream);
+    const auto stored = download<float>(*device, *stream, wide.data(), shape.count());
+    Values values(stored.size());
+    for (std::size_t i = 0; i < stored.size(); ++i) values[i] = stored[place_of(i, shape)];
+    return values;
   }
 
-  std::unique_ptr<Device> device;
-  std::unique_ptr<Stream> stream;
   int stem_channels;
   ParameterTable table;
   Weights weights;
@@ -188,6 +186,16 @@ class UnitRig {
   Buffer arena;
 
  private:
+  View view_of(const Slot* slot, const ActivationShape& shape) const {
+    return {slot->data(), shape.count(), weights.type(), Place::device};
+  }
+  /// Where element i of N C H W is stored.
+  std::size_t place_of(std::size_t i, const ActivationShape& shape) const {
+    const auto lanes = static_cast<std::size_t>(units->lanes(shape));
+    const std::size_t pixels = shape.count() / static_cast<std::size_t>(shape.n * shape.c);
+    const std::size_t plane = i / pixels;
+    return (plane / lanes * pixels + i % pixels) * lanes + plane % lanes;
+  }
   Values unpacked(const Buffer& wide, int index) {
     const Parameter& p = table.parameters()[index];
     const auto flat = download<float>(*device, *stream, wide.data(), table.stored_count());

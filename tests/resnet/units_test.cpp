@@ -186,7 +186,7 @@ TEST_CASE("Stem matches the naive loops", "[units]") {
   Random random(5);
   for (int i = 0; i < 2 * size * size * 3; ++i)
     pixels.push_back(static_cast<std::uint8_t>(random.below(256)));
-  const Buffer bytes = test::to_device(*rig.device, *rig.stream, pixels);
+  const Buffer bytes = rig.of(pixels);
   rig.units->normalise_images(static_cast<const std::uint8_t*>(bytes.data()), image, *spec.x);
   const Values stored = rig.get(spec.x, image);
   const ActivationShape rgb{2, 3, size, size};
@@ -249,7 +249,10 @@ TEST_CASE("Head matches the naive loops", "[units]") {
   unit->forward(Pass::training);  // totals add up, the step's counts do not
   const Values w = rig.weight(spec.weight);
   const Values features = reference::average_pool(x, shape);
-  const Values logits = reference::linear(features, w, rig.weight(spec.bias), 5, 64, classes);
+  const ConvShape linear{{5, 64, 1, 1}, classes};  // a linear layer is a convolution of one pixel
+  const Values bias = rig.weight(spec.bias);
+  Values logits = reference::convolve(features, w, linear);
+  for (std::size_t i = 0; i < logits.size(); ++i) logits[i] += bias[i % bias.size()];
   const auto loss = reference::softmax_cross_entropy(logits, labels, classes, smoothing);
   const double limit = tolerance(c.precision);
   CHECK(relative_error(
@@ -264,22 +267,14 @@ TEST_CASE("Head matches the naive loops", "[units]") {
   CHECK(metrics.total.loss_sum == Approx(2 * loss.sum).epsilon(limit));
 
   unit->backward();
-  Values dw(w.size(), 0.0);
-  Values db(static_cast<std::size_t>(classes), 0.0);
-  Values dfeatures(features.size(), 0.0);
-  for (std::size_t i = 0; i < 5; ++i)
-    for (std::size_t k = 0; k < static_cast<std::size_t>(classes); ++k) {
-      const double d = loss.dlogits[i * static_cast<std::size_t>(classes) + k];
-      db[k] += d;
-      for (std::size_t j = 0; j < 64; ++j) {
-        dw[k * 64 + j] += d * features[i * 64 + j];
-        dfeatures[i * 64 + j] += d * w[k * 64 + j];
-      }
-    }
-  CHECK(relative_error(rig.gradient(spec.weight), dw) < 2 * limit);
+  Values db(bias.size(), 0.0);
+  for (std::size_t i = 0; i < logits.size(); ++i) db[i % db.size()] += loss.dlogits[i];
+  CHECK(relative_error(rig.gradient(spec.weight),
+                       reference::convolve_dw(loss.dlogits, features, linear)) < 2 * limit);
   CHECK(relative_error(rig.gradient(spec.bias), db) < 2 * limit);
   CHECK(relative_error(rig.get(spec.dx, shape),
-                       reference::average_pool_backward(dfeatures, shape)) < 2 * limit);
+                       reference::average_pool_backward(
+                           reference::convolve_dx(loss.dlogits, w, linear), shape)) < 2 * limit);
 }
 
 }  // namespace shakedown

@@ -2,13 +2,13 @@
 """launch/mpi and launch/acceptance over ssh on hosts that are network namespaces, each with a name, an sshd and a /tmp
 of its own. Run by tests/run; skipped where such hosts cannot be made."""
 
-import json
 import re
 import subprocess
 import time
 import unittest
 
-from slurm_support import Cluster, long, skip_where_impossible
+from slurm_support import (Cluster, OnCluster, long, records_of_acceptance, skip_where_impossible,
+                           verdicts_of_nodes)
 from support import TREE, needs_cpu_backend, wait_until
 
 LOST = "host n5 (was lost|could not be reached)"  # mpirun notices first, or ssh
@@ -31,7 +31,7 @@ int clock_gettime(clockid_t clock, struct timespec *time) {
 """
 
 
-class OnHosts(unittest.TestCase):
+class OnHosts(OnCluster):
     def bring_up(self, nodes):
         self.cluster = Cluster(nodes=nodes, service="ssh")
         self.addCleanup(self.cluster.down)
@@ -43,13 +43,8 @@ class OnHosts(unittest.TestCase):
                                   "-n", ranks, "--output", self.output, *words,
                                   stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
 
-    def records(self):
-        return list(map(json.loads, (self.output / "acceptance.jsonl").read_text().splitlines()))
-
     def verdicts(self):
-        """{node: its verdict's record}"""
-        return {line["name"]: line for line in self.records() if line["kind"] == "verdict"
-                and line["scope"] == "node" and "stage" not in line}
+        return verdicts_of_nodes(self.output)
 
 
 @needs_cpu_backend
@@ -101,7 +96,7 @@ class Machines(OnHosts):
         # Of two nodes that share cores none is right where their rates differ by far: INCONCLUSIVE.
         self.assertEqual({name: each["verdict"] == "FAIL" for name, each in self.verdicts().items()},
                          {"n1": False, "n2": True}, out)
-        found = [line for line in self.records() if line["kind"] == "verdict" and "stage" in line
+        found = [line for line in records_of_acceptance(self.output) if line["kind"] == "verdict" and "stage" in line
                  and line["verdict"] == "FAIL"]
         self.assertEqual({(*line["nodes"], line["subject"]) for line in found}, {("n2", "rank 1")})
         self.assertEqual({line["stage"] for line in found}, {"node_check", "soak"})
@@ -120,11 +115,6 @@ class Hosts(OnHosts):
         self.cluster("on", "n4", "mount", "-t", "tmpfs", "none", TREE)
         self.cluster("on", "n6", "mount", "--bind", "/dev/null",
                      self.cluster.folder / "etc/authorized_keys")
-
-    def assert_nothing_runs(self, *nodes):
-        for node in nodes:
-            self.assertTrue(wait_until(lambda: not self.cluster.processes(node), 30),
-                            f"{node}: {self.cluster.processes(node)}")
 
     def test_a_job_names_the_host_that_it_lacks(self):
         line = ["on", "n1", TREE / "launch/mpi", "-n", 2, "--hosts"]

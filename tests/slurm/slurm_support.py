@@ -1,5 +1,6 @@
 """A Slurm cluster of this test run, and its jobs."""
 
+import json
 import os
 import pathlib
 import re
@@ -14,6 +15,8 @@ from support import BIN, TREE, read_record, wait_until  # noqa: E402
 
 SCRIPT = pathlib.Path(__file__).with_name("cluster")
 HOOKS = TREE / "launch/slurm"
+TINY = ["--backend", "cpu", "--model", "tiny", "--image-size", 32]
+LAUNCHERS = ("mpirun", "srun")
 TWO_GPUS = "Name=gpu File=/dev/null\nName=gpu File=/dev/zero"  # any two devices
 
 # On a busy machine MPI_Init of Debian's Open MPI 4.1.4 and PMIx 4.2.2 calls a null pointer in 1 of 140 jobs of srun, in a
@@ -33,6 +36,16 @@ def skip_where_impossible(service="slurm"):
     if result.returncode:
         print(f"SKIPPED: {result.stderr.strip()}", file=sys.stderr, flush=True)
         raise unittest.SkipTest(result.stderr.strip())
+
+
+def records_of_acceptance(folder):
+    return list(map(json.loads, (folder / "acceptance.jsonl").read_text().splitlines()))
+
+
+def verdicts_of_nodes(folder):
+    """{node: its verdict's record} of an acceptance."""
+    return {line["name"]: line for line in records_of_acceptance(folder) if line["kind"] == "verdict"
+            and line["scope"] == "node" and "stage" not in line}
 
 
 class Cluster:
@@ -156,7 +169,16 @@ class Job:
         return read_record(self.cluster.work / f"runs/{name}-{self.number}.jsonl")
 
 
-class Jobs(unittest.TestCase):
+class OnCluster(unittest.TestCase):
+    """On self.cluster."""
+
+    def assert_nothing_runs(self, *nodes):
+        for node in nodes or ["n1", "n2"]:
+            self.assertTrue(wait_until(lambda: not self.cluster.processes(node)),
+                            f"{node}: {self.cluster.processes(node)}")
+
+
+class Jobs(OnCluster):
     """On a cluster for all tests of a class."""
     OPTIONS = {}
 
@@ -176,8 +198,3 @@ class Jobs(unittest.TestCase):
         self.assertEqual(job.wait(), code, job.log)
         for words in said:
             self.assertIn(words, job.log)
-
-    def assert_nothing_runs(self, *nodes):
-        for node in nodes or ["n1", "n2"]:
-            self.assertTrue(wait_until(lambda: not self.cluster.processes(node)),
-                            f"{node}: {self.cluster.processes(node)}")

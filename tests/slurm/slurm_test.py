@@ -6,12 +6,10 @@ import os
 import subprocess
 import unittest
 
-from slurm_support import HOOKS, TWO_GPUS, Job, Jobs, skip_where_impossible
+from slurm_support import HOOKS, LAUNCHERS, TINY, TWO_GPUS, Job, Jobs, long, skip_where_impossible
 from support import TREE
 
-TINY = ["--backend", "cpu", "--model", "tiny", "--image-size", 32]
 QUICK = ["--backend", "cpu", "-b", "1K", "-e", "1K", "-n", 2, "-w", 1]  # of collective_perf
-LAUNCHERS = ("mpirun", "srun")
 SHOWS = """#!/bin/bash
 echo "rank on $(hostname): gpus=$CUDA_VISIBLE_DEVICES cpus=$SLURM_CPUS_PER_TASK psec=$PMIX_MCA_psec"
 """
@@ -168,6 +166,29 @@ class FourNodes(Jobs):
             self.assertIn(table.returncode, codes, table)
             self.assertTrue(table.stdout.endswith(said), table)
         self.assertRegex(table.stdout, "all_reduce.* has the worst of 4, ")
+
+    @long
+    def test_a_partition_in_use_is_accepted_node_by_node(self):
+        """n1 is in use at first; the first job of n2 is cancelled."""
+        user = Job(self.cluster, self.cluster("sbatch", "--parsable", "--exclusive", "--nodelist=n1", "--wrap=sleep 600").strip())
+        self.addCleanup(self.cluster, "scancel", user.number, code=None)
+        user.wait_for(lambda: user.state == "RUNNING")
+        campaign = [HOOKS / "rolling", "--output", self.cluster.work / "campaign", "--nodes", "n[1-2]"]
+        options = ["--every", 1, "--sbatch", "--time=10", "--", "--quick", "--backend", "cpu", "--expect-gpus", 0]
+        said = self.cluster(*campaign, "--once", *options, code=3)
+        self.assertRegex(said, r"n1 +not yet +(allocated|mixed)")
+        self.assertRegex(said, r"n2 +(waiting|running)")
+        cancelled = Job(self.cluster, (self.cluster.work / "campaign/rolling.tsv").read_text().split("\t")[1])
+        self.assertGreater(int(cancelled.show("Nice")), 2**31 - 10)
+        self.cluster("scancel", cancelled.number)
+        cancelled.wait()
+        self.assertRegex(self.cluster(*campaign, "--once", *options, code=3), r"n2 +(waiting|running)")
+        self.cluster("scancel", user.number)
+        said = self.cluster(*campaign, *options, code=None)
+        self.assertRegex(said, r"n1 +PASS")
+        self.assertRegex(said, r"n2 +PASS")
+        self.assertIn("2 nodes: 2 PASS", said)
+        self.assertEqual(len((self.cluster.work / "campaign/rolling.tsv").read_text().splitlines()), 3)
 
     def test_a_job_that_is_over(self):
         """Its variables are still set: Open MPI takes it for a fault of the network."""

@@ -2,14 +2,11 @@
 """Trainings and acceptance under Slurm, and what Slurm does to a job: requeued, cancelled, on lost nodes. Run by
 tests/run; skipped where no cluster can be made."""
 
-import json
 import unittest
 
-from slurm_support import Cluster, Jobs, long, skip_where_impossible
+from slurm_support import (LAUNCHERS, TINY, Cluster, Jobs, long, records_of_acceptance, skip_where_impossible,
+                           verdicts_of_nodes)
 from support import TREE, make_image_folder, wait_until
-
-TINY = ["--backend", "cpu", "--model", "tiny", "--image-size", 32]
-LAUNCHERS = ("mpirun", "srun")
 
 
 def setUpModule():
@@ -50,11 +47,9 @@ class Requeued(Trainings):
         site.write_text(f"source {TREE}/launch/slurm/site.sh\nacceptance_options=(--accept governor,nics)\n")
         job = self.submit("acceptance.sbatch", "--quick", "--backend", "cpu", "-n", 1, SHAKEDOWN_SITE=str(site))
         self.assertEqual(job.wait(), 0, job.log)
-        lines = [json.loads(line) for line in
-                 (self.cluster.work / f"runs/acceptance-{job.number}/acceptance.jsonl").read_text().splitlines()]
-        self.assertEqual({line["name"] for line in lines
-                          if line["kind"] == "verdict" and line["scope"] == "node"}, {"n1", "n2"})
-        self.assertEqual(lines[0]["settings.accept"], "governor,nics")
+        output = self.cluster.work / f"runs/acceptance-{job.number}"
+        self.assertEqual(set(verdicts_of_nodes(output)), {"n1", "n2"})
+        self.assertEqual(records_of_acceptance(output)[0]["settings.accept"], "governor,nics")
 
     def test_a_signal_queues_it_again_and_it_continues(self):
         jobs, folders = zip(*(self.train("--resume", "none", launcher=launcher) for launcher in LAUNCHERS))
@@ -163,9 +158,7 @@ class LostInAcceptance(Jobs):
         job.wait_for(lambda: record.exists() and record.stat().st_size, 60)
         self.cluster("node", "n3", "off")
         self.assertEqual(job.wait(120), 3, job.log)
-        lines = map(json.loads, (output / "acceptance.jsonl").read_text().splitlines())
-        found = {line["name"]: line for line in lines if line["kind"] == "verdict"
-                 and line["scope"] == "node" and "stage" not in line}
+        found = verdicts_of_nodes(output)
         self.assertEqual([found[node]["verdict"] for node in ("n1", "n2", "n3")],
                          ["PASS", "PASS", "INCONCLUSIVE"], job.log)
         self.assertEqual(found["n3"]["class"], "INFRASTRUCTURE")

@@ -219,10 +219,7 @@ InputTimes restore_numbers(Engine& engine, const MpiSession& session,
   double stall_s = 0;
   for (std::size_t r = 0; r < saved.size(); ++r) {
     if (own ? r != rank : rank != 0) continue;
-    metrics.loss_sum += saved[r].metrics.loss_sum;
-    metrics.top1 += saved[r].metrics.top1;
-    metrics.top5 += saved[r].metrics.top5;
-    metrics.samples += saved[r].metrics.samples;
+    metrics += saved[r].metrics;
     input = input + saved[r].input;
     stall_s = std::max(stall_s, saved[r].input.stall_s);  // as over_ranks() has it
   }

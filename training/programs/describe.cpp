@@ -41,7 +41,7 @@ std::string text_of_network(const Engine& engine) {
     return element * static_cast<double>(y.count());
   };
   const auto add = [&](const ConvLayer& layer, const ActivationShape& x) {
-    const ConvShape conv{x, layer.k, layer.kernel, layer.stride, layer.pad()};
+    const ConvShape conv = layer.on(x);
     text += layer_row(fmt::format("{} {}x{}{}", layer.conv, layer.kernel, layer.kernel,
                                   layer.stride > 1 ? fmt::format("/{}", layer.stride) : ""),
                       text_of(conv.y()), static_cast<double>(conv.weight_count()) + 2.0 * layer.k,

@@ -16,8 +16,8 @@
 #include "common/record.hpp"
 #include "common/text_table.hpp"
 #include "common/usage_error.hpp"
+#include "launch/node/compute/kernels.hpp"
 #include "launch/node/compute/product.hpp"
-#include "launch/node/compute/stream_kernels.hpp"
 
 namespace shakedown::node {
 namespace {
@@ -269,7 +269,7 @@ ProductSpec product_spec(const ComputeOptions& options, ProductType type, const 
 std::size_t buffer_bytes(const ComputeOptions& options, BackendKind kind) {
   if (options.memory_bytes.empty()) return (kind == BackendKind::gpu ? kGpuMiB : kCpuMiB) << 20;
   const std::size_t bytes = parse_bytes("--bytes", options.memory_bytes);
-  if (bytes == 0 || bytes % StreamKernels::kChunkBytes != 0)
+  if (bytes == 0 || bytes % ComputeKernels::kChunkBytes != 0)
     throw UsageError(
         fmt::format("--bytes {}: must be a multiple of 32K above 0", options.memory_bytes));
   return bytes;

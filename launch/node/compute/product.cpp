@@ -4,11 +4,15 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <array>
 #include <numeric>
+#include <span>
 
 #include "common/ensure.hpp"
+#include "common/hash.hpp"
 #include "common/mpi_session.hpp"
 #include "common/usage_error.hpp"
+#include "launch/node/compute/kernels.hpp"
 
 namespace shakedown::node {
 namespace {
@@ -31,6 +35,29 @@ const Types& types_of(ProductType type) {
   return kTypes[static_cast<int>(type)];
 }
 
+Buffer buffer_of(Device& device, DataType type, std::int64_t elements) {
+  return Buffer(device, static_cast<std::size_t>(elements) * size_of(type));
+}
+
+/// Fisher & Yates.
+void shuffle(std::span<std::uint8_t> order, Random& random) {
+  std::iota(order.begin(), order.end(), std::uint8_t{0});
+  for (std::size_t left = order.size(); left > 1; --left)
+    std::swap(order[left - 1], order[random.below(left)]);
+}
+
+LineOrder draw_order(std::int64_t lines, std::size_t group, Random& random) {
+  ENSURE(lines % kTileEdge == 0 && lines <= kMostTiles * kTileEdge, "whole tiles, not too many");
+  LineOrder order;
+  order.moved = true;
+  shuffle(std::span(order.tiles).first(static_cast<std::size_t>(lines / kTileEdge)), random);
+  std::array<std::uint8_t, kTileEdge> groups{};
+  shuffle(std::span(groups).first(kTileEdge / group), random);
+  for (std::size_t place = 0; place < kTileEdge; ++place)
+    order.lines[place] = static_cast<std::uint8_t>(groups[place / group] * group + place % group);
+  return order;
+}
+
 }  // namespace
 
 std::vector<ProductType> all_product_types() {
@@ -47,17 +74,53 @@ double operand_value(ProductType type, Operands operands, std::uint64_t seed, in
   return number_format::decode(number_format::format_of(rule.type), operand_bits(rule, index));
 }
 
-View result_in(const Buffer& buffer, const ProductSpec& spec, std::int64_t row) {
-  ENSURE(row >= 0 && row <= kTileEdge, "C is in its buffer");
-  const DataType type = result_type(spec.type);
-  const auto begin = static_cast<std::size_t>(row * spec.n) * size_of(type);
-  return {static_cast<std::byte*>(buffer.data()) + begin, static_cast<std::size_t>(spec.m * spec.n),
-          type, buffer.place()};
+Product::Product(const ProductSpec& spec, Device& device)
+    : spec_(spec),
+      kernels_(make_compute_kernels(device.kind())),
+      a_(buffer_of(device, operand_type(spec.type), spec.m * spec.k)),
+      b_(buffer_of(device, operand_type(spec.type), spec.n * spec.k)),
+      c_(buffer_of(device, result_type(spec.type), (spec.m + kTileEdge) * spec.n)) {}
+
+void Product::fill(const Draw& draw, Stream& stream) {
+  if (draw.operands == Operands::integers) check_exact(spec_);
+  draw_ = draw;
+  turn_ = turn_of(spec_, draw.seed, draw.turn);
+  kernels_->fill_operand(a(), spec_.k, rule_of(0), turn_.rows, stream);
+  kernels_->fill_operand(b(), spec_.k, rule_of(1), turn_.columns, stream);
+}
+
+void Product::compare(WordErrors* wrong, Stream& stream) {
+  kernels_->compare_operand(a(), spec_.k, rule_of(0), turn_.rows, wrong, stream);
+  kernels_->compare_operand(b(), spec_.k, rule_of(1), turn_.columns, wrong + 1, stream);
+}
+
+OperandRule Product::rule_of(int matrix) const {
+  return operand_rule(spec_.type, draw_.operands, draw_.seed, matrix);
+}
+
+void Product::move_result(std::int64_t rows) {
+  ENSURE(rows >= 0 && rows <= kTileEdge, "C is in its buffer");
+  c_row_ = rows;
+}
+
+View Product::c() const {
+  const DataType type = result_type(spec_.type);
+  const auto begin = static_cast<std::size_t>(c_row_ * spec_.n) * size_of(type);
+  return {static_cast<std::byte*>(c_.data()) + begin, static_cast<std::size_t>(spec_.m * spec_.n),
+          type, c_.place()};
+}
+
+std::int64_t LineOrder::place_of_tile(std::int64_t tile) const {
+  return moved ? std::find(tiles, tiles + kMostTiles, tile) - tiles : tile;
 }
 
 Turn turn_of(const ProductSpec& spec, std::uint64_t seed, std::uint32_t number) {
-  return make_turn(spec.m, spec.n, static_cast<int>(16 / size_of(result_type(spec.type))), seed,
-                   number);
+  if (number == 0) return {};
+  Random random(derive_seed(seed, number));
+  Turn turn;
+  turn.rows = draw_order(spec.m, 1, random);
+  turn.columns = draw_order(spec.n, 16 / size_of(result_type(spec.type)), random);
+  return turn;
 }
 
 double flop_of(const ProductSpec& spec) {

@@ -11,15 +11,12 @@
 #include "common/device.hpp"
 #include "common/host_device.hpp"
 #include "common/numbers.hpp"
-#include "launch/node/compute/turn.hpp"
 
 namespace shakedown {
 class MpiSession;
 }
 
 namespace shakedown::node {
-
-struct WordErrors;  // stream_kernels.hpp
 
 /// What is multiplied, and in what is accumulated: fp32 for tf32, fp16, bf16 and fp8; int32 for
 /// int8. The result C has float64, float32 (fp32, tf32), float16, bfloat16 (bf16, fp8) or int32.
@@ -40,49 +37,100 @@ struct ProductSpec {
   std::int64_t m = 8192, n = 8192, k = 8192;
 };
 
+// Turns of a product: the same product with the rows of A and the rows of B in another order. C has
+// the same elements in other places, each of them the same sum in the same order: the same to the
+// bit, and computed by another SM, warp and lane.
+
+/// Rows and columns of a tile of C.
+inline constexpr int kTileEdge = 128;
+/// Tiles in a row or column of a C that can be turned.
+inline constexpr int kMostTiles = 64;
+
+/// An order of lines, the rows or the columns of C: tiles of lines move as a whole, lines within
+/// their tile. Place 0 is the launch's first line, wherever that comes from.
+struct LineOrder {
+  bool moved = false;                   // else each line is at its own place
+  std::uint8_t tiles[kMostTiles] = {};  // by place: the tile that is there
+  std::uint8_t lines[kTileEdge] = {};   // by place within a tile: the line of the tile
+
+  SHAKEDOWN_HOST_DEVICE std::int64_t tile(std::int64_t place) const {
+    return moved ? tiles[place] : place;
+  }
+  SHAKEDOWN_HOST_DEVICE int line(int place) const { return moved ? lines[place] : place; }
+  /// The line that is at a place of the whole.
+  SHAKEDOWN_HOST_DEVICE std::int64_t original(std::int64_t place) const {
+    return moved ? std::int64_t{tiles[place / kTileEdge]} * kTileEdge + lines[place % kTileEdge]
+                 : place;
+  }
+  /// Where a tile is.
+  std::int64_t place_of_tile(std::int64_t tile) const;
+};
+
+/// Columns move in groups of 16 bytes of C.
+struct Turn {
+  LineOrder rows, columns;
+};
+
+/// Number 0 moves nothing; any other is drawn from the seed and needs m and n of whole tiles,
+/// kMostTiles at most.
+Turn turn_of(const ProductSpec& spec, std::uint64_t seed, std::uint32_t number);
+
+/// What a product is of: A and B, and where it has their rows.
+struct Draw {
+  Operands operands = Operands::full_entropy;
+  std::uint64_t seed = 0;
+  std::uint32_t turn = 0;
+};
+
+class ComputeKernels;
+struct OperandRule;
+struct WordErrors;
+
+/// A library's product of one spec, with A, B and C in memory of the device.
 class Product {
  public:
   virtual ~Product() = default;
-  virtual const ProductSpec& spec() const = 0;
+  const ProductSpec& spec() const { return spec_; }
   /// The library, its version and the algorithm's number: with the same text and the same model of
   /// GPU the bits of C are the same.
   virtual std::string algorithm() const = 0;
   /// What the library offers for this product, its first choice first. It may not run them all.
   virtual std::vector<std::string> algorithms() const = 0;
+  virtual void run(Stream& stream) = 0;
 
-  /// A and B = values of (operands, seed, index) alone, with their rows where the turn has them.
-  /// Throws UsageError for integers with which C would not be exact: k must be a multiple of 32; of
-  /// bf16 at most 8192, of fp8 16384.
-  virtual void fill(Operands operands, std::uint64_t seed, const Turn& turn, Stream& stream) = 0;
-  void fill(Operands operands, std::uint64_t seed, Stream& stream) {
-    fill(operands, seed, Turn(), stream);
-  }
+  /// A and B = values of the draw's operands and seed and of the index alone, with their rows where
+  /// the turn has them. Throws UsageError for integers with which C would not be exact: k must be a
+  /// multiple of 32; of bf16 at most 8192, of fp8 16384.
+  void fill(const Draw& draw, Stream& stream);
+  const Draw& draw() const { return draw_; }
+  OperandRule rule_of(int matrix) const;  // of the draw; 0: A, 1: B
+  const Turn& turn() const { return turn_; }
   /// Adds to wrong[0] and wrong[1], in device memory, the elements of A and B in memory that are
   /// not what fill() writes.
-  virtual void compare(Operands operands, std::uint64_t seed, const Turn& turn, WordErrors* wrong,
-                       Stream& stream) = 0;
-  virtual void run(Stream& stream) = 0;
+  void compare(WordErrors* wrong, Stream& stream);
   /// From now on C begins this many of its rows later in its buffer: kTileEdge at most.
-  virtual void move_result(std::int64_t rows) = 0;
+  void move_result(std::int64_t rows);
 
-  virtual View a() = 0;
-  virtual View b() = 0;
-  virtual View c() = 0;
+  View a() const { return a_.view(operand_type(spec_.type)); }
+  View b() const { return b_.view(operand_type(spec_.type)); }
+  View c() const;
+
+ protected:
+  Product(const ProductSpec& spec, Device& device);
+
+ private:
+  ProductSpec spec_;
+  std::shared_ptr<const ComputeKernels> kernels_;
+  Buffer a_, b_, c_;
+  Draw draw_;
+  Turn turn_;
+  std::int64_t c_row_ = 0;
 };
-
-/// C, `row` of its rows after the begin of a buffer that has kTileEdge rows more.
-View result_in(const Buffer& buffer, const ProductSpec& spec, std::int64_t row);
-inline std::int64_t elements_of_result(const ProductSpec& spec) {
-  return (spec.m + kTileEdge) * spec.n;
-}
 
 /// The value of element `index` (row-major) of A (matrix 0) or B (matrix 1): what fill() writes,
 /// for recomputing an element on the host.
 double operand_value(ProductType type, Operands operands, std::uint64_t seed, int matrix,
                      std::uint64_t index);
-
-/// Of the product of these operands; columns of C move in groups of 16 bytes.
-Turn turn_of(const ProductSpec& spec, std::uint64_t seed, std::uint32_t number);
 
 /// 2 m n k.
 double flop_of(const ProductSpec& spec);
@@ -207,78 +255,5 @@ SHAKEDOWN_HOST_DEVICE inline std::uint64_t operand_bits(const OperandRule& rule,
 /// Whether C is exact for operands of integers: k a multiple of 32, and small enough for its type.
 /// Throws UsageError where it is not.
 void check_exact(const ProductSpec& spec);
-
-// Sums of the rows and columns of matrices, exact in 64-bit integers: of operands by their formula,
-// of C as it lies in memory.
-
-struct MatrixShape {
-  std::int64_t rows = 0, columns = 0;
-};
-
-namespace checksums {
-
-/// Element of an operand of integers.
-struct OperandSource {
-  OperandRule rule;
-  SHAKEDOWN_HOST_DEVICE std::int64_t operator()(std::uint64_t index) const {
-    return operands::integer(rule, index);
-  }
-};
-
-/// Element of C. One that is no integer, as only an error makes it, counts as a large number that
-/// depends on its bits.
-template <class Bits>
-struct ResultSource {
-  const Bits* data;
-  number_format::Format format;
-  SHAKEDOWN_HOST_DEVICE std::int64_t operator()(std::uint64_t index) const {
-    const std::uint64_t bits = static_cast<std::uint64_t>(data[index]);
-    const double value = number_format::decode(format, bits);
-    constexpr double kLargest = 0x1p53;
-    if (value >= -kLargest && value <= kLargest) {
-      const auto whole = static_cast<std::int64_t>(value);
-      if (static_cast<double>(whole) == value) return whole;
-    }
-    return static_cast<std::int64_t>(number_format::mix(bits) >> 8) + (std::int64_t{1} << 56);
-  }
-};
-
-/// Calls body with the source of a result's elements.
-template <class Body>
-void with_source(ConstView c, Body&& body) {
-  const number_format::Format format = number_format::format_of(c.type);
-  switch (size_of(c.type)) {
-    case 2:
-      return body(ResultSource<std::uint16_t>{static_cast<const std::uint16_t*>(c.data), format});
-    case 4:
-      return body(ResultSource<std::uint32_t>{static_cast<const std::uint32_t*>(c.data), format});
-    default:
-      return body(ResultSource<std::uint64_t>{static_cast<const std::uint64_t*>(c.data), format});
-  }
-}
-
-}  // namespace checksums
-
-/// Sums and weights are int64 in device memory; sums wrap around.
-class Checksums {
- public:
-  virtual ~Checksums() = default;
-  /// sums[l] = sum over the rows r of element (r, l).
-  virtual void columns_of(const OperandRule& rule, MatrixShape shape, View sums,
-                          Stream& stream) const = 0;
-  virtual void columns_of(ConstView c, MatrixShape shape, View sums, Stream& stream) const = 0;
-  /// sums[r] = sum over the columns l of element (r, l) * weights[l].
-  virtual void rows_of(const OperandRule& rule, MatrixShape shape, ConstView weights, View sums,
-                       Stream& stream) const = 0;
-  /// The same with weights of 1.
-  virtual void rows_of(ConstView c, MatrixShape shape, View sums, Stream& stream) const = 0;
-};
-
-namespace cpu {
-std::unique_ptr<Checksums> make_checksums();
-}
-namespace gpu {
-std::unique_ptr<Checksums> make_checksums();
-}
 
 }  // namespace shakedown::node

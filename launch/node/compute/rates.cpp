@@ -6,11 +6,9 @@
 #include <cmath>
 #include <functional>
 
-#include "common/sm_clock.hpp"
 #include "common/statistics.hpp"
-#include "launch/node/compute/stream_kernels.hpp"
 #include "launch/node/compute/verify.hpp"
-#include "launch/node/health/facts/near_device.hpp"
+#include "launch/node/health/facts/host_facts.hpp"
 
 namespace shakedown::node {
 namespace {
@@ -35,23 +33,18 @@ Timing timing_of(const Bench& bench) {
 class ProductTest final : public RateTest {
  public:
   ProductTest(const Bench& bench, const ProductSpec& spec)
-      : RateTest(product_metrics(spec.type, bench.device().kind())),
+      : RateTest({}),
         bench_(bench),
-        spec_(spec),
         product_(make_product(spec, bench.device(), bench.stream)),
         verifier_(spec, kSeed, bench.device(), bench.stream),
-        clock_(make_sm_clock(bench.device(), kQueued)),
-        rate_(series_.size() - 1) {
-    for (Series& one : series_)
-      one.conditions = {{"shape", fmt::format("{}x{}x{}", spec.m, spec.n, spec.k)},
-                        {"algorithm", without_library(product_->algorithm())},
-                        {"data", "random"}};
+        timer_(spec, bench.device(), bench.stream, kQueued) {
+    series_ = series_with({});
   }
 
   int rounds(int) const override { return 1; }
 
   void measure() override {
-    product_->fill(Operands::full_entropy, kSeed, bench_.stream);
+    product_->fill({Operands::full_entropy, kSeed}, bench_.stream);
     bench_.finish();
     bench_.session.barrier();
     measure_sustained();
@@ -61,12 +54,13 @@ class ProductTest final : public RateTest {
 
  private:
   void run() { product_->run(bench_.stream); }
+  std::vector<Series> series_with(const ProductRates& rates) const {
+    return series_of(product_->spec(), product_->algorithm(), bench_.device().kind(), rates);
+  }
 
   void measure_sustained() {
     const Timing timing = timing_of(bench_);
-    enqueue_batch(1, 0);  // kernels are loaded
-    bench_.finish();
-    if (clock_) clock_->readings(bench_.stream);
+    time_batches(1, 1, 1, 0);  // kernels are loaded
     const auto held = bench_.hold_sms();
     const auto runs_in = [](double seconds, double ms) {
       return std::max(1, static_cast<int>(std::ceil(1e3 * seconds / ms)));
@@ -77,14 +71,17 @@ class ProductTest final : public RateTest {
     const int runs = runs_in(timing.batch, once_ms);
     const int batches = std::max(kLeastBatches, runs_in(bench_.seconds, once_ms * runs));
     GpuSampler sampler(bench_.nvml, bench_.unit.uuid);
-    first_ = true;
-    for (int done = 0; done < batches;)
-      done += measure_batches(std::min(kQueued, batches - done), runs, once_ms);
+    ProductRates rates;
+    for (int done = 0; done < batches; done += kQueued)
+      rates.add(
+          time_batches(std::min(kQueued, batches - done), done == 0 ? kDropped : 0, runs, once_ms));
     const GpuWindow window = sampler.finish();
-    for (Series& one : series_) {
-      one.window = window;
-      if (clock_ && !series_[1].samples.empty()) one.clock_mhz = median_of(series_[1].samples);
+    std::vector<Series> measured = series_with(rates);
+    for (std::size_t i = 0; i < series_.size(); ++i) {
+      measured[i].window = window;
+      measured[i].wrong = series_[i].wrong;
     }
+    series_ = std::move(measured);
   }
 
   /// Milliseconds of a product, without a fault's delays.
@@ -94,64 +91,32 @@ class ProductTest final : public RateTest {
     }) / runs;
   }
 
-  void enqueue_batch(int runs, double once_ms) {
-    if (clock_) clock_->start(bench_.stream);
-    bench_.repeat(runs, once_ms, [&] { run(); });
-    if (clock_) clock_->stop(bench_.stream);
-  }
-
-  /// One after the other, without a pause; the first ones of all are dropped.
-  int measure_batches(int count, int runs, double once_ms) {
-    std::vector<std::unique_ptr<Event>> events;
-    const auto mark = [&] {
-      events.push_back(bench_.device().make_event());
-      events.back()->record(bench_.stream);
-    };
-    mark();
-    for (int batch = 0; batch < count; ++batch) {
-      enqueue_batch(runs, once_ms);
-      mark();
-    }
-    bench_.backend.world->wait(*events.back(), HostWait::timed);
-    const double flop = runs * flop_of(spec_);
-    const auto sms = static_cast<double>(bench_.device().identity().compute_threads);
-    const auto readings =
-        clock_ ? clock_->readings(bench_.stream) : std::vector<SmClock::Reading>{};
-    for (auto i = static_cast<std::size_t>(first_ ? kDropped : 0); i + 1 < events.size(); ++i) {
-      const double ms = events[i + 1]->milliseconds_since(*events[i]);
-      series_[rate_].samples.push_back(flop / ms / 1e9);
-      if (!clock_) continue;
-      if (!readings[i].unknown.empty()) {
-        series_[0].unknown = series_[1].unknown = readings[i].unknown;
-        continue;
-      }
-      series_[0].samples.push_back(flop / readings[i].cycles / sms);
-      series_[1].samples.push_back(readings[i].clock_mhz);
-    }
-    first_ = false;
-    return count;
+  ProductRates time_batches(int batches, int dropped, int runs, double once_ms) {
+    return timer_.time(
+        batches, dropped, runs, [&] { bench_.repeat(runs, once_ms, [&] { run(); }); },
+        [&](Event& end) { bench_.backend.world->wait(end, HostWait::timed); });
   }
 
   /// Of the product that was timed.
   void check_sampled() {
     const double error =
         sampled_error(*product_, kSeed, kSamples, bench_.device(), bench_.stream, ++checks_);
-    if (!(error <= tolerance(spec_.type)))
+    if (!(error <= tolerance(product_->spec().type)))
       note_all_wrong(
           fmt::format("an element of {} differs from the host's by {:.2g} deviations, "
                       "{:.2g} are allowed",
-                      kSamples, error, tolerance(spec_.type)));
+                      kSamples, error, tolerance(product_->spec().type)));
   }
 
   /// Of one with the same algorithm, right after: the device is still hot.
   void check_exactly() {
     bench_.device().zero(product_->c().data, product_->c().bytes(), bench_.stream);
-    product_->fill(Operands::integers, kSeed, bench_.stream);
+    product_->fill({Operands::integers, kSeed}, bench_.stream);
     run();
     bench_.finish();
     if (bench_.has(FaultKind::product))
       flip_bit(bench_.device(), bench_.stream, product_->c(), product_->c().count / 3, 3);
-    note_all_wrong(text_of(verifier_.check(product_->c(), bench_.stream), spec_));
+    note_all_wrong(text_of(verifier_.check(product_->c(), bench_.stream), product_->spec()));
   }
 
   void note_all_wrong(const std::string& text) {
@@ -159,12 +124,9 @@ class ProductTest final : public RateTest {
   }
 
   Bench bench_;
-  ProductSpec spec_;
   std::unique_ptr<Product> product_;
   ProductVerifier verifier_;
-  std::unique_ptr<SmClock> clock_;
-  std::size_t rate_;   // the series of TFLOP/s
-  bool first_ = true;  // of the batches of a look
+  ProductTimer timer_;
   std::uint64_t checks_ = 0;
 };
 
@@ -225,7 +187,7 @@ class TransferTest : public RateTest {
 
   Bench bench_;
   WordChecker checker_;
-  const StreamKernels& kernels_;
+  const ComputeKernels& kernels_;
 
  private:
   std::uint64_t ramps_ = 0;
@@ -389,6 +351,68 @@ std::unique_ptr<RateTest> make_memory_test(const Bench& bench, std::size_t bytes
 
 std::unique_ptr<RateTest> make_host_test(const Bench& bench, std::size_t bytes) {
   return std::make_unique<HostTest>(bench, std::min(bytes, kMostHostBytes));
+}
+
+void ProductRates::add(const ProductRates& more) {
+  for (const auto samples :
+       {&ProductRates::flop_per_cycle_sm, &ProductRates::clock_mhz, &ProductRates::tflops})
+    (this->*samples).insert((this->*samples).end(), (more.*samples).begin(), (more.*samples).end());
+  if (!more.unknown.empty()) unknown = more.unknown;
+}
+
+std::vector<Series> series_of(const ProductSpec& spec, const std::string& algorithm,
+                              BackendKind kind, const ProductRates& rates) {
+  std::vector<Series> all;
+  for (const Metric& metric : product_metrics(spec.type, kind)) {
+    const bool of_stream = metric.unit == "TFLOP/s";  // else of the SMs' counters
+    Series& one = all.emplace_back(Series{metric});
+    one.samples = of_stream              ? rates.tflops
+                  : metric.unit == "MHz" ? rates.clock_mhz
+                                         : rates.flop_per_cycle_sm;
+    one.conditions = {{"shape", fmt::format("{}x{}x{}", spec.m, spec.n, spec.k)},
+                      {"algorithm", without_library(algorithm)},
+                      {"data", "random"}};
+    if (!of_stream) one.unknown = rates.unknown;
+    if (!rates.clock_mhz.empty()) one.clock_mhz = median_of(rates.clock_mhz);
+  }
+  return all;
+}
+
+ProductTimer::ProductTimer(const ProductSpec& spec, Device& device, Stream& stream, int most)
+    : spec_(spec),
+      device_(device),
+      stream_(stream),
+      clock_(make_sm_clock(device, static_cast<std::size_t>(most))) {}
+
+ProductRates ProductTimer::time(int batches, int dropped, double products,
+                                const std::function<void()>& enqueue,
+                                const std::function<void(Event& end)>& wait) {
+  std::vector<std::unique_ptr<Event>> events;
+  for (int batch = 0; batch <= batches; ++batch) {
+    if (batch > 0) {
+      if (clock_) clock_->start(stream_);
+      enqueue();
+      if (clock_) clock_->stop(stream_);
+    }
+    events.push_back(device_.make_event());
+    events.back()->record(stream_);
+  }
+  wait(*events.back());
+  const double flop = products * flop_of(spec_);
+  const auto sms = static_cast<double>(device_.identity().compute_threads);
+  const auto readings = clock_ ? clock_->readings(stream_) : std::vector<SmClock::Reading>{};
+  ProductRates rates;
+  for (auto i = static_cast<std::size_t>(dropped); i + 1 < events.size(); ++i) {
+    rates.tflops.push_back(flop / events[i + 1]->milliseconds_since(*events[i]) / 1e9);
+    if (!clock_) continue;
+    if (!readings[i].unknown.empty()) {
+      rates.unknown = readings[i].unknown;
+      continue;
+    }
+    rates.flop_per_cycle_sm.push_back(flop / readings[i].cycles / sms);
+    rates.clock_mhz.push_back(readings[i].clock_mhz);
+  }
+  return rates;
 }
 
 std::vector<Metric> product_metrics(ProductType type, BackendKind kind) {

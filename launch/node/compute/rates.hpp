@@ -2,6 +2,7 @@
 #pragma once
 
 #include <algorithm>
+#include <functional>
 #include <map>
 #include <memory>
 #include <string>
@@ -12,6 +13,7 @@
 #include "common/mpi_session.hpp"
 #include "common/nvml.hpp"
 #include "common/program.hpp"
+#include "common/sm_clock.hpp"
 #include "common/units.hpp"
 #include "launch/node/compute/product.hpp"
 
@@ -99,6 +101,34 @@ struct Series {
   std::string unknown = "";     // why there is no sample
   double clock_mhz = kUnknown;  // by the SMs' counters
   GpuWindow window = {};        // the last one
+};
+
+/// Of batches of one type's products, one element per batch: the quantities of product/T/... On the
+/// cpu backend the rate alone.
+struct ProductRates {
+  std::vector<double> flop_per_cycle_sm, clock_mhz, tflops;
+  std::string unknown = "";  // why some batches have no cycles
+  void add(const ProductRates& more);
+};
+/// A series of each of the type's metrics.
+std::vector<Series> series_of(const ProductSpec& spec, const std::string& algorithm,
+                              BackendKind kind, const ProductRates& rates);
+
+/// Times batches of products, one after the other without a pause.
+class ProductTimer {
+ public:
+  /// At most `most` batches at a time.
+  ProductTimer(const ProductSpec& spec, Device& device, Stream& stream, int most);
+  /// `enqueue` enqueues a batch of this many products; `wait` waits for the end of the last one.
+  /// The first `dropped` batches have no rates.
+  ProductRates time(int batches, int dropped, double products, const std::function<void()>& enqueue,
+                    const std::function<void(Event& end)>& wait);
+
+ private:
+  ProductSpec spec_;
+  Device& device_;
+  Stream& stream_;
+  std::unique_ptr<SmClock> clock_;  // null on the cpu backend
 };
 
 class RateTest {

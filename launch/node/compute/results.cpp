@@ -13,7 +13,7 @@
 #include "common/nvml.hpp"
 #include "common/statistics.hpp"
 #include "common/text_table.hpp"
-#include "launch/node/health/rules/gpu_rules.hpp"
+#include "launch/node/health/rules/rules.hpp"
 
 namespace shakedown::node {
 namespace {

@@ -6,6 +6,7 @@
 #include <cmath>
 #include <limits>
 
+#include "common/ensure.hpp"
 #include "common/hash.hpp"
 
 namespace shakedown::node {
@@ -24,16 +25,6 @@ std::vector<WrongSum> differences(const std::vector<std::int64_t>& found,
   return wrong;
 }
 
-const WrongSum* only_with(const std::vector<WrongSum>& sums, std::int64_t difference) {
-  const WrongSum* only = nullptr;
-  for (const WrongSum& sum : sums) {
-    if (sum.difference != difference) continue;
-    if (only != nullptr) return nullptr;
-    only = &sum;
-  }
-  return only;
-}
-
 std::string range_of(const std::vector<WrongSum>& sums, const char* what) {
   if (sums.empty()) return fmt::format("no sum of a {}", what);
   return fmt::format("{} {}{} from {} to {}", sums.size(), what, sums.size() == 1 ? "" : "s",
@@ -42,32 +33,11 @@ std::string range_of(const std::vector<WrongSum>& sums, const char* what) {
 
 }  // namespace
 
-std::vector<WrongElement> located(const WrongSums& wrong) {
-  std::vector<WrongElement> elements;
-  if (wrong.rows.size() == 1) {
-    for (const WrongSum& column : wrong.columns)
-      elements.push_back({wrong.rows[0].index, column.index, column.difference});
-    return elements;
-  }
-  if (wrong.columns.size() == 1) {
-    for (const WrongSum& row : wrong.rows)
-      elements.push_back({row.index, wrong.columns[0].index, row.difference});
-    return elements;
-  }
-  for (const WrongSum& row : wrong.rows) {
-    const WrongSum* const column = only_with(wrong.columns, row.difference);
-    if (column != nullptr && only_with(wrong.rows, row.difference) != nullptr)
-      elements.push_back({row.index, column->index, row.difference});
-  }
-  return elements;
-}
-
 std::string text_of(const WrongSums& wrong, const ProductSpec& spec) {
   if (wrong.none()) return "";
-  const std::vector<WrongElement> elements = located(wrong);
-  if (elements.size() == 1 && wrong.rows.size() == 1)
-    return fmt::format("element ({}, {}) of {} x {} differs by {}", elements[0].row,
-                       elements[0].column, spec.m, spec.n, elements[0].difference);
+  if (wrong.rows.size() == 1 && wrong.columns.size() == 1)
+    return fmt::format("element ({}, {}) of {} x {} differs by {}", wrong.rows[0].index,
+                       wrong.columns[0].index, spec.m, spec.n, wrong.columns[0].difference);
   return fmt::format("wrong sums of {} and of {}, of {} x {}", range_of(wrong.rows, "row"),
                      range_of(wrong.columns, "column"), spec.m, spec.n);
 }
@@ -76,7 +46,7 @@ ProductVerifier::ProductVerifier(const ProductSpec& spec, std::uint64_t seed, De
                                  Stream& stream)
     : spec_(spec),
       device_(device),
-      kernels_(device.kind() == BackendKind::gpu ? gpu::make_checksums() : cpu::make_checksums()),
+      kernels_(make_compute_kernels(device.kind())),
       row_sums_(int64_buffer(device, spec.m)),
       column_sums_(int64_buffer(device, spec.n)) {
   check_exact(spec);
@@ -94,7 +64,7 @@ ProductVerifier::ProductVerifier(const ProductSpec& spec, std::uint64_t seed, De
 
 WrongSums ProductVerifier::check(ConstView c, Stream& stream) const {
   device_.zero(row_sums_.data(), row_sums_.bytes(), stream);  // they may hold what is expected
-  kernels_->rows_of(c, {spec_.m, spec_.n}, row_sums_.view(DataType::int64), stream);
+  kernels_->rows_of(c, {spec_.m, spec_.n}, {}, row_sums_.view(DataType::int64), stream);
   kernels_->columns_of(c, {spec_.m, spec_.n}, column_sums_.view(DataType::int64), stream);
   return {differences(sums(row_sums_, spec_.m, stream), expected_rows_),
           differences(sums(column_sums_, spec_.n, stream), expected_columns_)};
@@ -142,6 +112,44 @@ double tolerance(ProductType type) {
     case ProductType::int8: return 0;
     default: return 4e-2;  // C is bfloat16: 2^-9 of elements of up to some ten deviations
   }
+}
+
+void write_on_host(View x, const Ramp& ramp) {
+  auto* const to = static_cast<std::uint64_t*>(x.data);
+#pragma omp parallel for simd schedule(static)
+  for (std::size_t i = 0; i < x.count; ++i) to[i] = ramp.word(i);
+}
+
+WordErrors check_on_host(ConstView x, const Ramp& ramp) {
+  const auto* const from = static_cast<const std::uint64_t*>(x.data);
+  unsigned long long count = 0;
+  unsigned long long first = WordErrors().first;
+#pragma omp parallel for schedule(static) reduction(+ : count) reduction(min : first)
+  for (std::size_t i = 0; i < x.count; ++i) {
+    if (from[i] == ramp.word(i)) continue;
+    ++count;
+    first = std::min<unsigned long long>(first, i);
+  }
+  return {count, first};
+}
+
+WordErrors WordChecker::check(ConstView x, std::size_t pieces,
+                              const std::function<Ramp(std::uint64_t piece)>& expected,
+                              Stream& stream) const {
+  ENSURE(pieces > 0 && x.count % pieces == 0, "words outside of pieces are not checked");
+  const std::vector<WordErrors> none(pieces);
+  upload<WordErrors>(device_, stream, wrong_.data(), none);
+  const std::size_t words = x.count / pieces;
+  auto* const wrong = static_cast<WordErrors*>(wrong_.data());
+  for (std::size_t piece = 0; piece < pieces; ++piece)
+    kernels_->check(x.slice(piece * words, words), expected(piece), wrong + piece, stream);
+  const auto found = download<WordErrors>(device_, stream, wrong, pieces);
+  WordErrors all;
+  for (std::size_t piece = pieces; piece-- > 0;) {
+    all.count += found[piece].count;
+    if (found[piece].count > 0) all.first = piece * words + found[piece].first;
+  }
+  return all;
 }
 
 }  // namespace shakedown::node

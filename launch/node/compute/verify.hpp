@@ -1,11 +1,14 @@
 // Whether a product is right: of integers exactly, by the sums of the rows and columns of C (Huang
-// & Abraham 1984), of full-entropy operands by some elements that the host recomputes.
+// & Abraham 1984), of full-entropy operands by some elements that the host recomputes; and whether
+// words of memory are.
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
 
+#include "launch/node/compute/kernels.hpp"
 #include "launch/node/compute/product.hpp"
 
 namespace shakedown::node {
@@ -19,14 +22,6 @@ struct WrongSums {
   std::vector<WrongSum> rows, columns;
   bool none() const { return rows.empty() && columns.empty(); }
 };
-
-struct WrongElement {
-  std::int64_t row = 0, column = 0;
-  std::int64_t difference = 0;  // found - expected; meaningless where C is no integer there
-};
-/// The wrong elements, where the sums name them: a row and a column with the same difference that
-/// no others have, or all in one row or column.
-std::vector<WrongElement> located(const WrongSums& wrong);
 
 /// "element (5, 17) of 96 x 64 differs by 4", or the ranges of rows and columns; empty: none.
 std::string text_of(const WrongSums& wrong, const ProductSpec& spec);
@@ -49,7 +44,7 @@ class ProductVerifier {
 
   ProductSpec spec_;
   Device& device_;
-  std::unique_ptr<Checksums> kernels_;
+  std::unique_ptr<ComputeKernels> kernels_;
   Buffer row_sums_, column_sums_;
   std::vector<std::int64_t> expected_rows_, expected_columns_;
 };
@@ -61,5 +56,35 @@ double sampled_error(Product& product, std::uint64_t seed, int samples, Device& 
                      Stream& stream, std::uint64_t choice = 0);
 /// The error that rounding may cause there.
 double tolerance(ProductType type);
+
+// Words of memory.
+
+/// Of host memory, on all threads.
+
+void write_on_host(View x, const Ramp& ramp);
+WordErrors check_on_host(ConstView x, const Ramp& ramp);
+
+/// What was wrong in pieces of one buffer; on the stream.
+class WordChecker {
+ public:
+  WordChecker(Device& device, std::size_t pieces)
+      : device_(device),
+        kernels_(make_compute_kernels(device.kind())),
+        wrong_(device, pieces * sizeof(WordErrors)) {}
+
+  const ComputeKernels& kernels() const { return *kernels_; }
+  /// Waits. Pieces of equal size; `expected`: of each.
+  WordErrors check(ConstView x, std::size_t pieces,
+                   const std::function<Ramp(std::uint64_t piece)>& expected, Stream& stream) const;
+  WordErrors check(ConstView x, const Ramp& ramp, Stream& stream) const {
+    return check(
+        x, 1, [&](std::uint64_t) { return ramp; }, stream);
+  }
+
+ private:
+  Device& device_;
+  std::unique_ptr<ComputeKernels> kernels_;
+  Buffer wrong_;
+};
 
 }  // namespace shakedown::node

@@ -1,12 +1,11 @@
-// What bin/gpu_monitor prints and records of all hosts, on rank 0.
 #include "launch/node/monitor/monitor.hpp"
 
 #include <fmt/format.h>
-#include <sys/resource.h>
 
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
+#include <ctime>
 #include <map>
 #include <memory>
 #include <nlohmann/json.hpp>
@@ -19,26 +18,116 @@
 
 #include "common/identity.hpp"
 #include "common/mpi_session.hpp"
+#include "common/nvml.hpp"
 #include "common/options.hpp"
 #include "common/output_file.hpp"
 #include "common/placement.hpp"
 #include "common/program.hpp"
 #include "common/record.hpp"
 #include "common/statistics.hpp"
+#include "common/text_table.hpp"
 #include "launch/node/health/facts/gpu_reader.hpp"
-#include "launch/node/monitor/samples.hpp"
+#include "launch/node/health/facts/json_fields.hpp"
 
 namespace shakedown::node {
+namespace {
+
+const std::vector<Column> kColumns{{"", "host", 10},  {"", "gpu", 3},     {"sm", "%", 3},
+                                   {"mem", "%", 3},   {"used", "GiB", 5}, {"gpu", "C", 3},
+                                   {"mem", "C", 3},   {"power", "W", 5},  {"sm", "MHz", 4},
+                                   {"mem", "MHz", 4}, {"new", "ECC", 5},  {"nvlink", "out", 6},
+                                   {"GB/s", "in", 6}, {"pcie", "out", 6}, {"GB/s", "in", 6}};
+constexpr std::size_t kReasonsWidth = 22;
+
+/// The host's own name, the end of one that is too long.
+std::string short_name(const std::string& host) {
+  const std::string name = host.substr(0, host.find('.'));
+  constexpr std::size_t kWidth = 10;
+  return name.size() <= kWidth ? name : name.substr(name.size() - kWidth);
+}
+
+std::string cell(Known<double> value, int digits = 0, double scale = 1) {
+  return value ? fmt::format("{:.{}f}", *value * scale, digits) : "-";
+}
+
+std::string cell(Known<std::uint64_t> value, double scale) {
+  return cell(value ? Known<double>(*value) : std::nullopt, 1, scale);
+}
+
+std::string errors_of(const Growth& growth) {
+  const auto text = [](Known<std::uint64_t> count) {
+    return count ? fmt::format("{}", *count) : std::string("-");
+  };
+  if (!growth.ecc_corrected && !growth.ecc_uncorrected) return "-";
+  return text(growth.ecc_corrected) + "/" + text(growth.ecc_uncorrected);
+}
+
+/// The reasons that fit, and the number of those that do not.
+std::string reasons_of(const GpuReading& reading) {
+  if (!reading.stalled.empty()) return "stalled";
+  if (!reading.throttle_reasons) return "-";
+  std::string text = text_of_throttle_reasons(reading.throttle_reasons);
+  if (text.empty()) return "none";
+  if (text.size() <= kReasonsWidth) return text;
+  const std::size_t first = text.find(' ');
+  const auto more = std::count(text.begin(), text.end(), ' ');
+  return text.substr(0, first) + fmt::format(" +{}", more);
+}
+
+std::string with_last(std::string line, const std::string& last) {
+  line.pop_back();
+  return line + "  " + last + "\n";
+}
+
+Known<double> rate_gbs(Known<std::uint64_t> bytes, double seconds) {
+  return bytes && seconds > 0 ? Known<double>(static_cast<double>(*bytes) / seconds / 1e9)
+                              : std::nullopt;
+}
+
+}  // namespace
+
+std::string monitor_heading(const std::string& time) {
+  std::vector<Column> columns = kColumns;
+  columns.front().over = time.c_str();
+  return with_last(heading(columns), "throttle reasons");
+}
+
+std::string monitor_line(const std::string& host, const GpuReading& reading, const Growth& growth) {
+  constexpr double kGib = 1.0 / (1ULL << 30U);
+  return with_last(
+      row(kColumns,
+          {short_name(host), fmt::format("{}", reading.index), cell(reading.utilisation_percent),
+           cell(reading.memory_utilisation_percent), cell(reading.memory_used_bytes, kGib),
+           cell(reading.temperature_c), cell(reading.memory_temperature_c), cell(reading.power_w),
+           cell(reading.sm_clock_mhz), cell(reading.memory_clock_mhz), errors_of(growth),
+           cell(growth.nvlink_sent_gbs, 1), cell(growth.nvlink_received_gbs, 1),
+           cell(reading.pcie_sent_mbs, 2, 1e-3), cell(reading.pcie_received_mbs, 2, 1e-3)}),
+      reasons_of(reading));
+}
+
+Growth growth(const GpuReading& before, const GpuReading& now, double seconds) {
+  return {rate_gbs(grown(before.nvlink_sent_bytes, now.nvlink_sent_bytes), seconds),
+          rate_gbs(grown(before.nvlink_received_bytes, now.nvlink_received_bytes), seconds),
+          grown(before.volatile_.corrected, now.volatile_.corrected),
+          grown(before.volatile_.uncorrected, now.volatile_.uncorrected)};
+}
+
+/// What one host reads at one moment.
+struct HostSample {
+  std::string host;
+  std::string time;       // UTC
+  double elapsed_s = 0;   // since the host's monitor started
+  double cpu_s = 0;       // that the process has used in that time
+  double reading_ms = 0;  // that the reading then took
+  HostGpus read;
+};
+FIELDS_OF(HostSample, host, time, elapsed_s, cpu_s, reading_ms, read)
+
+// What is printed and recorded of all hosts, on rank 0.
 
 namespace {
 
 constexpr int kScreen = 24;  // lines after which the heading is repeated
-
-const GpuReading* find(const HostSample& sample, int index) {
-  for (const GpuReading& reading : sample.read.gpus)
-    if (reading.index == index) return &reading;
-  return nullptr;
-}
 
 void print(const std::string& text) {
   std::fputs(text.c_str(), stdout);
@@ -112,17 +201,19 @@ class MonitorOutput {
   }
 
   void add(const HostSample& sample, const GpuReading& reading) {
-    const auto before = last_.find(sample.host);
-    const GpuReading* const earlier =
-        before == last_.end() ? nullptr : find(before->second, reading.index);
-    const Growth grown =
-        earlier == nullptr ? Growth{}
-                           : growth(*earlier, reading, sample.elapsed_s - before->second.elapsed_s);
+    Growth grown;
+    if (const auto before = last_.find(sample.host); before != last_.end())
+      for (const GpuReading& earlier : before->second.read.gpus)
+        if (earlier.index == reading.index)
+          grown = growth(earlier, reading, sample.elapsed_s - before->second.elapsed_s);
     print(monitor_line(sample.host, reading, grown));
     const std::string gpu = fmt::format("{} GPU {}: ", sample.host, reading.index);
     for (const std::string& call : reading.stalled) notice(gpu + late(call));
     for (const std::string& failure : reading.failed) notice(gpu + failure);
-    record_.write("health", record_of(sample, reading, grown));
+    Json fields = health_record(sample.host, sample.time, sample.reading_ms, reading);
+    if (grown.nvlink_sent_gbs) fields["nvlink_sent_gbs"] = *grown.nvlink_sent_gbs;
+    if (grown.nvlink_received_gbs) fields["nvlink_received_gbs"] = *grown.nvlink_received_gbs;
+    record_.write("health", fields);
     Count& count = counts_[{sample.host, reading.index}];
     ++count.readings;
     count.stalled += !reading.stalled.empty();
@@ -152,7 +243,7 @@ class MonitorOutput {
     const Json source{{"source", fmt::format("recorded by gpu_monitor of revision {} on {} at {}",
                                              git_revision(), sample.host, sample.time)}};
     write_file({"--save-readings", options_.save_readings}, [&](std::ostream& out) {
-      out << json_text(merged(source, to_json(sample.read)), 1) << "\n";
+      out << json_text(merged(source, sample.read), 1) << "\n";
     });
   }
 
@@ -202,40 +293,22 @@ class MonitorOutput {
 using Clock = std::chrono::steady_clock;
 using Seconds = std::chrono::duration<double>;
 
-double cpu_seconds() {
-  rusage used{};
-  getrusage(RUSAGE_SELF, &used);
-  const auto seconds = [](const timeval& time) {
-    return static_cast<double>(time.tv_sec) + static_cast<double>(time.tv_usec) / 1e6;
-  };
-  return seconds(used.ru_utime) + seconds(used.ru_stime);
-}
+/// Of all threads of this process.
+double cpu_seconds() { return static_cast<double>(std::clock()) / CLOCKS_PER_SEC; }
 
 /// Reads the GPUs of this host.
-class HostMonitor {
- public:
-  HostMonitor(const MonitorOptions& options, std::string host, bool stalls)
-      : host_(std::move(host)), reader_(open_reader(options.call_deadline_s, stalls)) {}
+struct HostMonitor {
+  std::string host;
+  std::unique_ptr<GpuReader> reader;
+  Clock::time_point start = Clock::now();
+  double cpu_start_s = cpu_seconds();
 
-  const HostGpus& host() const { return reader_->host(); }
-  double elapsed_s() const { return Seconds(Clock::now() - start_).count(); }
-
-  HostSample read() {
-    HostSample sample;
-    sample.host = host_;
-    sample.time = utc_now();
-    sample.elapsed_s = elapsed_s();
-    sample.cpu_s = cpu_seconds() - cpu_start_;
-    sample.read = reader_->read();
+  double elapsed_s() const { return Seconds(Clock::now() - start).count(); }
+  HostSample read() const {
+    HostSample sample{host, utc_now(), elapsed_s(), cpu_seconds() - cpu_start_s, 0, reader->read()};
     sample.reading_ms = 1e3 * (elapsed_s() - sample.elapsed_s);
     return sample;
   }
-
- private:
-  std::string host_;
-  std::unique_ptr<GpuReader> reader_;
-  Clock::time_point start_ = Clock::now();
-  double cpu_start_ = cpu_seconds();
 };
 
 /// One reading's place in time, and whether it is a rank's last.
@@ -260,16 +333,14 @@ ExitCode monitor_hosts(const MonitorOptions& options, const MpiSession& session,
   for (int count = 1; !last; ++count) {
     const Clock::time_point start = Clock::now();
     const bool stopped = !signals.received().empty();
-    const std::string mine = stopped ? "" : text_of(monitor.read());
+    const std::string mine = stopped ? "" : json_text(monitor.read());
     const bool ends = stopped || count == options.count ||
                       (options.seconds > 0 && monitor.elapsed_s() >= options.seconds);
     const auto turns = session.all_gather(Turn{Seconds(Clock::now() - start).count(), ends});
     const Clock::time_point gathered = Clock::now();
-    const auto texts = session.all_gather(mine);
     std::vector<HostSample> samples;
-    if (session.is_root())
-      for (const std::string& text : texts)
-        if (!text.empty()) samples.push_back(host_sample_of(text));
+    for (const std::string& text : session.gather(mine))
+      if (!text.empty()) samples.push_back(read_as<HostSample>(Json::parse(text)));
     output.add(std::move(samples));
     double busy_s = 0;
     for (const Turn& turn : turns) {
@@ -301,9 +372,13 @@ ExitCode gpu_monitor(const MonitorOptions& options, const OptionSet& set, MpiSes
   const std::string& node = nodes.name_of(session.rank());
   const auto readers = session.split(nodes.local_rank[rank] == 0 ? 0 : -1);
   std::optional<HostMonitor> monitor;
-  if (readers) monitor.emplace(options, node, fault && nodes.name_of(fault->rank) == node);
+  if (readers)
+    monitor =
+        HostMonitor{node, std::make_unique<GpuReader>(options.call_deadline_s,
+                                                      fault && nodes.name_of(fault->rank) == node)};
   Json run = describe_process(set, session.hosts(), session.boot_ids());
-  if (monitor && monitor->host().driver_version) run["driver"] = *monitor->host().driver_version;
+  if (monitor && monitor->reader->host().driver_version)
+    run["driver"] = *monitor->reader->host().driver_version;
   record.write("run", run);
   Json cost = Json::object();
   const auto monitored = [&] {

@@ -1,4 +1,4 @@
-// The options of bin/gpu_monitor.
+// bin/gpu_monitor: its options, its lines, and how a GPU's counters grow.
 #pragma once
 
 #include <string>
@@ -6,6 +6,7 @@
 #include "common/exit_code.hpp"
 #include "common/mpi_session.hpp"
 #include "common/record.hpp"
+#include "launch/node/health/facts/gpu_reading.hpp"
 
 namespace shakedown {
 
@@ -30,9 +31,22 @@ struct MonitorOptions {
 
 void declare_options(OptionSet& options, MonitorOptions& values);
 
-/// bin/gpu_monitor: reads, prints and records the GPUs of all hosts of a job, at the same times,
-/// until a limit or a signal. The lowest rank of each host reads; the others wait. Collective.
-/// Inconclusive where a host's GPUs, or one of them, could not be read.
+/// Reads, prints and records the GPUs of all hosts of a job, at the same times, until a limit or a
+/// signal. The lowest rank of each host reads; the others wait. Collective. Inconclusive where a
+/// host's GPUs, or one of them, could not be read.
 ExitCode gpu_monitor(const MonitorOptions& options, const OptionSet& set, MpiSession& session);
+
+/// Growth of a GPU's counters since its reading before; unknown where either is, and where a
+/// counter has become less.
+struct Growth {
+  Known<double> nvlink_sent_gbs, nvlink_received_gbs;
+  Known<std::uint64_t> ecc_corrected, ecc_uncorrected;
+};
+Growth growth(const GpuReading& before, const GpuReading& now, double seconds);
+
+/// Lines of at most 110 columns, "-" for what is not known. `time`: of the day, of the reading that
+/// follows.
+std::string monitor_heading(const std::string& time);
+std::string monitor_line(const std::string& host, const GpuReading& reading, const Growth& growth);
 
 }  // namespace shakedown::node

@@ -3,13 +3,12 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <array>
 #include <cstdlib>
-#include <cstring>
 #include <fstream>
 #include <nlohmann/json.hpp>
 
 #include "common/output_file.hpp"
+#include "common/program.hpp"
 #include "common/usage_error.hpp"
 #include "launch/node/soak/tile_hash.hpp"
 
@@ -18,7 +17,6 @@ namespace {
 
 /// Another number where tiles have other hashes, or a seed other operands.
 constexpr const char* kFormat = "shakedown product capsule 3";
-constexpr const char* kOldFormat = "shakedown product capsule 2";  // the same operands
 constexpr const char* kIntegers = "integers";
 constexpr const char* kFullEntropy = "full_entropy";
 
@@ -85,23 +83,6 @@ void add_if_known(Json& json, const char* key, const std::optional<std::uint64_t
 
 }  // namespace
 
-std::uint64_t old_hash_of_tile(const std::vector<std::byte>& tile) {
-  // Pairs of words go to chains in rotation; a step of a chain is a bijection of it and of the
-  // word.
-  std::array<std::uint64_t, 256> chains{};
-  for (std::size_t word = 0; word < tile.size() / 8; ++word) {
-    std::uint64_t bits = 0;
-    std::memcpy(&bits, &tile[8 * word], sizeof(bits));
-    std::uint64_t& chain = chains[word / 2 % chains.size()];
-    const std::uint64_t x = chain ^ bits;
-    chain = (x ^ (x >> 35)) * 0xFF51AFD7ED558CCDU;
-  }
-  std::uint64_t hash = 0;
-  for (std::size_t lane = 0; lane < chains.size(); ++lane)
-    hash += number_format::hash(chains[lane], lane);
-  return hash;
-}
-
 Json to_json(const Capsule& capsule) {
   Json json{{"format", kFormat},
             {"seed", hex(capsule.seed)},
@@ -118,19 +99,16 @@ Json to_json(const Capsule& capsule) {
   if (capsule.element) json["element"] = *capsule.element;
   add_if_known(json, "expected_bits", capsule.expected_bits);
   add_if_known(json, "found_bits", capsule.found_bits);
-  json["circumstances"] = capsule.circumstances;
   return json;
 }
 
 Capsule capsule_of(const Json& json, const std::string& file) {
   const Reader reader(json, file);
-  const std::string format = reader.text("format");
-  if (format != kFormat && format != kOldFormat)
-    reader.refuse("format", fmt::format("must be \"{}\" or \"{}\"; replay another one with the "
-                                        "version of Shakedown that wrote it",
-                                        kFormat, kOldFormat));
+  if (reader.text("format") != kFormat)
+    reader.refuse("format", fmt::format("must be \"{}\"; replay another one with the version of "
+                                        "Shakedown that wrote it",
+                                        kFormat));
   Capsule capsule;
-  capsule.old_hash = format == kOldFormat;
   capsule.seed = reader.bits("seed");
   const std::string operands = reader.text("operands");
   if (operands != kIntegers && operands != kFullEntropy)
@@ -139,8 +117,7 @@ Capsule capsule_of(const Json& json, const std::string& file) {
   capsule.spec = {type_of(reader), edge(reader, "m"), edge(reader, "n"),
                   reader.whole("k", 1, 1 << 24)};
   capsule.algorithm = reader.text("algorithm");
-  if (!capsule.old_hash)
-    capsule.turn = static_cast<std::uint32_t>(reader.whole("turn", 0, 1 << 30));
+  capsule.turn = static_cast<std::uint32_t>(reader.whole("turn", 0, 1 << 30));
   if (capsule.turn > 0 && std::max(capsule.spec.m, capsule.spec.n) > kMostTiles * kTileEdge)
     reader.refuse("turn",
                   fmt::format("must be 0 where m or n is above {}", kMostTiles * kTileEdge));
@@ -152,10 +129,6 @@ Capsule capsule_of(const Json& json, const std::string& file) {
         static_cast<std::uint64_t>(reader.whole("element", 0, capsule.spec.m * capsule.spec.n - 1));
   capsule.expected_bits = reader.bits_if_known("expected_bits");
   capsule.found_bits = reader.bits_if_known("found_bits");
-  if (reader.has("circumstances")) {
-    if (!json["circumstances"].is_object()) reader.refuse("circumstances", "must be an object");
-    capsule.circumstances = json["circumstances"];
-  }
   return capsule;
 }
 
@@ -163,11 +136,9 @@ void check_capsules(const std::string& folder, int rank) {
   check_writable({"--output", fmt::format("{}/capsule-rank{}.json", folder, rank)});
 }
 
-std::string write_capsule(const std::string& folder, const std::string& name,
-                          const Capsule& capsule) {
+std::string write_capsule(const std::string& folder, const std::string& name, const Json& capsule) {
   const std::string path = fmt::format("{}/capsule-{}.json", folder, name);
-  write_file({"--output", path},
-             [&](std::ostream& out) { out << json_text(to_json(capsule), 1) << '\n'; });
+  write_file({"--output", path}, [&](std::ostream& out) { out << json_text(capsule, 1) << '\n'; });
   return path;
 }
 
@@ -177,6 +148,87 @@ Capsule read_capsule(const std::string& path) {
   const Json json = Json::parse(in, nullptr, false);
   if (json.is_discarded()) throw UsageError(fmt::format("--replay {}: is not JSON", path));
   return capsule_of(json, "--replay " + path);
+}
+
+namespace {
+
+/// The hash that the tile must have: of integers what the CPU computes, else what the capsule has
+/// from the majority.
+std::optional<std::uint64_t> right_hash(const Capsule& capsule) {
+  if (capsule.operands == Operands::full_entropy) return capsule.expected_hash;
+  const HostTile host = host_tile(capsule.spec, capsule.operands, capsule.seed, capsule.tile);
+  return hash_of_tile(encoded(host, result_type(capsule.spec.type)), capsule.seed);
+}
+
+Verdict verdict_of(const Look& look, const Capsule& capsule, int rank, const std::string& uuid) {
+  Verdict verdict;
+  verdict.scope = uuid.empty() ? Scope::rank : Scope::gpu;
+  verdict.name = uuid.empty() ? std::to_string(rank) : uuid;
+  verdict.cause =
+      fmt::format("{}reproduces {} of {}", uuid.empty() ? "" : fmt::format("rank {}: ", rank),
+                  look.differing, look.reruns);
+  if (look.hash_disagrees != 0) {
+    verdict.outcome = Outcome::fail;
+    verdict.class_ = Class::software;
+    verdict.cause += ", and the hash disagrees though the data agree";
+    verdict.action = kDefect;
+  } else if (look.differing > 0) {
+    verdict.outcome = Outcome::fail;
+    verdict.class_ = Class::hardware;
+    verdict.action = "repeat it on another GPU: where that passes, replace this one";
+  } else if (!capsule.expected_hash && capsule.operands == Operands::full_entropy) {
+    verdict.outcome = Outcome::inconclusive;
+    verdict.cause += ": the products are alike, but the capsule does not know the right result";
+  }
+  return verdict;
+}
+
+}  // namespace
+
+std::vector<Verdict> verdicts_of(const std::vector<Look>& looks, const Capsule& capsule,
+                                 const std::vector<std::string>& uuids) {
+  const bool all =
+      looks.size() > 1 && std::all_of(looks.begin(), looks.end(), [](const Look& look) {
+        return look.differing > 0 && look.hash_disagrees == 0;
+      });
+  if (all)  // a part that is broken is not in all of them
+    return {{Scope::job, "soak", Outcome::inconclusive,
+             fmt::format("all {} devices differ from the capsule's result: no one of them is to "
+                         "blame",
+                         looks.size()),
+             Class::software,
+             "replay it with the library versions that the capsule names, on a device of its "
+             "model; where they differ too, report it with the capsule"}};
+  std::vector<Verdict> verdicts;
+  for (std::size_t r = 0; r < looks.size(); ++r)
+    verdicts.push_back(verdict_of(looks[r], capsule, static_cast<int>(r), uuids[r]));
+  return verdicts;
+}
+
+ExitCode replay_capsule(const SoakOptions& options, Backend& backend, MpiSession& session,
+                        Record& record) {
+  const Capsule capsule = read_capsule(options.replay);
+  const auto fault =
+      parse_fault(options.fault, {FaultKind::product, FaultKind::hash}, session.world_size());
+  if (fault) say(session, line_of(*fault));
+  const bool mine = fault && fault->rank == session.rank();
+  say(session, fmt::format("replay {}: product {} {} x {} x {}, tile {}, {}", options.replay,
+                           name_of(capsule.spec.type), capsule.spec.m, capsule.spec.n,
+                           capsule.spec.k, capsule.tile, capsule.algorithm));
+  ProductRig rig(capsule.spec, *backend.device, capsule.algorithm, 1,
+                 mine ? std::optional(fault->kind) : std::nullopt);
+  rig.fill({capsule.operands, capsule.seed, capsule.turn});
+  const auto looks = session.all_gather(
+      look_again(rig, capsule.tile, right_hash(capsule), options.repeats, nullptr).look);
+  const auto uuids = session.all_gather(backend.device->identity().uuid);
+  std::vector<Verdict> verdicts = verdicts_of(looks, capsule, uuids);
+  for (const Verdict& verdict : verdicts) {
+    record.write("verdict",
+                 merged({{"backend", name_of(backend.kind)}, {"world_size", session.world_size()}},
+                        record_of(verdict)));
+    say(session, line_of(verdict));
+  }
+  return worst(verdicts);
 }
 
 }  // namespace shakedown::node

@@ -1,4 +1,4 @@
-// From products on which GPUs disagree to what is wrong, where, and how to repeat it.
+// The jury of products: who is wrong, where, and how to repeat it.
 #pragma once
 
 #include <cstddef>
@@ -7,21 +7,58 @@
 #include <string>
 #include <vector>
 
-#include "common/exit_code.hpp"
 #include "common/mpi_session.hpp"
 #include "common/record.hpp"
-#include "launch/node/soak/capsule.hpp"
-#include "launch/node/soak/jury.hpp"
 #include "launch/node/soak/load.hpp"
 #include "launch/node/soak/product_rig.hpp"
-#include "launch/node/soak/soak_run.hpp"
+#include "launch/node/soak/tile_hash.hpp"
 
 namespace shakedown::node {
+
+// Who is wrong: the vote over the hashes that several GPUs, and each GPU in several turns, made of
+// the same tile of the same product. Nobody is compared with what it made at the same place alone.
+
+struct Ruling {
+  std::vector<int> wrong;              // indices of the jurors; none: all agree, or undecided
+  std::optional<std::uint64_t> right;  // the hash that the others have
+  std::string undecided;               // why the vote decides nothing; empty: it did
+  std::uint32_t turn = 0;              // that dissents, is unsteady, or has no majority: to repeat
+  bool by_turns = false;               // only steady turns of the one juror contradict one another
+  bool agreed() const { return wrong.empty() && undecided.empty(); }
+};
+
+/// Jurors are GPUs of one model with one algorithm, whose bits must be the same in every turn;
+/// `votes` has the turns of the first juror, then those of the next. A turn whose products differ
+/// among themselves is unsteady, and has no vote. A juror with such a turn, or whose turns
+/// contradict one another, differs from itself: it is wrong where others do not. Wrong are also the
+/// votes that a majority of all contradicts, and their jurors. Of two jurors that differ from one
+/// another alone, or where there is no such majority, the vote decides nothing. A juror on its own
+/// is wrong wherever it differs from itself; what is right is known where most of its turns are
+/// alike.
+Ruling vote(std::span<const TileRecord> votes, std::uint32_t turns = 1);
+
+/// What all ranks' rulings on the tiles of one product come to.
+struct TileFinding {
+  std::int64_t tile = 0;
+  Ruling ruling;
+};
+struct TileVotes {
+  std::vector<TileFinding> findings;  // only tiles that are not agreed on; by turn, then by tile
+  std::vector<std::optional<std::uint64_t>> right;  // by tile: the hash that most have
+};
+/// `records` is by juror, each of all tiles of the first turn, then of the next.
+TileVotes vote_by_tile(std::span<const std::vector<TileRecord>> records, std::uint32_t turns = 1);
+
+/// Of a batch, as if it were one tile: equal in two turns or on two GPUs where all tiles' records
+/// are, but for once in 2^32; with the products that differed from the first in the worst tile.
+TileRecord digest_of(std::span<const TileRecord> records);
 
 // What is done about a tile that the jury does not agree on: every GPU repeats the product, and the
 // CPU recomputes the tile where the vote decides nothing.
 
 inline constexpr int kReruns = 100;
+inline constexpr const char* kDefect =
+    "report a defect of bin/soak; where it follows the GPU, replace that";
 
 /// What one GPU's re-runs of a product showed of a tile.
 struct Look {
@@ -43,11 +80,11 @@ LookedAt look_again(ProductRig& rig, std::int64_t tile, std::optional<std::uint6
 
 /// What is concluded about one juror.
 struct Conclusion : Judgement {
-  int juror = 0;      // -1: about all of them
-  bool open = false;  // other operands may show more
+  int juror = 0;  // -1: about all of them
 };
 
-/// From the vote on a tile and what every juror's second look showed.
+/// From the vote on a tile and what every juror's second look showed; empty where that is nothing:
+/// other operands may show more.
 std::vector<Conclusion> conclude(const Ruling& ruling, std::span<const Look> looks);
 /// About those whose product was refuted, by a known answer or the CPU, and is right when it is
 /// repeated. `refuted` by juror: the tile; -1: none. Empty where it is all of two jurors or more.
@@ -73,19 +110,5 @@ std::vector<std::byte> encoded(const HostTile& tile, DataType type);
 std::vector<Mismatch> find_evidence(ProductRig& rig, const Suspicion& suspicion,
                                     const std::vector<TileRecord>& records,
                                     const MpiSession& jurors);
-
-/// Of a product by the hash that capsules of format 2 have: every re-run's tile is hashed here.
-Look look_by_old_hash(ProductRig& rig, std::int64_t tile, std::uint64_t right, int reruns);
-
-// bin/soak --replay: a capsule's product, repeated on every rank's device.
-
-/// What the ranks' re-runs say of their devices; where all of two or more differ, of none of them.
-std::vector<Verdict> verdicts_of(const std::vector<Look>& looks, const Capsule& capsule,
-                                 const std::vector<std::string>& uuids);
-
-/// Collective. FAIL where a product's tile is not what the capsule expects, or, where it does not
-/// know that, where products differ from one another.
-ExitCode replay_capsule(const SoakOptions& options, Backend& backend, MpiSession& session,
-                        Record& record);
 
 }  // namespace shakedown::node

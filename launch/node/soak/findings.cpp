@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "common/statistics.hpp"
-#include "launch/node/health/rules/host_rules.hpp"
+#include "launch/node/health/rules/rules.hpp"
 
 namespace shakedown::node {
 namespace {
@@ -104,15 +104,6 @@ Json record_of(const Incident& incident, const RankIdentity& identity) {
   fields["sm_clock_mhz"] = incident.sm_clock_mhz;
   fields["power_w"] = incident.power_w;
   return fields;
-}
-
-std::vector<Verdict> judge_soak(const std::vector<Window>& windows,
-                                const std::vector<Incident>& incidents,
-                                const std::vector<RankIdentity>& ranks) {
-  std::vector<Verdict> verdicts;
-  judge_mismatches(incidents, ranks, verdicts);
-  judge_health(windows, ranks, verdicts);
-  return verdicts;
 }
 
 double energy_of(const std::vector<Window>& windows) {
@@ -401,10 +392,14 @@ void judge_xids(const OfRank& of) {
 
 }  // namespace
 
-void judge_health(const std::vector<Window>& windows, const std::vector<RankIdentity>& ranks,
-                  std::vector<Verdict>& verdicts) {
+std::vector<Verdict> judge_soak(const std::vector<Window>& windows,
+                                const std::vector<Incident>& incidents,
+                                const std::vector<RankIdentity>& ranks) {
+  std::vector<Verdict> verdicts;
+  judge_mismatches(incidents, ranks, verdicts);
   for (const auto judge : {judge_unknown, judge_throttling, judge_errors, judge_xids})
     for (std::size_t rank = 0; rank < ranks.size(); ++rank) judge({windows, ranks, rank, verdicts});
+  return verdicts;
 }
 
 std::vector<std::string> unknown_health(const std::vector<Window>& windows,
@@ -453,8 +448,8 @@ GpuWindow seen_of(const std::vector<Window>& windows, std::size_t rank, ProductT
     const RankWindow& of_rank = window.ranks[rank];
     if (std::isfinite(of_rank.power_w)) power_w.push_back(of_rank.power_w);
     seen.temperature_c = std::fmax(seen.temperature_c, of_rank.temperature_c);  // or the known one
-    if (of_rank.throttle_known)
-      seen.throttle_reasons = seen.throttle_reasons.value_or(0) | of_rank.throttle_reasons;
+    if (of_rank.throttle_reasons)
+      seen.throttle_reasons = seen.throttle_reasons.value_or(0) | *of_rank.throttle_reasons;
   }
   if (!power_w.empty()) seen.power_w = median_of(power_w);
   return seen;
@@ -468,22 +463,13 @@ std::vector<Series> series_of(const std::vector<SoakedProduct>& products,
   std::vector<Series> all;
   for (const auto& [spec, algorithm, rates] : products) {
     const std::string load = fmt::format("product {}", name_of(spec.type));
-    Series common;
-    common.conditions = {{"shape", fmt::format("{}x{}x{}", spec.m, spec.n, spec.k)},
-                         {"algorithm", without_library(algorithm)},
-                         {"data", "random"},
-                         {"manner", "sustained"}};
-    common.window = seen_of(windows, static_cast<std::size_t>(rank), spec.type);
-    if (!rates.clock_mhz.empty()) common.clock_mhz = median_of(rates.clock_mhz);
-    for (const Incident& incident : incidents)
-      if ((incident.rank == rank || incident.mismatch.of_all) && incident.mismatch.load == load)
-        common.wrong = incident.mismatch.cause;
-    for (const Metric& metric : product_metrics(spec.type, kind)) {
-      Series one = common;
-      one.metric = metric;
-      one.samples = thinned(metric.unit == "MHz"       ? rates.clock_mhz
-                            : metric.unit == "TFLOP/s" ? rates.tflops
-                                                       : rates.flop_per_cycle_sm);
+    for (Series& one : node::series_of(spec, algorithm, kind, rates)) {
+      one.conditions["manner"] = "sustained";
+      one.window = seen_of(windows, static_cast<std::size_t>(rank), spec.type);
+      one.samples = thinned(one.samples);
+      for (const Incident& incident : incidents)
+        if ((incident.rank == rank || incident.mismatch.of_all) && incident.mismatch.load == load)
+          one.wrong = incident.mismatch.cause;
       all.push_back(std::move(one));
     }
   }

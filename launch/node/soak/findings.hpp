@@ -58,11 +58,6 @@ Verdict judge_job(const std::vector<Window>& windows, const std::vector<Verdict>
 /// statement, but for its power.
 Json summary_of(const std::vector<Window>& windows, const std::vector<Tested>& tested);
 
-// What a soak's windows show of the GPUs' health: throttling, counted errors, XIDs.
-
-void judge_health(const std::vector<Window>& windows, const std::vector<RankIdentity>& ranks,
-                  std::vector<Verdict>& verdicts);
-
 /// "XIDs not known on rank 0: ...": what could not be watched of a GPU, and is no reason to doubt
 /// what was computed.
 std::vector<std::string> unknown_health(const std::vector<Window>& windows,

@@ -1,7 +1,7 @@
 // Stands in for launch/node/soak/gpu where it is not built.
 #include "common/usage_error.hpp"
 #include "launch/node/soak/memory_test.hpp"
-#include "launch/node/soak/product_placing.hpp"
+#include "launch/node/soak/placing.hpp"
 #include "launch/node/soak/sm_probe.hpp"
 #include "launch/node/soak/tile_hash.hpp"
 

@@ -77,10 +77,10 @@ class Load {
   /// collective, unless the load is of collectives; may run on a thread of its own next to others.
   virtual LoadCount run(double seconds, std::vector<Mismatch>& found) = 0;
 
-  /// After run() on every rank, collective: what only all ranks together can find. Returns what is
-  /// to be added to the count of run(): `wrong` alone.
-  virtual LoadCount confer(const MpiSession& /*session*/, std::vector<Mismatch>& /*found*/) {
-    return {};
+  /// After run() on every rank, collective: what only all ranks together can find. Returns how many
+  /// more operations of run() were wrong.
+  virtual std::uint64_t confer(const MpiSession& /*session*/, std::vector<Mismatch>& /*found*/) {
+    return 0;
   }
 };
 

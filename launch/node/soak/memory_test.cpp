@@ -88,7 +88,7 @@ MemoryTest::MemoryTest(Device& device, const LoadSettings& load, const MemoryTes
       stream_(device.make_stream()),
       done_{device.make_event(), device.make_event()},
       errors_(device, sizeof(MemoryErrors)),
-      retrial_(device, *kernels_),
+      retrial_(device, *kernels_, *stream_, parts_),
       memory_(allocate_tested(device, settings)),
       parts_(parts_of(memory_, settings.block_bytes)),
       march_(march_of(settings.patterns, load.seed, 0)),
@@ -166,8 +166,7 @@ std::uint64_t MemoryTest::collect(std::vector<Mismatch>& found) {
     if (error.index != listed.front().index || element.pattern == MemoryPattern::retention)
       continue;
     placed_.place(found, found.size() - 1,
-                  retrial_.collect(parts_, error, *element.check, *stream_, settings_.retrials),
-                  error.processor,
+                  retrial_.collect(error, *element.check, settings_.retrials), error.processor,
                   {{"index", error.index},
                    {"kind", static_cast<int>(element.check->kind)},
                    {"seed", element.check->seed},
@@ -194,8 +193,7 @@ Mismatch MemoryTest::describe(const MemoryError& error, const MarchElement& elem
                   error.found_again == error.expected ? "right" : "wrong", findings);
   if (element.pattern == MemoryPattern::retention)
     cause += fmt::format("; after {:g} s left alone", settings_.retention_s);
-  mismatch.conclude(failure(Class::hardware, std::move(cause),
-                            "reset the GPU, which remaps rows; RMA if it comes back"));
+  mismatch.conclude(failure(Class::hardware, std::move(cause), kRemapRows));
   return mismatch;
 }
 
@@ -214,29 +212,32 @@ Mismatch MemoryTest::too_little() const {
   return mismatch;
 }
 
-LoadCount MemoryTest::confer(const MpiSession& jurors, std::vector<Mismatch>& found) {
+std::uint64_t MemoryTest::confer(const MpiSession& jurors, std::vector<Mismatch>& found) {
   const auto attempt = [this](const Json& task) {
     const WordRule rule{static_cast<WordKind>(task["kind"].get<int>()),
                         task["seed"].get<std::uint64_t>(), task["flip"].get<std::uint64_t>()};
     MemoryError error;
     error.index = task["index"].get<std::uint64_t>();
     error.processor = kernels_->processors().front();
-    return retrial_.collect(parts_, error, rule, *stream_, settings_.retrials, false).same;
+    return retrial_.collect(error, rule, settings_.retrials, false).same;
   };
   placed_.confer(jurors, attempt, found);
-  return {};
+  return 0;
 }
 
-int MemoryTest::patterns_done() const {
-  int done = 0;
-  for (std::size_t i = 1; i <= element_; ++i)
-    if (march_[i].pattern != march_[i - 1].pattern) ++done;
-  return done;
-}
-
-double MemoryTest::of_pass() const {
+MemoryCoverage MemoryTest::coverage() const {
+  const auto bytes = static_cast<double>(memory_.bytes);
   const double parts = static_cast<double>(part_) / static_cast<double>(parts_.size());
-  return (static_cast<double>(element_) + parts) / static_cast<double>(march_.size());
+  MemoryCoverage coverage;
+  if (device_.kind() == BackendKind::gpu)
+    coverage.share = bytes / static_cast<double>(memory_.total_bytes);
+  coverage.passes = static_cast<double>(pass_);
+  for (std::size_t i = 1; i <= element_; ++i)
+    if (march_[i].pattern != march_[i - 1].pattern) ++coverage.patterns_done;
+  coverage.patterns = static_cast<double>(settings_.patterns.size());
+  coverage.of_pass = (static_cast<double>(element_) + parts) / static_cast<double>(march_.size());
+  coverage.bytes = bytes;
+  return coverage;
 }
 
 namespace {
@@ -361,105 +362,79 @@ constexpr std::uint64_t kFlushed = std::uint64_t{256} << 17;  // words: above tw
 
 }  // namespace
 
-/// Writes the words around an address and reads them back from memory.
-class MemoryRetrial::OneWord {
- public:
-  OneWord(MemoryRetrial& kept, const std::vector<MemoryPart>& parts, std::uint64_t index,
-          const WordRule& rule, Stream& stream)
-      : kept_(kept),
-        parts_(parts),
-        stream_(stream),
-        rule_(rule),
-        words_(parts.back().block.first + parts.back().block.words.count) {
-    for (std::uint64_t i = 0; i <= kOtherAddresses; ++i)
-      places_.push_back((index % words_ + i * (words_ / (kOtherAddresses + 1))) % words_);
-  }
-
-  std::optional<bool> wrong(int processor, int address) {
-    const std::uint64_t index = places_[static_cast<std::size_t>(address)];
-    const MemoryBlock row = row_at(index);
-    auto* const errors = static_cast<MemoryErrors*>(kept_.errors_.data());
-    kept_.device_.zero(errors, sizeof(MemoryErrors), stream_);
-    Sweep sweep;
-    sweep.processor = processor;
-    sweep.write = rule_;
-    kept_.kernels_.sweep(row, sweep, errors, stream_);
-    flush(index + words_ / 2);
-    std::swap(sweep.check, sweep.write);
-    kept_.kernels_.sweep(row, sweep, errors, stream_);
-    const auto result = download<MemoryErrors>(kept_.device_, stream_, errors, 1).front();
-    if (result.swept_by_one != 2) return std::nullopt;
-    return result.count > 0;
-  }
-
-  void restore() {
-    for (const std::uint64_t index : places_) {
-      Sweep sweep;
-      sweep.write = part_at(index).holds;
-      if (sweep.write)
-        kept_.kernels_.sweep(row_at(index), sweep,
-                             static_cast<MemoryErrors*>(kept_.ignored_.data()), stream_);
-    }
-    stream_.synchronize();
-  }
-
- private:
-  const MemoryPart& part_at(std::uint64_t index) const {
-    return *(std::upper_bound(
-                 parts_.begin(), parts_.end(), index,
-                 [](std::uint64_t i, const MemoryPart& part) { return i < part.block.first; }) -
-             1);
-  }
-
-  MemoryBlock row_at(std::uint64_t index) const {
-    const MemoryBlock& block = part_at(index).block;
-    const std::uint64_t begin = (index - block.first) / kRow * kRow;
-    return {block.words.slice(begin, std::min(kRow, block.words.count - begin)),
-            block.first + begin};
-  }
-
-  /// Reads as much as pushes anything else out of the caches.
-  void flush(std::uint64_t from) {
-    const std::uint64_t most = std::min(kFlushed, words_ / 8);
-    for (std::uint64_t read = 0; read < most;) {
-      const std::uint64_t index = (from + read) % words_ / 2 * 2;
-      const MemoryPart& part = part_at(index);
-      const std::uint64_t begin = index - part.block.first;
-      const std::uint64_t count =
-          std::min<std::uint64_t>(part.block.words.count - begin, most - read + 1) / 2 * 2;
-      Sweep sweep;
-      sweep.check = part.holds;
-      if (sweep.check)
-        kept_.kernels_.sweep({part.block.words.slice(begin, count), index}, sweep,
-                             static_cast<MemoryErrors*>(kept_.ignored_.data()), stream_);
-      read += count;
-    }
-  }
-
-  MemoryRetrial& kept_;
-  const std::vector<MemoryPart>& parts_;
-  Stream& stream_;
-  WordRule rule_;
-  std::uint64_t words_;                // of the memory
-  std::vector<std::uint64_t> places_;  // of the wrong word, and others
-};
-
-MemoryRetrial::MemoryRetrial(Device& device, const SweepKernels& kernels)
+MemoryRetrial::MemoryRetrial(Device& device, const SweepKernels& kernels, Stream& stream,
+                             const std::vector<MemoryPart>& parts)
     : device_(device),
       kernels_(kernels),
+      stream_(stream),
+      parts_(parts),
       errors_(device, sizeof(MemoryErrors)),
       ignored_(device, sizeof(MemoryErrors)) {}
 
-Evidence MemoryRetrial::collect(const std::vector<MemoryPart>& parts, const MemoryError& error,
-                                const WordRule& rule, Stream& stream, int repeats, bool elsewhere) {
-  device_.zero(ignored_.data(), ignored_.bytes(), stream);
-  OneWord word(*this, parts, error.index, rule, stream);
-  const Evidence evidence =
-      collect_evidence([&](int processor, int address) { return word.wrong(processor, address); },
-                       error.processor, elsewhere ? kernels_.processors() : std::vector<int>{},
-                       elsewhere ? static_cast<int>(kOtherAddresses) : 0, repeats);
-  word.restore();
+Evidence MemoryRetrial::collect(const MemoryError& error, const WordRule& rule, int repeats,
+                                bool elsewhere) {
+  device_.zero(ignored_.data(), ignored_.bytes(), stream_);
+  std::vector<std::uint64_t> places;
+  for (std::uint64_t i = 0; i <= kOtherAddresses; ++i)
+    places.push_back((error.index % words() + i * (words() / (kOtherAddresses + 1))) % words());
+  const auto wrong = [&](int processor, int address) {
+    return is_wrong(rule, processor, places[static_cast<std::size_t>(address)]);
+  };
+  const Evidence evidence = collect_evidence(
+      wrong, error.processor, elsewhere ? kernels_.processors() : std::vector<int>{},
+      elsewhere ? static_cast<int>(kOtherAddresses) : 0, repeats);
+  for (const std::uint64_t index : places)
+    if (const auto& holds = part_at(index).holds) sweep(row_at(index), {{}, holds}, ignored_);
+  stream_.synchronize();
   return evidence;
+}
+
+void MemoryRetrial::sweep(const MemoryBlock& block, const Sweep& sweep, const Buffer& found) const {
+  kernels_.sweep(block, sweep, static_cast<MemoryErrors*>(found.data()), stream_);
+}
+
+/// Writes the words around an address and reads them back from memory.
+std::optional<bool> MemoryRetrial::is_wrong(const WordRule& rule, int processor,
+                                            std::uint64_t index) const {
+  const MemoryBlock row = row_at(index);
+  device_.zero(errors_.data(), errors_.bytes(), stream_);
+  sweep(row, {{}, rule, false, 0, processor}, errors_);
+  flush(index + words() / 2);
+  sweep(row, {rule, {}, false, 0, processor}, errors_);
+  const auto result = download<MemoryErrors>(device_, stream_, errors_.data(), 1).front();
+  if (result.swept_by_one != 2) return std::nullopt;
+  return result.count > 0;
+}
+
+std::uint64_t MemoryRetrial::words() const {
+  return parts_.back().block.first + parts_.back().block.words.count;
+}
+
+const MemoryPart& MemoryRetrial::part_at(std::uint64_t index) const {
+  const auto after = std::ranges::upper_bound(
+      parts_, index, {}, [](const MemoryPart& part) { return part.block.first; });
+  return *(after - 1);
+}
+
+MemoryBlock MemoryRetrial::row_at(std::uint64_t index) const {
+  const MemoryBlock& block = part_at(index).block;
+  const std::uint64_t begin = (index - block.first) / kRow * kRow;
+  return {block.words.slice(begin, std::min(kRow, block.words.count - begin)), block.first + begin};
+}
+
+/// Reads as much as pushes anything else out of the caches.
+void MemoryRetrial::flush(std::uint64_t from) const {
+  const std::uint64_t most = std::min(kFlushed, words() / 8);
+  for (std::uint64_t read = 0; read < most;) {
+    const std::uint64_t index = (from + read) % words() / 2 * 2;
+    const MemoryPart& part = part_at(index);
+    const std::uint64_t begin = index - part.block.first;
+    const std::uint64_t count =
+        std::min<std::uint64_t>(part.block.words.count - begin, most - read + 1) / 2 * 2;
+    if (part.holds)
+      sweep({part.block.words.slice(begin, count), index}, {part.holds, {}}, ignored_);
+    read += count;
+  }
 }
 
 std::string findings_text(std::span<const MemoryError> listed, std::uint64_t count) {

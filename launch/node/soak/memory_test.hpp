@@ -12,6 +12,7 @@
 
 #include "common/device.hpp"
 #include "common/host_device.hpp"
+#include "common/nvml.hpp"
 #include "launch/node/soak/load.hpp"
 #include "launch/node/soak/placing.hpp"
 #include "launch/node/soak/tile_hash.hpp"
@@ -151,18 +152,27 @@ struct MemoryPart {
 /// Keeps the little memory that retrials need, for there is none left while a test goes on.
 class MemoryRetrial {
  public:
-  MemoryRetrial(Device& device, const SweepKernels& kernels);
+  /// `parts`: of the memory, which may be allocated later.
+  MemoryRetrial(Device& device, const SweepKernels& kernels, Stream& stream,
+                const std::vector<MemoryPart>& parts);
 
   /// Tries the error's word with the rule that it broke; with `elsewhere` also by other processors
   /// and at other addresses. Afterwards all parts hold what they held.
-  Evidence collect(const std::vector<MemoryPart>& parts, const MemoryError& error,
-                   const WordRule& rule, Stream& stream, int repeats = 100, bool elsewhere = true);
+  Evidence collect(const MemoryError& error, const WordRule& rule, int repeats,
+                   bool elsewhere = true);
 
  private:
-  class OneWord;
+  void sweep(const MemoryBlock& block, const Sweep& sweep, const Buffer& found) const;
+  std::optional<bool> is_wrong(const WordRule& rule, int processor, std::uint64_t index) const;
+  std::uint64_t words() const;
+  const MemoryPart& part_at(std::uint64_t index) const;
+  MemoryBlock row_at(std::uint64_t index) const;
+  void flush(std::uint64_t from) const;
 
   Device& device_;
   const SweepKernels& kernels_;
+  Stream& stream_;
+  const std::vector<MemoryPart>& parts_;
   Buffer errors_;   // MemoryErrors of the retrial
   Buffer ignored_;  // and of what only pushes the word out of the caches
 };
@@ -176,6 +186,18 @@ struct MemoryTestSettings {
   double free_share = 1;                           // of all of it, before the program allocated any
   std::vector<MemoryPattern> patterns = all_memory_patterns();
   int retrials = 100;  // of what is found, by each way of placing it
+};
+
+/// How much of a rank's memory was tested; exchanged between ranks. All 0 without that load.
+struct MemoryCoverage {
+  double share = kUnknown;                 // of all of the GPU's; kUnknown on the cpu backend
+  double passes = 0;                       // complete ones, of all patterns
+  double patterns_done = 0, patterns = 0;  // of the pass that goes on, and in all
+  double of_pass = 0;                      // what is done of the pass that goes on: 0 to 1
+  double bytes = 0;                        // tested
+
+  /// By every pattern, or there is nothing to cover.
+  bool is_whole() const { return patterns == 0 || passes >= 1; }
 };
 
 /// In as few buffers as it fits into.
@@ -197,20 +219,9 @@ class MemoryTest : public Load {
 
   LoadCount run(double seconds, std::vector<Mismatch>& found) override;
   /// The first wrong word of the call, on two other GPUs.
-  LoadCount confer(const MpiSession& jurors, std::vector<Mismatch>& found) override;
+  std::uint64_t confer(const MpiSession& jurors, std::vector<Mismatch>& found) override;
 
-  /// Passes of all patterns over all of the memory that are complete.
-  std::uint64_t passes() const { return pass_; }
-  /// Patterns that are complete in the pass that goes on.
-  int patterns_done() const;
-  /// What is done of that pass: 0 to 1.
-  double of_pass() const;
-  std::size_t patterns() const { return settings_.patterns.size(); }
-  std::size_t bytes() const { return memory_.bytes; }
-  /// Of all of the device's memory.
-  double tested_share() const {
-    return static_cast<double>(memory_.bytes) / static_cast<double>(memory_.total_bytes);
-  }
+  MemoryCoverage coverage() const;
 
  private:
   /// Of what this program does not hold itself: its products and its context are no one else's.

@@ -3,9 +3,20 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <new>
 #include <nlohmann/json.hpp>
 
+#include "launch/node/soak/sm_probe.hpp"
+
 namespace shakedown::node {
+namespace {
+
+constexpr const char* kElsewhere = "run it on another one: where that is right, replace this one";
+
+}  // namespace
+
 void add(Attempts& attempts, std::optional<bool> wrong) {
   if (!wrong) return;
   ++attempts.tried;
@@ -21,26 +32,6 @@ std::string text_of(const Attempts& attempts) {
                              : fmt::format("{} of {}", attempts.wrong, attempts.tried);
 }
 
-namespace {
-
-Culprit culprit_of(const Evidence& e) {
-  // One sick helper of two makes half of the attempts wrong.
-  if (rate_of(e.other_gpus) > rate_of(e.same) / 2) return Culprit::program;
-  if (e.same.tried == 0) return Culprit::unknown;
-  const double highest =
-      std::max({rate_of(e.same), rate_of(e.other_processors), rate_of(e.other_addresses)});
-  if (highest == 0) return Culprit::transient;
-  if (e.other_addresses.tried == 0) return Culprit::unknown;
-  const bool elsewhere = rate_of(e.other_addresses) >= highest / 10;
-  if (e.other_processors.tried == 0) return elsewhere ? Culprit::unknown : Culprit::address;
-  const bool by_others = rate_of(e.other_processors) >= highest / 10;
-  if (elsewhere && by_others) return Culprit::gpu;
-  if (elsewhere) return Culprit::processor;
-  return by_others ? Culprit::address : Culprit::pair;
-}
-
-}  // namespace
-
 Evidence collect_evidence(const Retrial& wrong, int processor, std::span<const int> processors,
                           int addresses, int repeats) {
   std::vector<int> others(processors.begin(), processors.end());
@@ -55,39 +46,34 @@ Evidence collect_evidence(const Retrial& wrong, int processor, std::span<const i
   return evidence;
 }
 
-Placing place_error(const Evidence& evidence, const std::string& unit, int processor) {
+Judgement place_error(const Evidence& e, const std::string& unit, int processor) {
   const std::string counts = fmt::format(
-      "wrong in {} on {} {}, {} on other {}s, {} at other addresses{}", text_of(evidence.same),
-      unit, processor, text_of(evidence.other_processors), unit, text_of(evidence.other_addresses),
-      evidence.other_gpus.tried > 0
-          ? fmt::format(", {} on other GPUs", text_of(evidence.other_gpus))
-          : "");
-  const Culprit culprit = culprit_of(evidence);
+      ": wrong in {} on {} {}, {} on other {}s, {} at other addresses{}", text_of(e.same), unit,
+      processor, text_of(e.other_processors), unit, text_of(e.other_addresses),
+      e.other_gpus.tried > 0 ? fmt::format(", {} on other GPUs", text_of(e.other_gpus)) : "");
   const auto fail = [&](const std::string& what, const char* action) {
-    return Placing{failure(Class::hardware, what + ": " + counts, action), culprit};
+    return failure(Class::hardware, what + counts, action);
   };
-  switch (culprit) {
-    case Culprit::processor: return fail(fmt::format("sticks to {} {}", unit, processor), "RMA");
-    case Culprit::address:
-      return fail("sticks to the address",
-                  "reset the GPU, which remaps rows; RMA if it comes back");
-    case Culprit::pair:
-      return fail(fmt::format("only {} {} at this address", unit, processor), "RMA");
-    case Culprit::gpu:
-      return fail(fmt::format("every {} and address", unit),
-                  evidence.other_gpus.tried > 0
-                      ? "RMA"
-                      : "run it on another one: where that is right, replace this one");
-    case Culprit::transient:
-      return fail("transient, not seen again", "run again for longer; RMA if it comes back");
-    case Culprit::program:
-      return {
-          undecided(Class::software, "other GPUs have it too, so it is not this one's: " + counts,
-                    "report it as an error of this program"),
-          culprit};
-    case Culprit::unknown: break;
-  }
-  return fail("could not be placed", "run again with nothing else on it");
+  // One sick helper of two makes half of the attempts wrong.
+  if (rate_of(e.other_gpus) > rate_of(e.same) / 2)
+    return undecided(Class::software, "other GPUs have it too, so it is not this one's" + counts,
+                     "report it as an error of this program");
+  const double highest =
+      std::max({rate_of(e.same), rate_of(e.other_processors), rate_of(e.other_addresses)});
+  if (e.same.tried > 0 && highest == 0)
+    return fail("transient, not seen again", "run again for longer; RMA if it comes back");
+  const auto seen = [&](const Attempts& attempts) { return rate_of(attempts) >= highest / 10; };
+  const bool elsewhere = seen(e.other_addresses);
+  const bool by_others = e.other_processors.tried == 0 || seen(e.other_processors);
+  if (e.same.tried == 0 || e.other_addresses.tried == 0 ||
+      (elsewhere && e.other_processors.tried == 0))
+    return fail("could not be placed", "run again with nothing else on it");
+  if (elsewhere && by_others)
+    return fail(fmt::format("every {} and address", unit),
+                e.other_gpus.tried > 0 ? "RMA" : kElsewhere);
+  if (elsewhere) return fail(fmt::format("sticks to {} {}", unit, processor), "RMA");
+  if (by_others) return fail("sticks to the address", kRemapRows);
+  return fail(fmt::format("only {} {} at this address", unit, processor), "RMA");
 }
 
 std::vector<int> helpers_of(int juror, int jurors) {
@@ -120,10 +106,10 @@ Attempts attempts_elsewhere(const MpiSession& jurors, const std::string& task,
   return sum;
 }
 
-/// Concludes this of a mismatch.
-void conclude(Mismatch& mismatch, Placing placing, const std::string& before) {
+/// Concludes this of a mismatch; what other GPUs have too is of all.
+void conclude(Mismatch& mismatch, Judgement placing, const std::string& before) {
   placing.cause = before + placing.cause;
-  mismatch.of_all = placing.culprit == Culprit::program;
+  mismatch.of_all = placing.outcome == Outcome::inconclusive;
   mismatch.conclude(std::move(placing));
 }
 
@@ -152,6 +138,142 @@ void PlacedError::confer(const MpiSession& jurors,
   if (!task_.empty() && evidence_.other_gpus.tried > 0)
     conclude(found.at(at_), place_error(evidence_, unit_, processor_), before_);
   task_.clear();
+}
+
+Judgement place_product(const ProductAttempts& a, const std::string& unit) {
+  const double highest =
+      std::max({rate_of(a.same), rate_of(a.place), rate_of(a.element), rate_of(a.elsewhere)});
+  const std::string counts = fmt::format(
+      ": wrong as it was {} (any tile {}), at this place of the launch with other data {}, at "
+      "other places {}, with C elsewhere in memory {}",
+      text_of(a.same), text_of(a.any), text_of(a.place), text_of(a.element), text_of(a.elsewhere));
+  const auto fail = [&](const std::string& what, const char* action) {
+    return failure(Class::hardware, what + counts, action);
+  };
+  const auto seen = [&](const Attempts& attempts) { return rate_of(attempts) >= highest / 10; };
+  if (a.cured_by.size() == 1)
+    return fail(fmt::format("{} {}: right without it, wrong without each of {} others", unit,
+                            a.cured_by.front(), a.without - 1),
+                "RMA");
+  if (highest == 0) return fail("not seen again", "run again for longer; RMA if it comes back");
+  if (a.element.tried == 0 || a.elsewhere.tried == 0)
+    return fail("could not be placed", "run again for longer");
+  if (follows_data(a))
+    return fail(seen(a.place) ? "wherever it is computed" : "follows the data to other places",
+                kElsewhere);
+  if (!seen(a.elsewhere)) return fail("sticks to the memory of C", kRemapRows);
+  return fail(fmt::format("stays at its place of the launch, so at one {}", unit), "RMA");
+}
+
+bool follows_data(const ProductAttempts& a) {
+  // By chance a tile comes to the same SM in some turns.
+  return 2 * rate_of(a.element) >=
+         std::max({rate_of(a.same), rate_of(a.place), rate_of(a.element), rate_of(a.elsewhere)});
+}
+
+namespace {
+
+/// The product of the rig, again and again, tile by tile.
+class Trials {
+ public:
+  Trials(ProductRig& rig, std::span<const std::optional<std::uint64_t>> right)
+      : rig_(rig), right_(right) {}
+
+  void run() {
+    rig_.run_checked(0, 0);
+    records_ = rig_.records(0);
+  }
+  /// Of the product that ran; a tile of which nothing is known is not tried.
+  void add_to(Attempts& attempts, std::int64_t tile) const {
+    const auto at = static_cast<std::size_t>(tile);
+    if (right_[at]) add(attempts, records_[at].first != *right_[at]);
+  }
+  bool any_wrong() const {
+    for (std::size_t tile = 0; tile < records_.size(); ++tile)
+      if (right_[tile] && records_[tile].first != *right_[tile]) return true;
+    return false;
+  }
+
+ private:
+  ProductRig& rig_;
+  std::span<const std::optional<std::uint64_t>> right_;
+  std::vector<TileRecord> records_;
+};
+
+/// The SMs without which no product is wrong, of those that nearly always are. One that could not
+/// be held was not tried.
+void try_without_each(ProductRig& rig, Trials& trials, ProductAttempts& attempts) {
+  constexpr int kProducts = 20;
+  for (const int processor : make_probe(rig.device())->processors()) {
+    const HeldProcessor held(rig.device(), processor);
+    if (!held.holds()) continue;
+    ++attempts.without;
+    bool right = true;
+    for (int i = 0; i < kProducts && right; ++i) {
+      trials.run();
+      right = !trials.any_wrong();
+    }
+    if (right) attempts.cured_by.push_back(processor);
+  }
+}
+
+}  // namespace
+
+ProductAttempts try_product(ProductRig& rig, std::int64_t tile,
+                            std::span<const std::optional<std::uint64_t>> right, Attempts same) {
+  constexpr int kRepeats = 100;
+  constexpr int kTurns = 10;
+  constexpr std::uint32_t kUnused = 1 << 20;  // turns that no batch has
+  const Draw draw = rig.draw();
+  const std::int64_t across = rig.grid().across();
+  const std::int64_t row = rig.turn().rows.place_of_tile(tile / across);
+  const std::int64_t column = rig.turn().columns.place_of_tile(tile % across);
+  ProductAttempts attempts;
+  attempts.same = same;
+  Trials trials(rig, right);
+  for (std::uint32_t turn = 0; turn < kTurns; ++turn) {
+    rig.fill({draw.operands, draw.seed, kUnused + turn});
+    const std::int64_t there = rig.turn().rows.tile(row) * across + rig.turn().columns.tile(column);
+    if (there == tile) continue;
+    for (int i = 0; i < kRepeats / kTurns; ++i) {
+      trials.run();
+      trials.add_to(attempts.place, there);
+      trials.add_to(attempts.element, tile);
+    }
+  }
+  rig.fill(draw);
+  rig.product().move_result(kTileEdge);
+  for (int i = 0; i < kRepeats; ++i) {
+    trials.run();
+    trials.add_to(attempts.elsewhere, tile);
+  }
+  rig.product().move_result(0);
+  for (int i = 0; i < kRepeats / 5; ++i) {
+    trials.run();
+    add(attempts.any, trials.any_wrong());
+  }
+  if (rig.device().kind() == BackendKind::gpu && rate_of(attempts.any) >= 0.9 &&
+      (attempts.element.wrong == 0 || !follows_data(attempts)))
+    try_without_each(rig, trials, attempts);
+  return attempts;
+}
+
+HeldProcessor::HeldProcessor(Device& device, int processor)
+    : stream_(device.make_stream()), words_(device, sizeof(HoldWords), Place::host) {
+  auto* const words = new (words_.data()) HoldWords;
+  gpu::launch_hold_processor(words, processor, *stream_);
+  constexpr auto kPatience = std::chrono::seconds(1);
+  const auto start = std::chrono::steady_clock::now();
+  while (!holds_ && std::chrono::steady_clock::now() - start < kPatience)
+    holds_ = std::atomic_ref(words->resident).load() > 0;
+}
+
+HeldProcessor::~HeldProcessor() {
+  std::atomic_ref(static_cast<HoldWords*>(words_.data())->stop).store(1);
+  try {
+    stream_->synchronize();  // the block reads the words
+  } catch (...) {            // past the timeout, which has its own report
+  }
 }
 
 }  // namespace shakedown::node

@@ -7,6 +7,8 @@
 #include <cmath>
 #include <nlohmann/json.hpp>
 
+#include "launch/node/soak/schedule.hpp"
+
 namespace shakedown::node {
 namespace {
 
@@ -20,12 +22,6 @@ std::string two_digits(double value) {
   const double tenths = std::floor(value / std::pow(10, exponent - 1) + 1e-9);
   if (exponent < 5) return fmt::format("{:.0f}", std::floor(tenths * std::pow(10, exponent - 1)));
   return fmt::format("{:.1f}e{:.0f}", tenths / 10, exponent);
-}
-
-std::vector<std::string> names_of(const std::vector<ProductType>& types) {
-  std::vector<std::string> names;
-  for (const ProductType type : types) names.emplace_back(name_of(type));
-  return names;
 }
 
 /// " (fp64 210, bf16 2800)": the type with the least and that with the most.

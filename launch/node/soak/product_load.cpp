@@ -19,7 +19,7 @@ ProductLoad::ProductLoad(const ProductSettings& settings, Device& device, const 
       }()),
       rig_(settings.spec, device, settings_.algorithm->name, kMostBatches, settings.load.fault),
       pace_(rig_.stream(), {device.make_event(), device.make_event(), device.make_event()}),
-      clock_(make_sm_clock(device, kTimed + 1)),
+      timer_(settings.spec, device, rig_.stream(), kTimed + 1),
       alone_(jurors.world_size() == 1),
       ratio_(kUnknown) {
   for (Batch& batch : batches_) {
@@ -33,22 +33,17 @@ std::uint64_t ProductLoad::seed_of(const Batch& batch) const {
                      batch.number);
 }
 
-void ProductRates::add(const ProductRates& more) {
-  for (const auto samples :
-       {&ProductRates::flop_per_cycle_sm, &ProductRates::clock_mhz, &ProductRates::tflops})
-    (this->*samples).insert((this->*samples).end(), (more.*samples).begin(), (more.*samples).end());
-}
-
 /// The same on every rank. A turn takes long next to the time in which its operands are made, and
 /// where rates are compared so long that it has fours of chunks of the slowest products.
 int ProductLoad::turns_in(double seconds) const {
   constexpr double kTurnS = 0.05;
   constexpr double kComparedS = 0.25;
   constexpr double kElements = 1 << 27;  // of A and B, that are made in a fiftieth of a turn
-  if (pulse_hertz_ > 0) return kLeastTurns;
+  if (settings_.pulse_hertz > 0) return kLeastTurns;
   const ProductSpec& spec = settings_.spec;
   const double elements = static_cast<double>((spec.m + spec.n) * spec.k);
-  const double turn_s = std::max(comparing_ ? kComparedS : kTurnS, kTurnS * elements / kElements);
+  const double turn_s =
+      std::max(settings_.comparing ? kComparedS : kTurnS, kTurnS * elements / kElements);
   return std::clamp(static_cast<int>(seconds / kSeeds / turn_s), kLeastTurns, kMostTurns);
 }
 
@@ -87,7 +82,7 @@ LoadCount ProductLoad::run(double seconds, std::vector<Mismatch>& found) {
   refuted_.clear();
   samples_.clear();
   LoadCount count;
-  pace_.begin(pulse_hertz_);
+  pace_.begin(settings_.pulse_hertz);
   for (int i = 0; i < batches(); ++i) {
     work(i, seconds * (i + 1) / batches());
     if ((i + 1) % turns_ == 0) count.wrong += check_operands(batch(i), found);
@@ -110,26 +105,12 @@ LoadCount ProductLoad::run(double seconds, std::vector<Mismatch>& found) {
 }
 
 ProductRates ProductLoad::time_alone() {
-  const Chunk& last = batch(batches() - 1).chunks.back();
-  Laps laps(rig_.device(), kTimed);
-  for (int batch = -1; batch < kTimed; ++batch) {  // the first one follows a pause
-    if (batch == 0) laps.mark(rig_.stream());
-    if (clock_) clock_->start(rig_.stream());
-    for (std::uint32_t i = 0; i < last.operations; ++i) rig_.run();
-    if (clock_) clock_->stop(rig_.stream());
-    if (batch >= 0) laps.mark(rig_.stream());
-  }
-  const double flop = last.operations * flop_of(settings_.spec);
-  ProductRates rates;
-  for (const double ms : laps.milliseconds()) rates.tflops.push_back(flop / ms / 1e9);
-  if (!clock_) return rates;
-  const auto readings = clock_->readings(rig_.stream());
-  const double sms = rig_.device().identity().compute_threads;
-  for (auto reading = readings.begin() + 1; reading != readings.end(); ++reading) {
-    rates.flop_per_cycle_sm.push_back(flop / reading->cycles / sms);
-    rates.clock_mhz.push_back(reading->clock_mhz);
-  }
-  return rates;
+  const std::uint32_t products = batch(batches() - 1).chunks.back().operations;
+  const auto enqueue = [&] {
+    for (std::uint32_t i = 0; i < products; ++i) rig_.run();
+  };
+  // The first batch follows a pause.
+  return timer_.time(kTimed + 1, 1, products, enqueue, [](Event& end) { end.synchronize(); });
 }
 
 /// A tile of the batch's last product, another one in each call.
@@ -193,8 +174,7 @@ std::uint64_t ProductLoad::check_operands(const Batch& batch, std::vector<Mismat
       fmt::format("{} element{} of {} changed in memory after it was written; written again, {} of "
                   "{} times",
                   wrong->count, wrong->count == 1 ? "" : "s", name, again, repeats),
-      again > 0 ? "reset the GPU, which remaps rows; RMA if it comes back"
-                : "run again for longer; RMA if it comes back"));
+      again > 0 ? kRemapRows : "run again for longer; RMA if it comes back"));
   found.push_back(std::move(mismatch));
   return 1;
 }
@@ -207,21 +187,20 @@ ProductLoad::Seen ProductLoad::seen() const {
   return mine;
 }
 
-LoadCount ProductLoad::confer(const MpiSession& jurors, std::vector<Mismatch>& found) {
+std::uint64_t ProductLoad::confer(const MpiSession& jurors, std::vector<Mismatch>& found) {
   recompute_samples();
   const std::vector<Seen> all = jurors.all_gather(seen());
   const Seen& mine = all[static_cast<std::size_t>(jurors.rank())];
   constexpr int kMostLooks = 2;  // per call: they take time, and the first ones say it all
   int looks = 0;
-  LoadCount count;
+  std::uint64_t wrong = 0;
   for (int first = 0; first < batches(); first += turns_) {
-    std::vector<TileRecord> digests;  // a vote on digests as on one tile's hashes
+    std::vector<TileRecord> digests;
     bool refuted = false;
     for (const Seen& seen : all)
       for (int i = first; i < first + turns_; ++i) {
         const auto at = static_cast<std::size_t>(i);
-        const Digest& digest = seen.digests[at];
-        digests.push_back({digest.hash, 0, static_cast<std::uint32_t>(digest.differing), 0});
+        digests.push_back(seen.digests[at]);
         refuted = refuted || seen.refuted[at];
       }
     const Ruling ruling = vote(digests, static_cast<std::uint32_t>(turns_));
@@ -229,17 +208,17 @@ LoadCount ProductLoad::confer(const MpiSession& jurors, std::vector<Mismatch>& f
     for (int i = first; i < first + turns_; ++i) {
       const auto at = static_cast<std::size_t>(i);
       const bool contradicted =
-          ruling.right ? *ruling.right != mine.digests[at].hash
+          ruling.right ? *ruling.right != mine.digests[at].first
                        : !ruling.agreed() && (!ruling.undecided.empty() ||
                                               i - first == static_cast<int>(ruling.turn));
       if (mine.digests[at].differing > 0)
-        count.wrong += mine.digests[at].differing;
+        wrong += mine.digests[at].differing;
       else if (mine.refuted[at] || contradicted)
-        count.wrong += batch(i).checked;
+        wrong += batch(i).checked;
     }
     if (looks++ < kMostLooks) investigate(first, jurors, found);
   }
-  return count;
+  return wrong;
 }
 
 /// `first`: the seed's first batch.

@@ -11,9 +11,8 @@
 
 #include "common/device.hpp"
 #include "common/mpi_session.hpp"
-#include "common/sm_clock.hpp"
+#include "launch/node/compute/rates.hpp"
 #include "launch/node/compute/verify.hpp"
-#include "launch/node/soak/jury.hpp"
 #include "launch/node/soak/load.hpp"
 #include "launch/node/soak/product_rig.hpp"
 #include "launch/node/soak/schedule.hpp"
@@ -24,14 +23,10 @@ struct ProductSettings {
   ProductSpec spec;
   std::optional<AlgorithmChoice> algorithm;  // none: choose_algorithm()
   LoadSettings load;                         // faults: product, hash, memory, slow
-  int first_faulty = 0;  // batch of a call that has the fault; all later ones do
-};
-
-/// Of batches of one type's products, one element per batch: the quantities of product/T/... On the
-/// cpu backend the rate alone.
-struct ProductRates {
-  std::vector<double> flop_per_cycle_sm, clock_mhz, tflops;
-  void add(const ProductRates& more);
+  double pulse_hertz = 0;  // products are made in the first half of each period only; 0: always
+  bool comparing = false;  // half of the chunks of two seeds of four are not checked, nor counted:
+                           // to compare the rates
+  int first_faulty = 0;    // batch of a call that has the fault; all later ones do
 };
 
 /// A call of run() draws kSeeds seeds of operands, one of four of them of integers, and makes
@@ -56,13 +51,8 @@ class ProductLoad final : public Load {
 
   const AlgorithmChoice& algorithm() const { return *settings_.algorithm; }
   LoadCount run(double seconds, std::vector<Mismatch>& found) override;
-  LoadCount confer(const MpiSession& jurors, std::vector<Mismatch>& found) override;
+  std::uint64_t confer(const MpiSession& jurors, std::vector<Mismatch>& found) override;
 
-  /// From now on products are made in the first half of each period only; 0: always.
-  void set_pulse(double hertz) { pulse_hertz_ = hertz; }
-  /// From now on half of the chunks of two seeds of four are not checked, nor counted: to compare
-  /// the rates.
-  void set_comparing(bool on) { comparing_ = on; }
   /// After run(): products as they were there, without the hashes between them.
   ProductRates time_alone();
 
@@ -90,7 +80,7 @@ class ProductLoad final : public Load {
     std::vector<std::byte> bytes;
   };
   struct Seen {  // what jurors exchange of a call, by batch
-    std::array<Digest, kMostBatches> digests;
+    std::array<TileRecord, kMostBatches> digests;
     std::array<bool, kMostBatches> refuted;  // by the known answer
   };
 
@@ -100,7 +90,7 @@ class ProductLoad final : public Load {
   std::uint64_t seed_of(const Batch& batch) const;
   void work(int index, double until_s);
   bool compares(const Batch& batch) const {
-    return comparing_ && (batch.number % 4 == 1 || batch.number % 4 == 2);
+    return settings_.comparing && (batch.number % 4 == 1 || batch.number % 4 == 2);
   }
   void check_known_answer(int index, const ProductVerifier& verifier);
   std::uint64_t check_operands(const Batch& batch, std::vector<Mismatch>& found);
@@ -115,12 +105,10 @@ class ProductLoad final : public Load {
   int turns_ = kLeastTurns;
   std::uint64_t calls_ = 0;
   Pace pace_;
-  std::unique_ptr<SmClock> clock_;  // null on the cpu backend
+  ProductTimer timer_;
   bool alone_;
   std::vector<Sample> samples_;
   std::map<int, std::int64_t> refuted_;  // by batch: a tile that is not what it must be
-  double pulse_hertz_ = 0;
-  bool comparing_ = false;
   double ratio_;
 };
 

@@ -5,7 +5,7 @@
 #include <thread>
 
 #include "common/error.hpp"
-#include "launch/node/compute/stream_kernels.hpp"
+#include "launch/node/compute/kernels.hpp"
 
 namespace shakedown::node {
 
@@ -26,10 +26,8 @@ TileRecord* ProductRig::records_of(int batch) const {
 }
 
 void ProductRig::fill(const Draw& draw) {
-  draw_ = draw;
-  turn_ = turn_of(spec(), draw.seed, draw.turn);
   hasher_->make_keys(draw.seed, keys_.view(DataType::uint64), *stream_);
-  product_->fill(draw.operands, draw.seed, turn_, *stream_);
+  product_->fill(draw, *stream_);
 }
 
 void ProductRig::run() {
@@ -51,7 +49,7 @@ void ProductRig::run() {
 void ProductRig::run_checked(int batch, std::uint32_t product) {
   run();
   TileRecord* records = records_of(batch);
-  hasher_->hash(product_->c(), grid_, turn_, keys_.view(DataType::uint64), product, records,
+  hasher_->hash(product_->c(), grid_, turn(), keys_.view(DataType::uint64), product, records,
                 *stream_);
   if (fault_ == FaultKind::hash && product == 0)
     flip_bit(device_, *stream_, View(&records->first, 1, DataType::uint64, Place::device), 0, 32);
@@ -60,8 +58,7 @@ void ProductRig::run_checked(int batch, std::uint32_t product) {
 std::optional<WrongOperand> ProductRig::check_operands() {
   if (fault_ == FaultKind::memory) flip_bit(device_, *stream_, product_->b(), 1000, 5);
   upload<WordErrors>(device_, *stream_, wrong_.data(), std::vector<WordErrors>(2));
-  product_->compare(draw_.operands, draw_.seed, turn_, static_cast<WordErrors*>(wrong_.data()),
-                    *stream_);
+  product_->compare(static_cast<WordErrors*>(wrong_.data()), *stream_);
   const auto wrong = download<WordErrors>(device_, *stream_, wrong_.data(), 2);
   const int matrix = wrong[0].count > 0 ? 0 : 1;
   const WordErrors& errors = wrong[static_cast<std::size_t>(matrix)];
@@ -71,13 +68,13 @@ std::optional<WrongOperand> ProductRig::check_operands() {
   const auto bytes = download<std::byte>(
       device_, *stream_, static_cast<const std::byte*>(operand.data) + errors.first * width, width);
   const auto columns = static_cast<std::uint64_t>(spec().k);
-  const LineOrder& order = matrix == 0 ? turn_.rows : turn_.columns;
+  const LineOrder& order = matrix == 0 ? turn().rows : turn().columns;
   const auto row =
       static_cast<std::uint64_t>(order.original(static_cast<std::int64_t>(errors.first / columns)));
-  return WrongOperand{matrix, errors.count, errors.first,
-                      operand_bits(operand_rule(spec().type, draw_.operands, draw_.seed, matrix),
-                                   row * columns + errors.first % columns),
-                      element_bits(bytes, 0, static_cast<int>(width))};
+  return WrongOperand{
+      matrix, errors.count, errors.first,
+      operand_bits(product_->rule_of(matrix), row * columns + errors.first % columns),
+      element_bits(bytes, 0, static_cast<int>(width))};
 }
 
 std::vector<TileRecord> ProductRig::records(int batch) {

@@ -16,13 +16,6 @@
 
 namespace shakedown::node {
 
-/// What a product is of: A and B, and where it has their rows.
-struct Draw {
-  Operands operands = Operands::full_entropy;
-  std::uint64_t seed = 0;
-  std::uint32_t turn = 0;
-};
-
 /// An operand in memory that is not what was written.
 struct WrongOperand {
   int matrix = 0;                         // 0: A, 1: B
@@ -48,8 +41,8 @@ class ProductRig {
   /// From now on this fault.
   void inject(std::optional<FaultKind> fault) { fault_ = fault; }
   void fill(const Draw& draw);
-  const Draw& draw() const { return draw_; }
-  const Turn& turn() const { return turn_; }
+  const Draw& draw() const { return product_->draw(); }
+  const Turn& turn() const { return product_->turn(); }
   /// Enqueues one product.
   void run();
   /// The same, and the hashes of its tiles into the batch's records; `product` is 0 for the first.
@@ -61,7 +54,7 @@ class ProductRig {
   std::vector<TileRecord> records(int batch);
   TileRecord record(int batch, std::int64_t tile);
   std::vector<std::byte> tile_bytes(std::int64_t tile) {
-    return read_tile(device_, product_->c(), grid_, turn_, tile, *stream_);
+    return read_tile(device_, product_->c(), grid_, turn(), tile, *stream_);
   }
 
  private:
@@ -73,8 +66,6 @@ class ProductRig {
   std::unique_ptr<TileHasher> hasher_;
   TileGrid grid_;
   Buffer records_, keys_, wrong_;
-  Draw draw_;
-  Turn turn_;
   std::optional<FaultKind> fault_;
 };
 

@@ -11,7 +11,7 @@
 #include "common/error.hpp"
 #include "common/hash.hpp"
 #include "common/statistics.hpp"
-#include "launch/node/health/rules/gpu_rules.hpp"
+#include "launch/node/health/rules/rules.hpp"
 
 namespace shakedown::node {
 namespace {
@@ -53,17 +53,6 @@ WrongProcessor compare(const ProbeAnswer& answer, const std::vector<std::uint64_
 const char* name_of(ProbeKind kind) {
   constexpr const char* kNames[] = {"integer", "fma fp32", "fma fp64", "mma fp16", "mma bf16"};
   return kNames[static_cast<int>(kind)];
-}
-
-double operations_per_step(ProbeKind kind) {
-  switch (kind) {
-    case ProbeKind::integer: return 2 * probe::kMixesPerStep;
-    case ProbeKind::fma_fp32:
-    case ProbeKind::fma_fp64: return 2 * probe::kFmaPerStep;
-    case ProbeKind::mma_fp16:
-    case ProbeKind::mma_bf16: return probe::kMmaPerStep * 2. * 16 * 8 * 16 / kProbeLanes;
-  }
-  return 0;
 }
 
 bool on_host(ProbeKind kind) { return kind != ProbeKind::mma_fp16 && kind != ProbeKind::mma_bf16; }
@@ -115,34 +104,14 @@ namespace {
 constexpr int kMostSteps = 1 << 22;
 constexpr std::size_t kReportedProbes = 2;  // mismatches of a call: each is tried again
 
-/// For tests: its last processor's hash is wrong.
-class FaultyProbe final : public Probe {
- public:
-  explicit FaultyProbe(std::unique_ptr<Probe> probe) : probe_(std::move(probe)) {}
-
-  std::vector<ProbeKind> kinds() const override { return probe_->kinds(); }
-  std::vector<int> processors() const override { return probe_->processors(); }
-  std::vector<ProbeAnswer> run(const ProbeTask& task, std::span<const int> processors,
-                               Stream& stream) override {
-    auto answers = probe_->run(task, processors, stream);
-    for (ProbeAnswer& answer : answers)
-      if (answer.processor == probe_->processors().back()) answer.hashes[7] ^= 1;
-    return answers;
-  }
-
- private:
-  std::unique_ptr<Probe> probe_;
-};
-
 }  // namespace
 
-ProbeLoad::ProbeLoad(Device& device, const LoadSettings& load, const ProbeSettings& settings,
-                     std::unique_ptr<Probe> probe, std::unique_ptr<Probe> elsewhere)
+ProbeLoad::ProbeLoad(Device& device, const LoadSettings& load, const ProbeSettings& settings)
     : device_(device),
       load_(load),
       settings_(settings),
-      probe_(std::move(probe)),
-      elsewhere_(std::move(elsewhere)),
+      probe_(make_probe(device)),
+      elsewhere_(make_probe(device)),
       stream_(device.make_stream()),
       kinds_(probe_->kinds()),
       unit_(device.kind() == BackendKind::gpu ? "SM" : "core"),
@@ -167,12 +136,21 @@ LoadCount ProbeLoad::run(double seconds, std::vector<Mismatch>& found) {
   return count;
 }
 
+std::vector<ProbeAnswer> ProbeLoad::answers_of(Probe& probe, const ProbeTask& task,
+                                               std::span<const int> processors) const {
+  auto answers = probe.run(task, processors, *stream_);
+  if (load_.fault == FaultKind::product)
+    for (ProbeAnswer& answer : answers)
+      if (answer.processor == probe.processors().back()) answer.hashes[7] ^= 1;
+  return answers;
+}
+
 void ProbeLoad::probe_once(LoadCount& count, std::vector<Mismatch>& found,
                            std::vector<int>& unreached) {
   const ProbeKind kind = kinds_[operations_ % kinds_.size()];
   const ProbeTask task{kind, derive_seed(load_.seed, operations_), steps_[kind]};
   ++operations_;
-  const std::vector<ProbeAnswer> answers = probe_->run(task, probe_->processors(), *stream_);
+  const std::vector<ProbeAnswer> answers = answers_of(*probe_, task, probe_->processors());
   const ProbeRuling ruling = judge(task, answers);
   if (!ruling.undecided.empty()) {
     if (std::none_of(found.begin(), found.end(), [](const Mismatch& mismatch) {
@@ -181,12 +159,7 @@ void ProbeLoad::probe_once(LoadCount& count, std::vector<Mismatch>& found,
       found.push_back(inconclusive(ruling.undecided));  // once per call
     return;
   }
-  for (const ProbeAnswer& answer : answers) {
-    std::erase(unreached, answer.processor);
-    if (kind != ProbeKind::integer)
-      count.flop +=
-          operations_per_step(kind) * task.steps * static_cast<double>(answer.hashes.size());
-  }
+  for (const ProbeAnswer& answer : answers) std::erase(unreached, answer.processor);
   count.checked += answers.size();
   note_times(kind, answers);
   for (const WrongProcessor& wrong : ruling.wrong)
@@ -209,7 +182,7 @@ void ProbeLoad::note_times(ProbeKind kind, std::span<const ProbeAnswer> answers)
 Retrial ProbeLoad::again(const ProbeTask& task, const std::vector<std::uint64_t>& expected) const {
   return [this, &task, &expected](int processor, int address) -> std::optional<bool> {
     const auto answers =
-        (address == 0 ? probe_ : elsewhere_)->run(task, std::span(&processor, 1), *stream_);
+        answers_of(*(address == 0 ? probe_ : elsewhere_), task, std::span(&processor, 1));
     if (answers.empty()) return std::nullopt;
     return !wrong_processors(answers, expected).empty();
   };
@@ -242,7 +215,7 @@ void ProbeLoad::describe(const ProbeTask& task, const WrongProcessor& wrong,
 }
 
 /// By the processor of the same number, which another GPU of the model has too.
-LoadCount ProbeLoad::confer(const MpiSession& jurors, std::vector<Mismatch>& found) {
+std::uint64_t ProbeLoad::confer(const MpiSession& jurors, std::vector<Mismatch>& found) {
   const auto attempt = [this](const Json& given) {
     const ProbeTask task{static_cast<ProbeKind>(given["kind"].get<int>()),
                          given["seed"].get<std::uint64_t>(), given["steps"].get<int>()};
@@ -252,7 +225,7 @@ LoadCount ProbeLoad::confer(const MpiSession& jurors, std::vector<Mismatch>& fou
         .same;
   };
   placed_.confer(jurors, attempt, found);
-  return {};
+  return 0;
 }
 
 Mismatch ProbeLoad::inconclusive(const std::string& cause) const {
@@ -276,18 +249,6 @@ ProcessorTimes ProbeLoad::times() const {
     times.slowest_ratio = ratio;
   }
   return times;
-}
-
-std::unique_ptr<ProbeLoad> make_probe_load(Device& device, const LoadSettings& load,
-                                           const ProbeSettings& settings) {
-  std::unique_ptr<Probe> probe = make_probe(device);
-  std::unique_ptr<Probe> elsewhere = make_probe(device);
-  if (load.fault == FaultKind::product) {
-    probe = std::make_unique<FaultyProbe>(std::move(probe));
-    elsewhere = std::make_unique<FaultyProbe>(std::move(elsewhere));
-  }
-  return std::make_unique<ProbeLoad>(device, load, settings, std::move(probe),
-                                     std::move(elsewhere));
 }
 
 }  // namespace shakedown::node

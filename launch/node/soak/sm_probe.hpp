@@ -133,10 +133,6 @@ class Probe {
                                        Stream& stream) = 0;
 };
 
-/// Operations of a lane in a step, for rates: an FMA counts 2, an integer multiplication with its
-/// shifts 1; of mma each lane's part.
-double operations_per_step(ProbeKind kind);
-
 /// The hash of a lane; for the kinds that the host computes too: all but mma.
 std::uint64_t host_hash(const ProbeTask& task, int lane);
 bool on_host(ProbeKind kind);
@@ -189,15 +185,13 @@ struct ProcessorTimes {
 
 class ProbeLoad : public Load {
  public:
-  /// `elsewhere` has its results at other addresses.
-  ProbeLoad(Device& device, const LoadSettings& load, const ProbeSettings& settings,
-            std::unique_ptr<Probe> probe, std::unique_ptr<Probe> elsewhere);
+  ProbeLoad(Device& device, const LoadSettings& load, const ProbeSettings& settings);
 
   /// An operation is one probe on one processor. A processor that no probe of a call got to is
   /// reported as inconclusive.
   LoadCount run(double seconds, std::vector<Mismatch>& found) override;
   /// The first wrong probe of the call, on two other GPUs.
-  LoadCount confer(const MpiSession& jurors, std::vector<Mismatch>& found) override;
+  std::uint64_t confer(const MpiSession& jurors, std::vector<Mismatch>& found) override;
   ProcessorTimes times() const;
 
  private:
@@ -207,6 +201,9 @@ class ProbeLoad : public Load {
     double relative_ms = 0;  // the sum of its times, each divided by the median of all processors
   };
 
+  /// With the fault where load.fault says so: of the last processor's hash.
+  std::vector<ProbeAnswer> answers_of(Probe& probe, const ProbeTask& task,
+                                      std::span<const int> processors) const;
   void probe_once(LoadCount& count, std::vector<Mismatch>& found, std::vector<int>& unreached);
   void note_times(ProbeKind kind, std::span<const ProbeAnswer> answers);
   /// Does the task again: address 0 is the probe's own results, any other those of the second one.
@@ -218,7 +215,7 @@ class ProbeLoad : public Load {
   Device& device_;
   LoadSettings load_;
   ProbeSettings settings_;
-  std::unique_ptr<Probe> probe_, elsewhere_;
+  std::unique_ptr<Probe> probe_, elsewhere_;  // whose results are at other addresses
   std::unique_ptr<Stream> stream_;
   std::vector<ProbeKind> kinds_;
   std::map<ProbeKind, int> steps_;
@@ -227,9 +224,5 @@ class ProbeLoad : public Load {
   std::uint64_t operations_ = 0;
   PlacedError placed_;
 };
-
-/// With the fault where load.fault says so: the last processor's hash.
-std::unique_ptr<ProbeLoad> make_probe_load(Device& device, const LoadSettings& load,
-                                           const ProbeSettings& settings);
 
 }  // namespace shakedown::node

@@ -279,12 +279,12 @@ class SoakRun {
     std::erase_if(time,
                   [](char c) { return c == '-' || c == ':'; });  // scp reads a colon as a host
     const std::string name = fmt::format("{}-rank{}-{}", time, incident.rank, incidents_.size());
-    Capsule capsule = capsule_of(Json::parse(mismatch.replay), "a mismatch");
+    Json capsule = Json::parse(mismatch.replay);
     const RankIdentity& rank = ranks_[static_cast<std::size_t>(incident.rank)];
-    capsule.circumstances = record_of(incident, rank);
-    capsule.circumstances["model"] = rank.model;
+    Json& circumstances = capsule["circumstances"] = record_of(incident, rank);
+    circumstances["model"] = rank.model;
     for (const LibraryVersion& version : library_versions(backend_.kind))
-      capsule.circumstances["versions." + version.name] = version.running;
+      circumstances["versions." + version.name] = version.running;
     try {
       incident.capsule = write_capsule(options_.output, name, capsule);
     } catch (const Error& error) {  // the mismatch matters more than its capsule

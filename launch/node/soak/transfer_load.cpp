@@ -40,6 +40,7 @@ CopyLoad::CopyLoad(Device& device, const LoadSettings& load, const CopySettings&
       near_(device, settings.bytes),
       far_(device, settings.bytes),
       back_(device, settings.bytes, Place::host) {
+  if (load.fault == FaultKind::copy) settings_.fault = CopyFault{};
   for (std::size_t i = 0; i < sources_.size(); ++i) {
     words_[i] = ramp_of(derive_seed(load.seed, i));
     write_on_host(sources_[i].view(DataType::uint64), words_[i]);
@@ -77,14 +78,19 @@ std::array<CopyLoad::Leg, 3> CopyLoad::legs_of(int source) const {
 }
 
 WordErrors CopyLoad::copy_and_check(const Leg& leg, const Ramp& words) {
-  copy(leg.way, leg.to, leg.from, *stream_);
+  copy(leg);
   if (leg.way != CopyWay::device_to_host) return checker_.check(leg.to, words, *stream_);
   stream_->synchronize();
   return check_on_host(leg.to, words);
 }
 
-void CopyLoad::copy(CopyWay, View to, ConstView from, Stream& stream) {
-  device_.copy(to.data, from.data, to.bytes(), stream);
+void CopyLoad::copy(const Leg& leg) {
+  std::optional<CopyFault>& fault = settings_.fault;
+  const bool wrong = fault && fault->way == leg.way && fault->times != 0;
+  if (wrong && fault->times > 0) --fault->times;
+  if (wrong && fault->bit == CopyFault::kNothing) return;
+  device_.copy(leg.to.data, leg.from.data, leg.to.bytes(), *stream_);
+  if (wrong) flip_bit(device_, *stream_, leg.to, fault->word, fault->bit);
 }
 
 Mismatch CopyLoad::describe(const Leg& leg, const Ramp& words, const WordErrors& wrong) {
@@ -113,46 +119,12 @@ Mismatch CopyLoad::describe(const Leg& leg, const Ramp& words, const WordErrors&
 
 namespace {
 
-class FaultyCopies final : public CopyLoad {
- public:
-  FaultyCopies(const CopyFault& fault, Device& device, const LoadSettings& load,
-               const CopySettings& settings)
-      : CopyLoad(device, load, settings), device_(device), fault_(fault) {}
-
- protected:
-  void copy(CopyWay way, View to, ConstView from, Stream& stream) override {
-    CopyLoad::copy(way, to, from, stream);
-    if (way != fault_.way || fault_.times == 0) return;
-    if (fault_.times > 0) --fault_.times;
-    flip_bit(device_, stream, to, fault_.word, fault_.bit);
-  }
-
- private:
-  Device& device_;
-  CopyFault fault_;
-};
-
-}  // namespace
-
-std::unique_ptr<CopyLoad> inject(const CopyFault& fault, Device& device, const LoadSettings& load,
-                                 const CopySettings& settings) {
-  return std::make_unique<FaultyCopies>(fault, device, load, settings);
-}
-
-std::unique_ptr<CopyLoad> make_copy_load(Device& device, const LoadSettings& load,
-                                         const CopySettings& settings) {
-  if (load.fault == FaultKind::copy) return inject(CopyFault{}, device, load, settings);
-  return std::make_unique<CopyLoad>(device, load, settings);
-}
-
-namespace {
-
 using Clock = std::chrono::steady_clock;
 
 /// Words that a rank sends to each other one: whole chunks, and on all ranks about as many whatever
 /// their number.
 std::size_t share_for(BackendKind kind, std::uint64_t ranks) {
-  constexpr std::size_t kChunk = StreamKernels::kChunkBytes / sizeof(std::uint64_t);
+  constexpr std::size_t kChunk = ComputeKernels::kChunkBytes / sizeof(std::uint64_t);
   const std::size_t words = std::size_t{1} << (kind == BackendKind::gpu ? 24 : 15);
   return std::max<std::size_t>(words / ranks / kChunk, 1) * kChunk;
 }

@@ -5,13 +5,14 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "common/backend.hpp"
 #include "common/device.hpp"
 #include "common/mpi_session.hpp"
 #include "common/program.hpp"
-#include "launch/node/compute/stream_kernels.hpp"
+#include "launch/node/compute/verify.hpp"
 #include "launch/node/soak/load.hpp"
 
 namespace shakedown::node {
@@ -21,23 +22,30 @@ namespace shakedown::node {
 enum class CopyWay { host_to_device, device_to_device, device_to_host };
 const char* name_of(CopyWay way);  // "host to device"
 
+/// For tests: what is wrong with copies of one way.
+struct CopyFault {
+  CopyWay way = CopyWay::host_to_device;
+  std::uint64_t word = 1234;
+  int bit = 5;     // of the word that arrives; kNothing: no word does
+  int times = -1;  // -1: always
+  static constexpr int kNothing = -1;
+};
+
 struct CopySettings {
-  std::size_t bytes = std::size_t{64} << 20;  // of a copy: whole chunks of StreamKernels
+  std::size_t bytes = std::size_t{64} << 20;  // of a copy: whole chunks of ComputeKernels
   int retrials = 100;                         // of a copy that was wrong
+  std::optional<CopyFault> fault = {};        // the default one where the load has it
 };
 
 /// One operation is a copy each way: pinned host memory, device, device, pinned host memory. Two
 /// sources alternate, so what an earlier operation left cannot pass for a copy.
-class CopyLoad : public Load {
+class CopyLoad final : public Load {
  public:
   CopyLoad(Device& device, const LoadSettings& load, const CopySettings& settings);
 
   LoadCount run(double seconds, std::vector<Mismatch>& found) override;
   /// Copied and verified, by CopyWay.
   const std::array<double, 3>& bytes() const { return bytes_; }
-
- protected:
-  virtual void copy(CopyWay way, View to, ConstView from, Stream& stream);
 
  private:
   struct Leg {
@@ -46,6 +54,7 @@ class CopyLoad : public Load {
   };
 
   std::array<Leg, 3> legs_of(int source) const;
+  void copy(const Leg& leg);
   WordErrors copy_and_check(const Leg& leg, const Ramp& words);
   Mismatch describe(const Leg& leg, const Ramp& words, const WordErrors& wrong);
 
@@ -61,20 +70,6 @@ class CopyLoad : public Load {
   std::array<double, 3> bytes_{};
   std::uint64_t operations_ = 0;
 };
-
-/// With the fault where load.fault says so.
-std::unique_ptr<CopyLoad> make_copy_load(Device& device, const LoadSettings& load,
-                                         const CopySettings& settings);
-
-/// For tests: a bit of a word that arrives, on one way.
-struct CopyFault {
-  CopyWay way = CopyWay::host_to_device;
-  std::uint64_t word = 1234;
-  int bit = 5;
-  int times = -1;  // -1: always
-};
-std::unique_ptr<CopyLoad> inject(const CopyFault& fault, Device& device, const LoadSettings& load,
-                                 const CopySettings& settings);
 
 // Collectives of all ranks with words whose result is known to the bit.
 

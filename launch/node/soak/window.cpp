@@ -16,6 +16,9 @@
 #include "launch/node/soak/soak_run.hpp"
 
 namespace shakedown::node {
+namespace {
+
+/// Share of the samples with one of the reasons; kUnknown where no sample knows them.
 double share_of_reasons(const std::vector<std::optional<std::uint64_t>>& samples,
                         std::uint64_t reasons) {
   double known = 0;
@@ -28,6 +31,13 @@ double share_of_reasons(const std::vector<std::optional<std::uint64_t>>& samples
   return known > 0 ? with / known : kUnknown;
 }
 
+/// Of an element of C, and so of a product's matrices in all: each has as many bytes.
+std::size_t bytes_of(const Phase& phase) {
+  return phase.type ? size_of(result_type(*phase.type)) : 0;
+}
+
+}  // namespace
+
 void RankWindow::add_health(const GpuWindow& health) {
   sm_clock_mhz = health.sm_clock_mhz;
   power_w = health.power_w;
@@ -36,8 +46,7 @@ void RankWindow::add_health(const GpuWindow& health) {
   hardware_slowdown_share = share_of_reasons(health.reasons, throttle::kHardware);
   thermal_share = share_of_reasons(health.reasons, throttle::kHeat);
   power_cap_share = share_of_reasons(health.reasons, throttle::kPowerCap);
-  throttle_known = health.throttle_reasons.has_value();
-  throttle_reasons = health.throttle_reasons.value_or(0);
+  throttle_reasons = health.throttle_reasons;
 }
 
 LoadCount Window::count(LoadKind kind) const {
@@ -136,15 +145,6 @@ Json record_of(const Window& window) {
   return fields;
 }
 
-namespace {
-
-/// Of an element of C, and so of a product's matrices in all: each has as many bytes.
-std::size_t bytes_of(const Phase& phase) {
-  return phase.type ? size_of(result_type(*phase.type)) : 0;
-}
-
-}  // namespace
-
 SoakWork::SoakWork(const WorkSettings& settings, Backend& backend, const MpiSession& jurors)
     : settings_(settings), backend_(backend), jurors_(jurors) {
   if (backend.kind == BackendKind::gpu) {
@@ -153,11 +153,11 @@ SoakWork::SoakWork(const WorkSettings& settings, Backend& backend, const MpiSess
   }
   Device& device = *backend.device;
   if (any_has(settings.phases, LoadKind::probes))
-    probes_ = make_probe_load(device, settings_.load, {});
+    probes_ = std::make_unique<ProbeLoad>(device, settings_.load, ProbeSettings());
   if (any_has(settings.phases, LoadKind::copies)) {
     CopySettings copies;
     if (device.kind() == BackendKind::cpu) copies.bytes = std::size_t{1} << 20;
-    copies_ = make_copy_load(device, settings_.load, copies);
+    copies_ = std::make_unique<CopyLoad>(device, settings_.load, copies);
   }
   if (any_has(settings.phases, LoadKind::collectives)) {
     collectives_ = std::make_unique<CollectiveLoad>(settings_.load, backend);
@@ -187,16 +187,17 @@ std::unique_ptr<MemoryTest> SoakWork::make_memory() {
   return make_memory_test(*backend_.device, settings_.load, memory);
 }
 
-std::unique_ptr<ProductLoad> SoakWork::make_products(const Phase& phase) {
+std::unique_ptr<ProductLoad> SoakWork::make_products(const Phase& phase, bool comparing) {
   ProductSettings settings;
   settings.spec = product_spec(*phase.type, settings_.size);
   if (const auto known = algorithms_.find(*phase.type); known != algorithms_.end())
     settings.algorithm = known->second;
   settings.load = settings_.load;
+  settings.pulse_hertz = phase.pulse_hertz;
+  settings.comparing = comparing;
   settings.load.seed = derive_seed(settings_.load.seed, windows_);
   auto products = std::make_unique<ProductLoad>(settings, *backend_.device, jurors_);
   algorithms_.insert_or_assign(*phase.type, products->algorithm());
-  products->set_pulse(phase.pulse_hertz);
   return products;
 }
 
@@ -209,10 +210,8 @@ Load& SoakWork::load_of(LoadKind kind) const {
 PhaseResult SoakWork::run(const Phase& phase, double seconds, Rates rates) {
   ++windows_;
   products_.reset();
-  if (phase.has(LoadKind::products)) {
-    products_ = make_products(phase);
-    products_->set_comparing(rates.compared && phase.shape == Shape::steady);
-  }
+  if (phase.has(LoadKind::products))
+    products_ = make_products(phase, rates.compared && phase.shape == Shape::steady);
   backend_.session->barrier();
   PhaseResult result;
   auto& counts = result.window.counts;
@@ -244,7 +243,7 @@ PhaseResult SoakWork::run(const Phase& phase, double seconds, Rates rates) {
       std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   for (const LoadKind kind : phase.loads) {
     const auto at = static_cast<std::size_t>(kind);
-    counts[at] += load_of(kind).confer(jurors_, found[at]);
+    counts[at].wrong += load_of(kind).confer(jurors_, found[at]);
     std::move(found[at].begin(), found[at].end(), std::back_inserter(result.found));
   }
   if (products_) result.window.checked_over_unchecked = products_->checked_over_unchecked();
@@ -264,13 +263,7 @@ std::string SoakWork::unturned() const {
 
 Tested SoakWork::tested() const {
   Tested tested;
-  if (memory_)
-    tested.memory = {backend_.kind == BackendKind::gpu ? memory_->tested_share() : kUnknown,
-                     static_cast<double>(memory_->passes()),
-                     static_cast<double>(memory_->patterns_done()),
-                     static_cast<double>(memory_->patterns()),
-                     memory_->of_pass(),
-                     static_cast<double>(memory_->bytes())};
+  if (memory_) tested.memory = memory_->coverage();
   if (probes_) tested.processors = probes_->times();
   if (copies_) tested.copied = copies_->bytes();
   tested.device_processors = backend_.device->identity().compute_threads;
@@ -284,7 +277,7 @@ FIELDS_OF(Mismatch, load, operation, where, index, expected, found, sm, reproduc
 std::vector<std::vector<Mismatch>> gather(const MpiSession& session,
                                           const std::vector<Mismatch>& found) {
   std::vector<std::vector<Mismatch>> by_rank;
-  for (const std::string& text : session.all_gather(json_text(written(found))))
+  for (const std::string& text : session.all_gather(json_text(found)))
     by_rank.push_back(read_as<std::vector<Mismatch>>(Json::parse(text)));
   return by_rank;
 }
@@ -292,9 +285,9 @@ std::vector<std::vector<Mismatch>> gather(const MpiSession& session,
 std::vector<std::optional<std::vector<KernelEvent>>> gather(
     const MpiSession& session, const std::optional<std::vector<KernelEvent>>& events) {
   std::vector<std::optional<std::vector<KernelEvent>>> by_rank;
-  for (const std::string& text : session.all_gather(events ? json_text(to_json(*events)) : ""))
+  for (const std::string& text : session.all_gather(events ? json_text(*events) : ""))
     by_rank.push_back(text.empty() ? std::nullopt
-                                   : std::optional(kernel_events_of(Json::parse(text))));
+                                   : std::optional(read_as<std::vector<KernelEvent>>(Json::parse(text))));
   return by_rank;
 }
 

@@ -13,7 +13,8 @@
 #include "common/nvml.hpp"
 #include "common/program.hpp"
 #include "common/record.hpp"
-#include "launch/node/health/facts/at_work.hpp"
+#include "launch/node/health/facts/gpu_reader.hpp"
+#include "launch/node/health/facts/kernel_log.hpp"
 #include "launch/node/soak/memory_test.hpp"
 #include "launch/node/soak/power.hpp"
 #include "launch/node/soak/product_load.hpp"
@@ -30,18 +31,6 @@ struct WorkSettings {
   std::int64_t size = 0;      // m and n of the products
   LoadSettings load;          // of all loads
   double retention_s = 10;    // that memory is left alone before it is verified
-};
-
-/// How much of a rank's memory the soak tested; exchanged between ranks. All 0 without that load.
-struct MemoryCoverage {
-  double share = kUnknown;                 // of all of the GPU's; kUnknown on the cpu backend
-  double passes = 0;                       // complete ones, of all patterns
-  double patterns_done = 0, patterns = 0;  // of the pass that goes on, and in all
-  double of_pass = 0;                      // what is done of the pass that goes on: 0 to 1
-  double bytes = 0;                        // tested
-
-  /// By every pattern, or there is nothing to cover.
-  bool is_whole() const { return patterns == 0 || passes >= 1; }
 };
 
 /// What a rank's loads tested in all; exchanged between ranks.
@@ -63,8 +52,7 @@ struct RankWindow {
   double hardware_slowdown_share = kUnknown;  // of the samples: HW slowdown or power brake
   double thermal_share = kUnknown;            // of the samples: HW or SW thermal slowdown
   double power_cap_share = kUnknown;
-  bool throttle_known = false;
-  std::uint64_t throttle_reasons = 0;  // of any sample
+  std::optional<std::uint64_t> throttle_reasons = {};  // of any sample
   HealthDelta errors;
   bool stop = false;           // a signal has come
   bool over = false;           // the time is over, on rank 0
@@ -72,10 +60,6 @@ struct RankWindow {
 
   void add_health(const GpuWindow& health);
 };
-
-/// Share of the samples with one of the reasons; kUnknown where no sample knows them.
-double share_of_reasons(const std::vector<std::optional<std::uint64_t>>& samples,
-                        std::uint64_t reasons);
 
 /// What a phase did on this rank.
 struct PhaseResult {
@@ -104,7 +88,7 @@ class SoakWork {
   std::string unturned() const;
 
  private:
-  std::unique_ptr<ProductLoad> make_products(const Phase& phase);
+  std::unique_ptr<ProductLoad> make_products(const Phase& phase, bool comparing = false);
   /// Nearly all memory that is left, but for the products.
   std::unique_ptr<MemoryTest> make_memory();
   Load& load_of(LoadKind kind) const;

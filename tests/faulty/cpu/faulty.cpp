@@ -8,7 +8,6 @@
 #include <mutex>
 #include <optional>
 
-#include "tests/faulty/log.hpp"
 #include "tests/faulty/model.hpp"
 
 namespace shakedown::faulty {

@@ -174,13 +174,7 @@ Context::Context() {
   end_ = function("faulty_end");
   force_ = function("faulty_force");
   words_ = function("faulty_words");
-  arm_ = function("faulty_arm");
-  hold_ = function("faulty_hold", shared_bytes_);
-  wait_ = function("faulty_wait");
-  release_ = function("faulty_release");
   CHECK_DRIVER(cuStreamCreate, &side_, CU_STREAM_NON_BLOCKING);
-  CHECK_DRIVER(cuEventCreate, &armed_, CU_EVENT_DISABLE_TIMING);
-  CHECK_DRIVER(cuEventCreate, &released_, CU_EVENT_DISABLE_TIMING);
   CHECK_DRIVER(cuMemAlloc, &state_, sizeof(State));
   CHECK_DRIVER(cuMemsetD8Async, state_, 0, sizeof(State), side_);
   const auto page = static_cast<std::size_t>(sysconf(_SC_PAGESIZE));
@@ -205,21 +199,6 @@ void Context::launch(CUfunction kernel, unsigned blocks, unsigned threads, unsig
   void* pointers[] = {static_cast<void*>(&arguments)...};
   CHECK_DRIVER(cuLaunchKernel, kernel, blocks, 1, 1, threads, 1, 1, shared_bytes, stream, pointers,
                nullptr);
-}
-
-void Context::hold(int sms, CUstream stream) {
-  launch(arm_, 1, 1, 0, stream, state_);
-  CHECK_DRIVER(cuEventRecord, armed_, stream);
-  CHECK_DRIVER(cuStreamWaitEvent, side_, armed_, 0);
-  launch(hold_, static_cast<unsigned>(sms), 1024, static_cast<unsigned>(shared_bytes_), side_,
-         state_);
-  launch(wait_, 1, 1, 0, stream, static_cast<unsigned>(sms), state_);
-}
-
-void Context::release(CUstream stream) {
-  launch(release_, 1, 1, 0, stream, state_);
-  CHECK_DRIVER(cuEventRecord, released_, side_);
-  CHECK_DRIVER(cuStreamWaitEvent, stream, released_, 0);
 }
 
 void Context::flip(const ProductFault& fault, const Result& c, CUstream stream) {

@@ -28,8 +28,6 @@ class Context {
   static Counts counts();
   static void add_host_flips(std::uint64_t flips);
 
-  void hold(int sms, CUstream stream);
-  void release(CUstream stream);
   void flip(const ProductFault& fault, const Result& c, CUstream stream);
   void force(unsigned char* cell, const CellFault& fault, CUstream stream);
   void flip_words(void* data, std::uint64_t words, std::uint64_t count, std::uint64_t seed,
@@ -49,9 +47,8 @@ class Context {
   CUfunction function(const char* name, int shared_bytes = 0);
 
   CUmodule module_ = nullptr;
-  CUfunction stand_in_, flip_, end_, force_, words_, arm_, hold_, wait_, release_;
+  CUfunction stand_in_, flip_, end_, force_, words_;
   CUstream side_ = nullptr;
-  CUevent armed_ = nullptr, released_ = nullptr;
   CUdeviceptr state_ = 0, published_on_device_ = 0;
   Counts* published_ = nullptr;  // memory of ours, which outlives the driver
   int sms_ = 0, shared_bytes_ = 0;

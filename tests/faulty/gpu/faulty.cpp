@@ -6,8 +6,6 @@
 #include <map>
 #include <mutex>
 
-#include "tests/faulty/log.hpp"
-
 namespace shakedown::faulty {
 namespace {
 
@@ -51,7 +49,7 @@ class Memory {
 };
 
 struct Faults {
-  Settings settings = read_settings({"product", "memory", "copy", "collective", "slow"}, 128, 256);
+  Settings settings = read_settings({"product", "memory", "copy", "collective"}, 128, 256);
   Memory memory;
   std::atomic<std::uint64_t> copies{0}, collectives{0};
 
@@ -111,26 +109,11 @@ void flip_copy(Context& context, const HostFlips& flips, bool on_device, const C
 
 }  // namespace
 
-void before_product(CUstream stream) {
-  if (faults == nullptr || faults->model().slow_sms == 0) return;
-  if (Context* const context = context_here()) context->hold(faults->model().slow_sms, stream);
-}
-
-void after_product(const Product* product, CUstream stream) {
+void after_product(const Product& product, CUstream stream) {
   Context* const context = context_here();
   if (context == nullptr) return;
-  if (faults->model().slow_sms > 0) context->release(stream);
-  if (product == nullptr) return;
-  for (const ProductFault& fault : faults->model().products) {
-    if ((fault.types & product->type) == 0) continue;
-    Result c = product->first;
-    for (int i = 0; i < product->batch; ++i) {
-      context->flip(fault, c, stream);
-      c.data = static_cast<unsigned char*>(c.data) + product->c_step;
-      c.a.data = static_cast<const unsigned char*>(c.a.data) + product->a_step;
-      c.b.data = static_cast<const unsigned char*>(c.b.data) + product->b_step;
-    }
-  }
+  for (const ProductFault& fault : faults->model().products)
+    if ((fault.types & product.type) != 0) context->flip(fault, product.result, stream);
   force_cells(*context, stream);
   context->end(Operation::product, stream);
 }
@@ -160,16 +143,14 @@ void after_copy(void* to, const void* from, std::size_t bytes, const CUstream* s
   if (stream == nullptr) context->wait_for_own_stream();
 }
 
-void after_collective(const std::string& operation, void* received, std::size_t bytes,
-                      CUstream stream) {
+void after_all_reduce(void* received, std::size_t bytes, CUstream stream) {
   if (faults == nullptr || faults->model().collectives.empty()) return;
   Context* const context = context_here();
   if (context == nullptr) return;
   const std::uint64_t call = faults->collectives++;
   for (const CollectiveFault& fault : faults->model().collectives)
-    if (fault.operation.empty() || fault.operation == operation)
-      context->flip_words(received, bytes / 8, happen(faults->model().seed, call, 1, fault.rate),
-                          number_format::hash(faults->model().seed, call), fault.flip, stream);
+    context->flip_words(received, bytes / 8, happen(faults->model().seed, call, 1, fault.rate),
+                        number_format::hash(faults->model().seed, call), fault.flip, stream);
   context->end(Operation::collective, stream);
 }
 

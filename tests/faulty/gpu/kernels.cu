@@ -11,18 +11,9 @@ __device__ std::uint32_t this_sm() {
   return sm;
 }
 
-__device__ unsigned long long nanoseconds() {
-  unsigned long long now = 0;
-  asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(now));
-  return now;
-}
-
 __device__ void add(std::uint64_t* count, std::uint64_t more) {
   atomicAdd(reinterpret_cast<unsigned long long*>(count), static_cast<unsigned long long>(more));
 }
-
-constexpr unsigned long long kMostHeld = 10'000'000'000ULL;  // ns
-constexpr unsigned long long kMostWaited = 2'000'000ULL;     // ns, for blocks that hold SMs
 
 }  // namespace
 
@@ -108,30 +99,4 @@ __global__ void faulty_words(unsigned char* data, std::uint64_t words, std::uint
   for (int i = 0; i < 8; ++i) at[i] = static_cast<unsigned char>(wrong >> (8 * i));
   add(&state->counts.flips, 1);
 }
-
-// SMs that are held while a product runs: arm and wait on its stream before it, hold on another one
-// meanwhile, release on its stream after it. Whatever happens, hold ends.
-
-__global__ void faulty_arm(State* state) {
-  state->resident = 0;
-  state->stop = 0;
-}
-__global__ void __launch_bounds__(1024) faulty_hold(State* state) {
-  extern __shared__ unsigned char room[];
-  if (threadIdx.x == 0) {
-    room[0] = 1;
-    atomicAdd(&state->resident, 1U);
-  }
-  const unsigned long long start = nanoseconds();
-  while (*reinterpret_cast<volatile unsigned*>(&state->stop) == 0 &&
-         nanoseconds() - start < kMostHeld)
-    __nanosleep(2000);
-}
-__global__ void faulty_wait(unsigned blocks, State* state) {
-  const unsigned long long start = nanoseconds();
-  while (*reinterpret_cast<volatile unsigned*>(&state->resident) < blocks &&
-         nanoseconds() - start < kMostWaited)
-    __nanosleep(1000);
-}
-__global__ void faulty_release(State* state) { atomicExch(&state->stop, 1U); }
 }

@@ -14,8 +14,6 @@ struct State {
   Counts counts;
   std::uint64_t flips_before;  // the operation at work
   unsigned first_claimed;
-  // of the SMs that are held while a product runs
-  unsigned resident, stop;
   // SM of each block: of the first launch of the stand-in grid, and of its last one
   std::uint32_t fixed[kBlocks], moving[kBlocks];
 };

@@ -52,8 +52,7 @@ struct Matrix {
   const void* data;
   cudaDataType_t type;
   std::int64_t ld;
-  std::int64_t batch_step = 0;  // elements
-  bool transposed = false;      // as an operand
+  bool transposed = false;  // as an operand
   bool by_rows = false;
 
   /// Of op(A): from row to row, from column to column.
@@ -63,28 +62,18 @@ struct Matrix {
 
 /// C[m, n] = op(A)[m, k] op(B)[k, n]. None: a type that has no faults.
 std::optional<Product> product_of(std::int64_t m, std::int64_t n, std::int64_t k, const Matrix& a,
-                                  const Matrix& b, void* c_data, const Matrix& c, bool tf32,
-                                  int batch = 1) {
+                                  const Matrix& b, void* c_data, const Matrix& c, bool tf32) {
   const Type *of_a = type_of(a.type), *of_b = type_of(b.type), *of_c = type_of(c.type);
   if (of_a == nullptr || of_b == nullptr || of_c == nullptr || of_a->bit == 0) return std::nullopt;
-  Product product;
-  product.first = {c_data,
-                   m,
-                   n,
-                   c.row_step(),
-                   c.column_step(),
-                   of_c->type,
-                   {a.data, a.row_step(), a.column_step(), k, of_a->bytes},
-                   {b.data, b.column_step(), b.row_step(), k, of_b->bytes}};
-  const auto step = [](const Matrix& matrix, const Type& type) {
-    return static_cast<std::size_t>(matrix.batch_step) * static_cast<std::size_t>(type.bytes);
-  };
-  product.a_step = step(a, *of_a);
-  product.b_step = step(b, *of_b);
-  product.c_step = step(c, *of_c);
-  product.batch = batch;
-  product.type = tf32 && a.type == CUDA_R_32F ? kTf32 : of_a->bit;
-  return product;
+  return Product{{c_data,
+                  m,
+                  n,
+                  c.row_step(),
+                  c.column_step(),
+                  of_c->type,
+                  {a.data, a.row_step(), a.column_step(), k, of_a->bytes},
+                  {b.data, b.column_step(), b.row_step(), k, of_b->bytes}},
+                 tf32 && a.type == CUDA_R_32F ? kTf32 : of_a->bit};
 }
 
 bool is_tf32(cublasComputeType_t type) { return type == CUBLAS_COMPUTE_32F_FAST_TF32; }
@@ -107,9 +96,8 @@ bool has_tf32(cublasHandle_t handle) {
 template <class Call>
 cublasStatus_t with_faults(const std::optional<Product>& product, CUstream stream,
                            const Call& call) {
-  if (product) before_product(stream);
   const cublasStatus_t status = call();
-  if (product) after_product(status == CUBLAS_STATUS_SUCCESS ? &*product : nullptr, stream);
+  if (product && status == CUBLAS_STATUS_SUCCESS) after_product(*product, stream);
   return status;
 }
 
@@ -132,9 +120,7 @@ Matrix matrix_of(const void* data, cublasLtMatrixLayout_t layout, bool transpose
   return {
       data,
       static_cast<cudaDataType_t>(attribute<std::uint32_t>(layout, CUBLASLT_MATRIX_LAYOUT_TYPE)),
-      attribute<std::int64_t>(layout, CUBLASLT_MATRIX_LAYOUT_LD),
-      attribute<std::int64_t>(layout, CUBLASLT_MATRIX_LAYOUT_STRIDED_BATCH_OFFSET),
-      transposed,
+      attribute<std::int64_t>(layout, CUBLASLT_MATRIX_LAYOUT_LD), transposed,
       attribute<std::int32_t>(layout, CUBLASLT_MATRIX_LAYOUT_ORDER) == CUBLASLT_ORDER_ROW};
 }
 
@@ -159,8 +145,7 @@ std::optional<Product> product_of(cublasLtMatmulDesc_t description, const void* 
       static_cast<std::int64_t>(attribute<std::uint64_t>(d, CUBLASLT_MATRIX_LAYOUT_COLS)),
       static_cast<std::int64_t>(k), matrix_of(a_data, a, a_transposed),
       matrix_of(b_data, b, b_transposed), d_data, matrix_of(d_data, d, false),
-      is_tf32(static_cast<cublasComputeType_t>(compute)),
-      attribute<std::int32_t>(d, CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT));
+      is_tf32(static_cast<cublasComputeType_t>(compute)));
 }
 
 std::size_t bytes_of(std::size_t count, ncclDataType_t type) {
@@ -178,22 +163,12 @@ std::size_t bytes_of(std::size_t count, ncclDataType_t type) {
 }
 
 struct Received {
-  const char* operation;
   void* data;
   std::size_t bytes;
   cudaStream_t stream;
 };
 thread_local int groups = 0;  // that are open
 thread_local std::vector<Received> in_group;
-
-/// Within a group nothing is on the stream before its end.
-ncclResult_t received(ncclResult_t result, const Received& one) {
-  if (result == ncclSuccess && groups == 0)
-    after_collective(one.operation, one.data, one.bytes, one.stream);
-  else if (result == ncclSuccess)
-    in_group.push_back(one);
-  return result;
-}
 
 }  // namespace
 
@@ -216,36 +191,10 @@ cublasStatus_t cublasGemmEx(cublasHandle_t handle, cublasOperation_t transa,
   };
   const Outermost outermost;
   if (!outermost) return call();
-  return with_faults(product_of(m, n, k, {A, Atype, lda, 0, transa != CUBLAS_OP_N},
-                                {B, Btype, ldb, 0, transb != CUBLAS_OP_N}, C, {C, Ctype, ldc},
+  return with_faults(product_of(m, n, k, {A, Atype, lda, transa != CUBLAS_OP_N},
+                                {B, Btype, ldb, transb != CUBLAS_OP_N}, C, {C, Ctype, ldc},
                                 is_tf32(computeType) || has_tf32(handle)),
                      stream_of(handle), call);
-}
-
-cublasStatus_t cublasGemmStridedBatchedEx(cublasHandle_t handle, cublasOperation_t transa,
-                                          cublasOperation_t transb, int m, int n, int k,
-                                          const void* alpha, const void* A, cudaDataType Atype,
-                                          int lda, long long int strideA, const void* B,
-                                          cudaDataType Btype, int ldb, long long int strideB,
-                                          const void* beta, void* C, cudaDataType Ctype, int ldc,
-                                          long long int strideC, int batchCount,
-                                          cublasComputeType_t computeType, cublasGemmAlgo_t algo) {
-  using Function = cublasStatus_t (*)(
-      cublasHandle_t, cublasOperation_t, cublasOperation_t, int, int, int, const void*, const void*,
-      cudaDataType, int, long long int, const void*, cudaDataType, int, long long int, const void*,
-      void*, cudaDataType, int, long long int, int, cublasComputeType_t, cublasGemmAlgo_t);
-  static const auto real = next<Function>("cublasGemmStridedBatchedEx", "libcublas.so");
-  const auto call = [&] {
-    return real(handle, transa, transb, m, n, k, alpha, A, Atype, lda, strideA, B, Btype, ldb,
-                strideB, beta, C, Ctype, ldc, strideC, batchCount, computeType, algo);
-  };
-  const Outermost outermost;
-  if (!outermost) return call();
-  return with_faults(
-      product_of(m, n, k, {A, Atype, lda, strideA, transa != CUBLAS_OP_N},
-                 {B, Btype, ldb, strideB, transb != CUBLAS_OP_N}, C, {C, Ctype, ldc, strideC},
-                 is_tf32(computeType) || has_tf32(handle), batchCount),
-      stream_of(handle), call);
 }
 
 cublasStatus_t cublasSgemm_v2(cublasHandle_t handle, cublasOperation_t transa,
@@ -258,8 +207,8 @@ cublasStatus_t cublasSgemm_v2(cublasHandle_t handle, cublasOperation_t transa,
   };
   const Outermost outermost;
   if (!outermost) return call();
-  return with_faults(product_of(m, n, k, {A, CUDA_R_32F, lda, 0, transa != CUBLAS_OP_N},
-                                {B, CUDA_R_32F, ldb, 0, transb != CUBLAS_OP_N}, C,
+  return with_faults(product_of(m, n, k, {A, CUDA_R_32F, lda, transa != CUBLAS_OP_N},
+                                {B, CUDA_R_32F, ldb, transb != CUBLAS_OP_N}, C,
                                 {C, CUDA_R_32F, ldc}, has_tf32(handle)),
                      stream_of(handle), call);
 }
@@ -275,8 +224,8 @@ cublasStatus_t cublasDgemm_v2(cublasHandle_t handle, cublasOperation_t transa,
   const Outermost outermost;
   if (!outermost) return call();
   return with_faults(
-      product_of(m, n, k, {A, CUDA_R_64F, lda, 0, transa != CUBLAS_OP_N},
-                 {B, CUDA_R_64F, ldb, 0, transb != CUBLAS_OP_N}, C, {C, CUDA_R_64F, ldc}, false),
+      product_of(m, n, k, {A, CUDA_R_64F, lda, transa != CUBLAS_OP_N},
+                 {B, CUDA_R_64F, ldb, transb != CUBLAS_OP_N}, C, {C, CUDA_R_64F, ldc}, false),
       stream_of(handle), call);
 }
 
@@ -362,38 +311,13 @@ ncclResult_t ncclAllReduce(const void* sendbuff, void* recvbuff, size_t count,
                            ncclDataType_t datatype, ncclRedOp_t op, ncclComm_t comm,
                            cudaStream_t stream) {
   static const auto real = NEXT(ncclAllReduce, "libnccl.so");
-  return received(real(sendbuff, recvbuff, count, datatype, op, comm, stream),
-                  {"all_reduce", recvbuff, bytes_of(count, datatype), stream});
-}
-ncclResult_t ncclReduceScatter(const void* sendbuff, void* recvbuff, size_t recvcount,
-                               ncclDataType_t datatype, ncclRedOp_t op, ncclComm_t comm,
-                               cudaStream_t stream) {
-  static const auto real = NEXT(ncclReduceScatter, "libnccl.so");
-  return received(real(sendbuff, recvbuff, recvcount, datatype, op, comm, stream),
-                  {"reduce_scatter", recvbuff, bytes_of(recvcount, datatype), stream});
-}
-ncclResult_t ncclAllGather(const void* sendbuff, void* recvbuff, size_t sendcount,
-                           ncclDataType_t datatype, ncclComm_t comm, cudaStream_t stream) {
-  static const auto real = NEXT(ncclAllGather, "libnccl.so");
-  static const auto count = NEXT(ncclCommCount, "libnccl.so");
-  int ranks = 1;
-  count(comm, &ranks);
-  return received(real(sendbuff, recvbuff, sendcount, datatype, comm, stream),
-                  {"all_gather", recvbuff,
-                   static_cast<std::size_t>(ranks) * bytes_of(sendcount, datatype), stream});
-}
-ncclResult_t ncclBroadcast(const void* sendbuff, void* recvbuff, size_t count,
-                           ncclDataType_t datatype, int root, ncclComm_t comm,
-                           cudaStream_t stream) {
-  static const auto real = NEXT(ncclBroadcast, "libnccl.so");
-  return received(real(sendbuff, recvbuff, count, datatype, root, comm, stream),
-                  {"broadcast", recvbuff, bytes_of(count, datatype), stream});
-}
-ncclResult_t ncclRecv(void* recvbuff, size_t count, ncclDataType_t datatype, int peer,
-                      ncclComm_t comm, cudaStream_t stream) {
-  static const auto real = NEXT(ncclRecv, "libnccl.so");
-  return received(real(recvbuff, count, datatype, peer, comm, stream),
-                  {"recv", recvbuff, bytes_of(count, datatype), stream});
+  const ncclResult_t result = real(sendbuff, recvbuff, count, datatype, op, comm, stream);
+  const Received one{recvbuff, bytes_of(count, datatype), stream};
+  if (result == ncclSuccess && groups == 0)
+    after_all_reduce(one.data, one.bytes, one.stream);
+  else if (result == ncclSuccess)
+    in_group.push_back(one);  // nothing is on the stream before the group's end
+  return result;
 }
 ncclResult_t ncclGroupStart() {
   static const auto real = NEXT(ncclGroupStart, "libnccl.so");
@@ -405,7 +329,7 @@ ncclResult_t ncclGroupEnd() {
   const ncclResult_t result = real();
   if (--groups > 0) return result;
   for (const Received& one : std::exchange(in_group, {}))
-    if (result == ncclSuccess) after_collective(one.operation, one.data, one.bytes, one.stream);
+    if (result == ncclSuccess) after_all_reduce(one.data, one.bytes, one.stream);
   return result;
 }
 }

@@ -83,20 +83,20 @@ GPU_TEST_CASE(
   REQUIRE(!of_all.empty());
   const gpu::ConvPlans of_half = plans_of(kHalf);
   const auto same = std::find_if(of_half.begin(), of_half.end(), [&](const auto& plan) {
-    return plan->name() == of_all.front()->name();
+    return plan->name == of_all.front()->name;
   });
   REQUIRE(same != of_half.end());
 
   const DataType type = DataType::float16;
   const gpu::ConvPlan& first = *of_all.front();
-  const ConvShape& conv = first.conv();
+  const ConvShape& conv = first.conv;
   const Buffer x(*rig.device, conv.x.count() * size_of(type));
   const Buffer dy(*rig.device, conv.y().count() * size_of(type));
   gpu::randomise(x.data(), conv.x.count(), type, rig.native());
   gpu::randomise(dy.data(), conv.y().count(), type, rig.native());
   const auto gradient = [&](const std::shared_ptr<const gpu::ConvPlan>& plan, std::size_t half) {
     const Buffer dw(*rig.device, conv.weight_count() * size_of(type));
-    const Buffer workspace(*rig.device, std::max<std::size_t>(1, plan->workspace_bytes()));
+    const Buffer workspace(*rig.device, std::max<std::size_t>(1, plan->workspace_bytes));
     const auto from = [&](const Buffer& all) {
       return static_cast<std::uint8_t*>(all.data()) + half * all.bytes() / 2;
     };

@@ -5,7 +5,6 @@
 #include <vector>
 
 #include "resnet/gpu/convolution.hpp"
-#include "resnet/gpu/fragment_places.hpp"
 #include "resnet/gpu/unit_kernels.hpp"
 #include "tests/catch.hpp"
 #include "tests/resnet/gpu/kernel_rig.hpp"
@@ -15,12 +14,12 @@ namespace {
 
 using test::floats_of;
 using test::narrow;
+using test::positive_values;
 using test::random_values;
 using test::relative_error;
 using test::rounding;
 using test::Tensor;
 using test::Values;
-using test::vectors_with;
 using test::widen;
 
 using Rig = test::KernelRig;
@@ -29,7 +28,6 @@ struct Case {
   DataType type;
   ActivationShape y;  // c is 64, 128 or 256
   int filters() const { return 4 * y.c; }
-  std::size_t rows() const { return y.count() / static_cast<std::size_t>(y.c); }
 };
 
 /// y after a ReLU, g half of which is masked, weights, and the norms after and before the
@@ -45,12 +43,10 @@ struct Problem {
 
   Problem(Rig& rig, const Case& of)
       : c(of),
-        rows(of.rows()),
+        rows(test::rows_of(of.y)),
         channels(static_cast<std::size_t>(of.y.c)),
         filters(static_cast<std::size_t>(of.filters())) {
-    auto positive = random_values(rows * channels, 1, -1, 1.5);
-    for (float& v : positive) v = std::max(v, 0.0F);
-    y = rig.rounded(c.type, positive);
+    y = rig.rounded(c.type, positive_values(rows * channels));
     auto masked = random_values(rows * filters, 2, -1, 1.2);
     const auto chance = random_values(rows * filters, 3, 0, 1);
     for (std::size_t i = 0; i < masked.size(); ++i)
@@ -184,12 +180,9 @@ Values parted_product(Rig& rig, gpu::BlasHandle& blas, const Problem& p, const T
   const Buffer workspace(*rig.device, kWorkspace);
   Values first;
   for (std::size_t i = 0; i < product.algorithms(); ++i) {  // the first is run last, and kept
-    product.run(product.algorithms() - 1 - i, left.memory.data(), p.y.memory.data(),
-                floats_of(parts), workspace.data(), rig.native());
-    const Buffer sum = rig.floats(size);
-    gpu::sum_partials(floats_of(parts), count, static_cast<int>(size), floats_of(sum),
-                      rig.native());
-    const Values result = widen(download<float>(*rig.device, *rig.stream, sum.data(), size));
+    product.run(product.algorithms() - 1 - i, left.data(), p.y.data(), floats_of(parts),
+                workspace.data(), rig.native());
+    const Values result = rig.totals(parts, count, size);
     if (i == 0) first = result;
     CAPTURE(i);
     CHECK(error_of_numbers(result, first) < 2e-4);
@@ -223,25 +216,23 @@ Outcome run(Rig& rig, const Problem& p) {
   int d_count = 0, gram_count = 0;
   out.d = parted_product(rig, blas, p, p.g, p.c.filters(), d_parts, d_count);
   out.gram = parted_product(rig, blas, p, p.y, p.c.y.c, gram_parts, gram_count);
-  const Buffer gram = rig.floats(p.channels * p.channels);
-  gpu::sum_partials(floats_of(gram_parts), gram_count, static_cast<int>(p.channels * p.channels),
-                    floats_of(gram), rig.native());
-
-  const Buffer vectors = vectors_with(rig, p.filters, {{0, p.mean}, {1, p.invstd}});
+  const Buffer gram = rig.of(narrow(rig.totals(gram_parts, gram_count, p.channels * p.channels)));
+  const Buffer vectors = rig.vectors_with(p.filters, {{0, p.mean}, {1, p.invstd}});
   const auto norm = gpu::NormVectors::in(floats_of(vectors), p.c.filters());
-  const Buffer gamma = test::to_device(*rig.device, *rig.stream, p.gamma);
-  const Buffer sum_of_g = test::to_device(*rig.device, *rig.stream, narrow(p.sum_of_g));
+  const Buffer gamma = rig.of(p.gamma);
+  const Buffer sum_of_g = rig.of(narrow(p.sum_of_g));
   const std::size_t element = size_of(p.c.type);
   const Buffer dgamma(*rig.device, p.filters * element), dbeta(*rig.device, p.filters * element);
   const Buffer d = rig.floats(p.filters * p.channels), largest = rig.floats(p.filters);
   const Buffer bias = rig.floats(p.channels);
   const Buffer unscale = rig.floats(1);
-  const Buffer placed(*rig.device, (p.filters + p.channels) * p.channels * element);
-  const Buffer scaled(*rig.device, p.filters * p.channels * element);
   const bool in_two = gpu::gram_in_two(p.c.y.c);
+  const std::size_t depth = p.channels + (in_two ? 0 : p.filters);
+  const Buffer placed(*rig.device, depth * p.channels * element);
+  const Buffer scaled(*rig.device, p.filters * p.channels * element);
   const gpu::GramMatrices m{p.c.y.c,
                             p.c.filters(),
-                            p.w.memory.data(),
+                            p.w.data(),
                             floats_of(d),
                             floats_of(largest),
                             floats_of(bias),
@@ -252,26 +243,22 @@ Outcome run(Rig& rig, const Problem& p) {
                          {floats_of(gamma), nullptr, nullptr, nullptr, dgamma.data(), dbeta.data()},
                          norm, static_cast<float>(1.0 / static_cast<double>(p.rows)), m, p.c.type,
                          rig.native());
-  const auto vector = [&](const float* from) {
-    return widen(download<float>(*rig.device, *rig.stream, from, p.filters));
-  };
+  const auto vector = [&](const float* from) { return rig.read(from, p.filters); };
   out.dgamma = rig.get(dgamma.view(p.c.type));
   out.dbeta = rig.get(dbeta.view(p.c.type));
   out.a = vector(norm.grad_a);
   out.b = vector(norm.grad_b);
   out.c = vector(norm.grad_c);
-  CHECK(error_of_numbers(
-            widen(download<float>(*rig.device, *rig.stream, d.data(), p.filters * p.channels)),
-            out.d) < 1e-6);
+  CHECK(error_of_numbers(rig.read(floats_of(d), p.filters * p.channels), out.d) < 1e-6);
 
   out.placed = rig.get(placed.view(p.c.type));
   if (in_two) out.scaled = rig.get(scaled.view(p.c.type));
-  out.bias = widen(download<float>(*rig.device, *rig.stream, bias.data(), p.channels));
+  out.bias = rig.read(floats_of(bias), p.channels);
   out.unscale = download<float>(*rig.device, *rig.stream, unscale.data(), 1)[0];
 
   Values sum_of_y(p.channels, 0.0);
   for (std::size_t i = 0; i < p.y.values.size(); ++i) sum_of_y[i % p.channels] += p.y.values[i];
-  const Buffer sums = test::to_device(*rig.device, *rig.stream, narrow(sum_of_y));
+  const Buffer sums = rig.of(narrow(sum_of_y));
   const Buffer dw(*rig.device, p.filters * p.channels * element);
   gpu::gram_weight_gradient(m, norm, floats_of(gram), floats_of(sums), dw.data(), p.c.type,
                             rig.native());
@@ -279,17 +266,14 @@ Outcome run(Rig& rig, const Problem& p) {
 
   if (!gpu::has_gram_conv_relu_backward(p.c.type, p.c.y.c, p.c.filters())) return out;
   const Buffer inner =
-      vectors_with(rig, p.channels, {{0, p.inner_mean}, {2, p.inner_scale}, {3, p.inner_shift}});
+      rig.vectors_with(p.channels, {{0, p.inner_mean}, {2, p.inner_scale}, {3, p.inner_shift}});
   const Buffer dy = before_gram(rig, p, out.scaled).memory;
   const Buffer partials = rig.floats(gpu::reduction_scratch(p.c.y, p.c.type, 2));
-  const int count =
-      gpu::gram_conv_relu_backward(m, p.y.memory.data(), p.g.memory.data(), p.inner_z.memory.data(),
-                                   gpu::NormVectors::in(floats_of(inner), p.c.y.c), dy.data(),
-                                   floats_of(partials), rig.on(p.c.y, p.c.type));
+  const int count = gpu::gram_conv_relu_backward(
+      m, p.y.data(), p.g.data(), p.inner_z.data(), gpu::NormVectors::in(floats_of(inner), p.c.y.c),
+      dy.data(), floats_of(partials), rig.on(p.c.y, p.c.type));
   out.dy = rig.get(dy.view(p.c.type));
-  const Buffer total = rig.floats(2 * p.channels);
-  gpu::sum_partials(floats_of(partials), count, 2 * p.c.y.c, floats_of(total), rig.native());
-  out.dy_sums = widen(download<float>(*rig.device, *rig.stream, total.data(), 2 * p.channels));
+  out.dy_sums = rig.totals(partials, count, 2 * p.channels);
   return out;
 }
 
@@ -399,11 +383,7 @@ GPU_TEST_CASE("sums of parts match float64, and a NaN stays in its column", "[gr
   for (std::size_t i = 0; i < parts.size(); ++i) expected[i % size] += parts[i];
   parts[parts.size() - 2] = std::nanf("");
   expected[size - 2] = std::nan("");
-  const Buffer from = test::to_device(*rig.device, *rig.stream, parts);
-  const Buffer to = rig.floats(size);
-  gpu::sum_partials(floats_of(from), count, static_cast<int>(size), floats_of(to), rig.native());
-  CHECK(error_of_numbers(widen(download<float>(*rig.device, *rig.stream, to.data(), size)),
-                         expected) < 1e-6);
+  CHECK(error_of_numbers(rig.totals(rig.of(parts), count, size), expected) < 1e-6);
 }
 
 GPU_TEST_CASE("D of parts as long as they may be matches float64", "[gram][kernels]") {
@@ -412,20 +392,15 @@ GPU_TEST_CASE("D of parts as long as they may be matches float64", "[gram][kerne
   constexpr std::size_t kRows = 2 * 12544;
   constexpr std::size_t kChannels = 64, kFilters = 256;
   Rig rig;
-  auto positive = random_values(kRows * kChannels, 1, -1, 1.5);
-  for (float& v : positive) v = std::max(v, 0.0F);
-  const Tensor y = rig.rounded(type, positive);
+  const Tensor y = rig.rounded(type, positive_values(kRows * kChannels));
   const Tensor g = rig.rounded(type, random_values(kRows * kFilters, 2, -1, 1.2));
   gpu::BlasHandle blas(*rig.device, rig.native());
   const gpu::PartedProduct product(blas, {kRows, 2, kFilters, kChannels, type}, kWorkspace);
   REQUIRE(product.algorithms() > 0);
   const Buffer parts = rig.floats(2 * kFilters * kChannels);
-  const Buffer d = rig.floats(kFilters * kChannels);
   const Buffer workspace(*rig.device, kWorkspace);
-  product.run(0, g.memory.data(), y.memory.data(), floats_of(parts), workspace.data(),
-              rig.native());
-  gpu::sum_partials(floats_of(parts), 2, kFilters * kChannels, floats_of(d), rig.native());
-  const auto made = download<float>(*rig.device, *rig.stream, d.data(), kFilters * kChannels);
+  product.run(0, g.data(), y.data(), floats_of(parts), workspace.data(), rig.native());
+  const Values made = rig.totals(parts, 2, kFilters * kChannels);
   Values some, expected;
   for (std::size_t k = 0; k < kFilters; k += 51)
     for (std::size_t j = 0; j < kChannels; ++j) {
@@ -485,23 +460,19 @@ GPU_TEST_CASE("a norm with ReLU and the sums of what it writes", "[gram][kernels
   const Tensor z = rig.rounded(type, random_values(shape.count(), 1));
   const Values scale = widen(random_values(channels, 2, -1, 1));
   const Values shift = widen(random_values(channels, 3, -0.3, 0.3));
-  const Buffer vectors = vectors_with(rig, channels, {{2, scale}, {3, shift}});
+  const Buffer vectors = rig.vectors_with(channels, {{2, scale}, {3, shift}});
   const auto norm = gpu::NormVectors::in(floats_of(vectors), shape.c);
   const Buffer y(*rig.device, shape.count() * size_of(type));
   const Buffer plain(*rig.device, shape.count() * size_of(type));
   const Buffer partials = rig.floats(gpu::reduction_scratch(shape, type, 1));
   const gpu::Launch on = rig.on(shape, type);
-  const int count =
-      gpu::normalise_relu_sums(z.memory.data(), norm, y.data(), floats_of(partials), on);
-  gpu::normalise_relu(z.memory.data(), norm, plain.data(), on);
-  const Buffer total = rig.floats(channels);
-  gpu::sum_partials(floats_of(partials), count, shape.c, floats_of(total), rig.native());
+  const int count = gpu::normalise_relu_sums(z.data(), norm, y.data(), floats_of(partials), on);
+  gpu::normalise_relu(z.data(), norm, plain.data(), on);
   const Values written = rig.get(y.view(type));
   CHECK(written == rig.get(plain.view(type)));  // to the last bit
   Values expected(channels, 0.0);
   for (std::size_t i = 0; i < written.size(); ++i) expected[i % channels] += written[i];
-  const auto sums = download<float>(*rig.device, *rig.stream, total.data(), channels);
-  CHECK(relative_error(widen(sums), expected) < 1e-6);
+  CHECK(relative_error(rig.totals(partials, count, channels), expected) < 1e-6);
 }
 
 // Where the threads of a product on wgmma find their rows and columns
@@ -523,15 +494,6 @@ TEST_CASE("a thread's adjacent columns are those it has accumulators of", "[gram
           ++seen[{row, column}];
         }
   CHECK(seen.size() == std::size_t{64} * columns);  // each once: there are as many accumulators
-}
-
-TEST_CASE("placed columns are a permutation within each 32", "[gram]") {
-  std::map<unsigned, int> places;
-  for (unsigned column = 0; column < 128; ++column) {
-    CHECK(gpu::placed_column(column) / 32 == column / 32);
-    ++places[gpu::placed_column(column)];
-  }
-  CHECK(places.size() == 128);
 }
 
 }  // namespace shakedown

@@ -124,14 +124,15 @@ struct Block {
   }
   Call finish() {
     return [this] {
-      finish_add_relu_backward(partials, count, {z, norm, parameters}, nullptr, on_z());
+      const AddedNorm added{z, norm, parameters};
+      finish_norm_gradients(partials, count, {&added, 1}, nullptr, on_z());
     };
   }
   Call finish_sum() {
-    return [this] { finish_add_relu_backward_sum(partials, count, sum_of_g, nullptr, on_z()); };
+    return [this] { finish_norm_gradients(partials, count, {}, sum_of_g, on_z()); };
   }
   Call apply() {
-    return [this] { normalise_apply(g, z, norm, dz, on_z()); };
+    return [this] { normalise_apply(g, z, norm, false, dz, on_z()); };
   }
 
   Call within_unfused() {
@@ -323,7 +324,7 @@ Bench within(const Shared& b, double bytes, double flop, const Call& run) {
        {"normalise_apply, cuDNN's data gradient, normalise_relu_backward", b->within_unfused()}},
       [b] {
         void* const masked = b->lab.tensor(b->y_shape);
-        normalise_relu_apply(b->dy, b->inner_z, b->inner, masked, b->on_y());
+        normalise_apply(b->dy, b->inner_z, b->inner, true, masked, b->on_y());
         return std::vector<Values>{b->lab.rows(masked, b->y_shape)};
       }};
 }
@@ -347,7 +348,7 @@ Bench gram_coefficients_of(const Shared& b) {
           4.0 * static_cast<double>(b->size) * b->parts_of_d,
           0,
           {{"the kernels", b->coefficients()},
-           {"finish_add_relu_backward, from sums over z",
+           {"finish_norm_gradients, from sums over z",
             in_order({b->end_of_gradient(nullptr, 1), b->finish()})},
            {"D, by cublasLt", b->d_product()}},
           [b] { return b->floats_of(b->norm.grad_a, b->norm.grad_b); }};

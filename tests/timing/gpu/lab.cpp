@@ -37,7 +37,7 @@ void* Lab::random(std::size_t count, DataType of) {
 Call Lab::convolution(ConvKind kind, const ConvShape& conv, const ConvBuffers& buffers) {
   std::vector<Call> calls;
   for (const auto& plan : plan_convolution(dnn.get, {kind, conv, precision, false, 8, ""}))
-    if (plan->workspace_bytes() <= kWorkspace)
+    if (plan->workspace_bytes <= kWorkspace)
       calls.push_back([this, bound = std::make_shared<BoundPlan>(
                                  plan, buffers, workspace_.data())] { bound->execute(dnn.get); });
   return fastest(calls);

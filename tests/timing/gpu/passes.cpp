@@ -118,10 +118,10 @@ std::vector<Pass> passes() {
        },
        true},
       {"normalise_relu_apply", "dz = a (dy where y > 0) + b z + c", 3,
-       [](Tensors& t) { normalise_relu_apply(t.dy, t.z, t.norm, t.out, t.on()); }, out_of,
+       [](Tensors& t) { normalise_apply(t.dy, t.z, t.norm, true, t.out, t.on()); }, out_of,
        [](const Element& e) { return Values{e.a * (e.normed > 0 ? e.dy : 0) + e.b * e.z + e.c}; }},
       {"normalise_apply", "dz = a dy + b z + c", 3,
-       [](Tensors& t) { normalise_apply(t.dy, t.z, t.norm, t.out, t.on()); }, out_of,
+       [](Tensors& t) { normalise_apply(t.dy, t.z, t.norm, false, t.out, t.on()); }, out_of,
        [](const Element& e) { return Values{e.a * e.dy + e.b * e.z + e.c}; }},
   };
 }

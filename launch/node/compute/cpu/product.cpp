@@ -1,4 +1,4 @@
-// Loops over the elements of a product's matrices, on all threads.
+// Products by oneDNN, and loops over matrices and words on all threads.
 
 #include <fmt/format.h>
 
@@ -8,50 +8,10 @@
 
 #include "common/types.hpp"
 #include "common/usage_error.hpp"
-#include "launch/node/compute/product.hpp"
-#include "launch/node/compute/stream_kernels.hpp"
+#include "launch/node/compute/kernels.hpp"
+#include "launch/node/compute/verify.hpp"
 
 namespace shakedown::node::cpu {
-
-/// visit(i, bits): what element i of an operand is, its rows in this order; on all threads.
-template <class Visit>
-void for_each_element(std::size_t count, const OperandRule& rule, const LineOrder& order,
-                      std::int64_t columns, Visit&& visit) {
-  const auto rows = static_cast<std::int64_t>(count) / columns;
-#pragma omp parallel for schedule(static)
-  for (std::int64_t row = 0; row < rows; ++row)
-    for (std::int64_t column = 0; column < columns; ++column)
-      visit(static_cast<std::size_t>(row * columns + column),
-            operand_bits(rule, static_cast<std::uint64_t>(order.original(row) * columns + column)));
-}
-
-/// As the kernel gpu::fill_operand.
-inline void fill_operand(View x, const OperandRule& rule, const LineOrder& order,
-                         std::int64_t columns) {
-  const std::size_t width = size_of(x.type);
-  auto* const to = static_cast<std::byte*>(x.data);
-  for_each_element(x.count, rule, order, columns, [&](std::size_t i, std::uint64_t bits) {
-    std::memcpy(to + i * width, &bits, width);  // little-endian, as all machines here
-  });
-}
-
-/// As the kernel gpu::compare_operand.
-inline void compare_operand(ConstView x, const OperandRule& rule, const LineOrder& order,
-                            std::int64_t columns, WordErrors& wrong) {
-  const std::size_t width = size_of(x.type);
-  const auto* const from = static_cast<const std::byte*>(x.data);
-  for_each_element(x.count, rule, order, columns, [&](std::size_t i, std::uint64_t bits) {
-    if (std::memcmp(from + i * width, &bits, width) == 0) return;
-#pragma omp critical(shakedown_operand_errors)
-    {
-      ++wrong.count;
-      wrong.first = std::min<unsigned long long>(wrong.first, i);
-    }
-  });
-}
-
-// Products by oneDNN.
-
 namespace {
 
 using Desc = dnnl::memory::desc;
@@ -99,14 +59,8 @@ bool has_type(const dnnl::engine& engine, ProductType type) {
 class DnnlProduct final : public Product {
  public:
   DnnlProduct(const ProductSpec& spec, Device& device)
-      : spec_(spec),
-        a_(device, bytes(spec.m * spec.k, operand_type(spec.type))),
-        b_(device, bytes(spec.n * spec.k, operand_type(spec.type))),
-        c_(device, bytes(elements_of_result(spec), result_type(spec.type))),
-        description_(describe(engine_, spec)),
-        matmul_(description_) {}
+      : Product(spec, device), description_(describe(engine_, spec)), matmul_(description_) {}
 
-  const ProductSpec& spec() const override { return spec_; }
   std::string algorithm() const override {
     const dnnl_version_t* version = dnnl_version();
     return fmt::format("oneDNN {}.{}.{} {}", version->major, version->minor, version->patch,
@@ -115,17 +69,6 @@ class DnnlProduct final : public Product {
 
   std::vector<std::string> algorithms() const override { return {algorithm()}; }
 
-  void fill(Operands operands, std::uint64_t seed, const Turn& turn, Stream&) override {
-    if (operands == Operands::integers) check_exact(spec_);
-    fill_operand(a(), operand_rule(spec_.type, operands, seed, 0), turn.rows, spec_.k);
-    fill_operand(b(), operand_rule(spec_.type, operands, seed, 1), turn.columns, spec_.k);
-  }
-  void compare(Operands operands, std::uint64_t seed, const Turn& turn, WordErrors* wrong,
-               Stream&) override {
-    compare_operand(a(), operand_rule(spec_.type, operands, seed, 0), turn.rows, spec_.k, wrong[0]);
-    compare_operand(b(), operand_rule(spec_.type, operands, seed, 1), turn.columns, spec_.k,
-                    wrong[1]);
-  }
   void run(Stream&) override {
     const auto memory = [&](const Desc& description, View matrix) {
       return dnnl::memory(description, engine_, matrix.data);
@@ -135,20 +78,8 @@ class DnnlProduct final : public Product {
                               {DNNL_ARG_DST, memory(description_.dst_desc(), c())}});
     stream_.wait();
   }
-  void move_result(std::int64_t rows) override { c_row_ = rows; }
-
-  View a() override { return a_.view(operand_type(spec_.type)); }
-  View b() override { return b_.view(operand_type(spec_.type)); }
-  View c() override { return result_in(c_, spec_, c_row_); }
 
  private:
-  static std::size_t bytes(std::int64_t elements, DataType type) {
-    return static_cast<std::size_t>(elements) * size_of(type);
-  }
-
-  ProductSpec spec_;
-  Buffer a_, b_, c_;
-  std::int64_t c_row_ = 0;
   dnnl::engine engine_{dnnl::engine::kind::cpu, 0};
   dnnl::stream stream_{engine_};
   Matmul::primitive_desc description_;
@@ -176,8 +107,19 @@ std::unique_ptr<Product> make_product(const ProductSpec& spec, Device& device, S
 
 namespace {
 
-using checksums::OperandSource;
 using checksums::with_source;
+
+/// visit(i, bits): what element i of an operand is, its rows in this order; on all threads.
+template <class Visit>
+void for_each_element(std::size_t count, const OperandRule& rule, const LineOrder& order,
+                      std::int64_t columns, Visit&& visit) {
+  const auto rows = static_cast<std::int64_t>(count) / columns;
+#pragma omp parallel for schedule(static)
+  for (std::int64_t row = 0; row < rows; ++row)
+    for (std::int64_t column = 0; column < columns; ++column)
+      visit(static_cast<std::size_t>(row * columns + column),
+            operand_bits(rule, static_cast<std::uint64_t>(order.original(row) * columns + column)));
+}
 
 std::int64_t* integers(View view) { return static_cast<std::int64_t*>(view.data); }
 
@@ -207,35 +149,43 @@ void sum_rows(const Source& source, MatrixShape shape, const std::int64_t* weigh
   }
 }
 
-class HostChecksums final : public Checksums {
- public:
-  void columns_of(const OperandRule& rule, MatrixShape shape, View sums, Stream&) const override {
-    sum_columns(OperandSource{rule}, shape, integers(sums));
-  }
-  void columns_of(ConstView c, MatrixShape shape, View sums, Stream&) const override {
-    with_source(c, [&](const auto& source) { sum_columns(source, shape, integers(sums)); });
-  }
-  void rows_of(const OperandRule& rule, MatrixShape shape, ConstView weights, View sums,
-               Stream&) const override {
-    sum_rows(OperandSource{rule}, shape, static_cast<const std::int64_t*>(weights.data),
-             integers(sums));
-  }
-  void rows_of(ConstView c, MatrixShape shape, View sums, Stream&) const override {
-    with_source(c, [&](const auto& source) { sum_rows(source, shape, nullptr, integers(sums)); });
-  }
-};
-
-}  // namespace
-
-std::unique_ptr<Checksums> make_checksums() { return std::make_unique<HostChecksums>(); }
-
-namespace {
-
 std::uint64_t* words(View x) { return static_cast<std::uint64_t*>(x.data); }
 const std::uint64_t* words(ConstView x) { return static_cast<const std::uint64_t*>(x.data); }
 
-class HostStreamKernels final : public StreamKernels {
+class HostKernels final : public ComputeKernels {
  public:
+  void fill_operand(View x, std::int64_t columns, const OperandRule& rule, const LineOrder& order,
+                    Stream&) const override {
+    const std::size_t width = size_of(x.type);
+    auto* const to = static_cast<std::byte*>(x.data);
+    for_each_element(x.count, rule, order, columns, [&](std::size_t i, std::uint64_t bits) {
+      std::memcpy(to + i * width, &bits, width);  // little-endian, as all machines here
+    });
+  }
+  void compare_operand(View x, std::int64_t columns, const OperandRule& rule,
+                       const LineOrder& order, WordErrors* wrong, Stream&) const override {
+    const std::size_t width = size_of(x.type);
+    const auto* const from = static_cast<const std::byte*>(x.data);
+    for_each_element(x.count, rule, order, columns, [&](std::size_t i, std::uint64_t bits) {
+      if (std::memcmp(from + i * width, &bits, width) == 0) return;
+#pragma omp critical(shakedown_operand_errors)
+      {
+        ++wrong->count;
+        wrong->first = std::min<unsigned long long>(wrong->first, i);
+      }
+    });
+  }
+  void columns_of(const SummedMatrix& matrix, MatrixShape shape, View sums,
+                  Stream&) const override {
+    with_source(matrix, [&](const auto& source) { sum_columns(source, shape, integers(sums)); });
+  }
+  void rows_of(const SummedMatrix& matrix, MatrixShape shape, ConstView weights, View sums,
+               Stream&) const override {
+    with_source(matrix, [&](const auto& source) {
+      sum_rows(source, shape, static_cast<const std::int64_t*>(weights.data), integers(sums));
+    });
+  }
+
   void write(View x, const Ramp& ramp, Stream&) const override { write_on_host(x, ramp); }
   void read(ConstView x, std::uint64_t* sum, Stream&) const override {
     const std::uint64_t* const from = words(x);
@@ -266,8 +216,6 @@ class HostStreamKernels final : public StreamKernels {
 
 }  // namespace
 
-std::unique_ptr<StreamKernels> make_stream_kernels() {
-  return std::make_unique<HostStreamKernels>();
-}
+std::unique_ptr<ComputeKernels> make_compute_kernels() { return std::make_unique<HostKernels>(); }
 
 }  // namespace shakedown::node::cpu

@@ -1,24 +1,21 @@
 // Operands made and compared, sums of matrices, and streams of words.
-#include "launch/node/compute/gpu/product.hpp"
+#include "launch/node/compute/kernels.hpp"
 
 #include <algorithm>
 #include <cstddef>
 
 #include "common/ensure.hpp"
 #include "common/gpu/native.hpp"
-#include "launch/node/compute/product.hpp"
-#include "launch/node/compute/stream_kernels.hpp"
 
 namespace shakedown::node::gpu {
 
-inline constexpr int kThreads = 256;
-
 namespace {
 
-using checksums::OperandSource;
 using checksums::with_source;
 using Word = unsigned long long;
+using Pair = ulonglong2;  // 16 bytes: the widest access
 
+constexpr int kThreads = 256;
 constexpr int kWarp = 32;
 constexpr std::int64_t kRowsPerThread = 128;
 
@@ -73,30 +70,6 @@ void sum_rows(const Source& source, MatrixShape shape, const void* weights, View
   CHECK_LAUNCH();
 }
 
-class CudaChecksums final : public Checksums {
- public:
-  void columns_of(const OperandRule& rule, MatrixShape shape, View sums,
-                  Stream& stream) const override {
-    sum_columns(OperandSource{rule}, shape, sums, stream);
-  }
-  void columns_of(ConstView c, MatrixShape shape, View sums, Stream& stream) const override {
-    with_source(c, [&](const auto& source) { sum_columns(source, shape, sums, stream); });
-  }
-  void rows_of(const OperandRule& rule, MatrixShape shape, ConstView weights, View sums,
-               Stream& stream) const override {
-    sum_rows(OperandSource{rule}, shape, weights.data, sums, stream);
-  }
-  void rows_of(ConstView c, MatrixShape shape, View sums, Stream& stream) const override {
-    with_source(c, [&](const auto& source) { sum_rows(source, shape, nullptr, sums, stream); });
-  }
-};
-
-}  // namespace
-
-std::unique_ptr<Checksums> make_checksums() { return std::make_unique<CudaChecksums>(); }
-
-namespace {
-
 /// A block per row.
 template <class Bits>
 __global__ void fill_operand_kernel(Bits* x, std::int64_t columns, OperandRule rule,
@@ -136,30 +109,9 @@ void with_bits(View x, std::int64_t columns, Launch&& launch) {
   CHECK_LAUNCH();
 }
 
-}  // namespace
-
-void fill_operand(View x, std::int64_t columns, const OperandRule& rule, const LineOrder& order,
-                  cudaStream_t stream) {
-  with_bits(x, columns, [&](auto* bits, unsigned rows) {
-    fill_operand_kernel<<<rows, kThreads, 0, stream>>>(bits, columns, rule, order);
-  });
-}
-
-void compare_operand(View x, std::int64_t columns, const OperandRule& rule, const LineOrder& order,
-                     WordErrors* wrong, cudaStream_t stream) {
-  with_bits(x, columns, [&](const auto* bits, unsigned rows) {
-    compare_operand_kernel<<<rows, kThreads, 0, stream>>>(bits, columns, rule, order, wrong);
-  });
-}
-
-namespace {
-
-using Word = unsigned long long;
-using Pair = ulonglong2;  // 16 bytes: the widest access
-
 constexpr int kInFlight = 8;  // loads of a thread that only reads
 constexpr std::size_t kChunk = static_cast<std::size_t>(kThreads) * kInFlight;  // pairs of a block
-static_assert(kChunk * sizeof(Pair) == StreamKernels::kChunkBytes);
+static_assert(kChunk * sizeof(Pair) == ComputeKernels::kChunkBytes);
 
 /// Pair i of a ramp.
 __device__ Pair pair_of(const Ramp& ramp, std::size_t i) {
@@ -209,18 +161,42 @@ Pair* pairs(View x) { return static_cast<Pair*>(x.data); }
 const Pair* pairs(ConstView x) { return static_cast<const Pair*>(x.data); }
 
 unsigned chunks_of(ConstView x) {
-  ENSURE(x.bytes() % StreamKernels::kChunkBytes == 0, "whole chunks");
-  return static_cast<unsigned>(x.bytes() / StreamKernels::kChunkBytes);
+  ENSURE(x.bytes() % ComputeKernels::kChunkBytes == 0, "whole chunks");
+  return static_cast<unsigned>(x.bytes() / ComputeKernels::kChunkBytes);
 }
 /// A thread per pair.
 unsigned blocks_of(ConstView x) { return chunks_of(x) * kInFlight; }
 
-class CudaStreamKernels final : public StreamKernels {
+class CudaKernels final : public ComputeKernels {
  public:
-  CudaStreamKernels() {
+  CudaKernels() {
     int device = 0;
     CHECK_CUDA(cudaGetDevice(&device));
     CHECK_CUDA(cudaDeviceGetAttribute(&processors_, cudaDevAttrMultiProcessorCount, device));
+  }
+
+  void fill_operand(View x, std::int64_t columns, const OperandRule& rule, const LineOrder& order,
+                    Stream& stream) const override {
+    with_bits(x, columns, [&](auto* bits, unsigned rows) {
+      fill_operand_kernel<<<rows, kThreads, 0, shakedown::gpu::native(stream)>>>(bits, columns,
+                                                                                 rule, order);
+    });
+  }
+  void compare_operand(View x, std::int64_t columns, const OperandRule& rule,
+                       const LineOrder& order, WordErrors* wrong, Stream& stream) const override {
+    with_bits(x, columns, [&](const auto* bits, unsigned rows) {
+      compare_operand_kernel<<<rows, kThreads, 0, shakedown::gpu::native(stream)>>>(
+          bits, columns, rule, order, wrong);
+    });
+  }
+  void columns_of(const SummedMatrix& matrix, MatrixShape shape, View sums,
+                  Stream& stream) const override {
+    with_source(matrix, [&](const auto& source) { sum_columns(source, shape, sums, stream); });
+  }
+  void rows_of(const SummedMatrix& matrix, MatrixShape shape, ConstView weights, View sums,
+               Stream& stream) const override {
+    with_source(matrix,
+                [&](const auto& source) { sum_rows(source, shape, weights.data, sums, stream); });
   }
 
   void write(View x, const Ramp& ramp, Stream& stream) const override {
@@ -256,8 +232,6 @@ class CudaStreamKernels final : public StreamKernels {
 
 }  // namespace
 
-std::unique_ptr<StreamKernels> make_stream_kernels() {
-  return std::make_unique<CudaStreamKernels>();
-}
+std::unique_ptr<ComputeKernels> make_compute_kernels() { return std::make_unique<CudaKernels>(); }
 
 }  // namespace shakedown::node::gpu

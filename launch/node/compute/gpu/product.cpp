@@ -8,8 +8,6 @@
 
 #include "common/error.hpp"
 #include "common/gpu/native.hpp"
-#include "launch/node/compute/gpu/product.hpp"
-#include "launch/node/compute/stream_kernels.hpp"
 
 namespace shakedown::node::gpu {
 namespace {
@@ -97,11 +95,7 @@ class CublasProduct final : public Product {
  public:
   CublasProduct(const ProductSpec& spec, Device& device, Stream& stream,
                 const std::string& algorithm)
-      : spec_(spec),
-        a_(device, bytes(spec.m * spec.k, operand_type(spec.type))),
-        b_(device, bytes(spec.n * spec.k, operand_type(spec.type))),
-        c_(device, bytes(elements_of_result(spec), result_type(spec.type))),
-        workspace_(device, kWorkspaceBytes) {
+      : Product(spec, device), workspace_(device, kWorkspaceBytes) {
     CHECK_CUBLASLT(cublasLtCreate(&library_.get));
     CHECK_CUBLASLT(
         cublasLtMatmulDescCreate(&operation_.get, compute_of(spec.type), scale_of(spec.type)));
@@ -119,7 +113,6 @@ class CublasProduct final : public Product {
     choose(algorithm, stream);
   }
 
-  const ProductSpec& spec() const override { return spec_; }
   std::string algorithm() const override { return text_of(algorithm_); }
 
   std::vector<std::string> algorithms() const override {
@@ -128,29 +121,9 @@ class CublasProduct final : public Product {
     return texts;
   }
 
-  void fill(Operands operands, std::uint64_t seed, const Turn& turn, Stream& stream) override {
-    if (operands == Operands::integers) check_exact(spec_);
-    const cudaStream_t on = shakedown::gpu::native(stream);
-    fill_operand(a(), spec_.k, operand_rule(spec_.type, operands, seed, 0), turn.rows, on);
-    fill_operand(b(), spec_.k, operand_rule(spec_.type, operands, seed, 1), turn.columns, on);
-  }
-  void compare(Operands operands, std::uint64_t seed, const Turn& turn, WordErrors* wrong,
-               Stream& stream) override {
-    const cudaStream_t on = shakedown::gpu::native(stream);
-    compare_operand(a(), spec_.k, operand_rule(spec_.type, operands, seed, 0), turn.rows, wrong,
-                    on);
-    compare_operand(b(), spec_.k, operand_rule(spec_.type, operands, seed, 1), turn.columns,
-                    wrong + 1, on);
-  }
   void run(Stream& stream) override {
     check_cublas(enqueue(algorithm_, stream), "cublasLtMatmul", __FILE__, __LINE__);
   }
-
-  void move_result(std::int64_t rows) override { c_row_ = rows; }
-
-  View a() override { return a_.view(operand_type(spec_.type)); }
-  View b() override { return b_.view(operand_type(spec_.type)); }
-  View c() override { return result_in(c_, spec_, c_row_); }
 
  private:
   using Layout = CublasHandle<cublasLtMatrixLayout_t, cublasLtMatrixLayoutDestroy>;
@@ -160,12 +133,9 @@ class CublasProduct final : public Product {
     std::int32_t int32;
   };
 
-  static std::size_t bytes(std::int64_t elements, DataType type) {
-    return static_cast<std::size_t>(elements) * size_of(type);
-  }
   Factor factor(int value) const {
     Factor f{};
-    switch (scale_of(spec_.type)) {
+    switch (scale_of(spec().type)) {
       case CUDA_R_64F: f.fp64 = value; break;
       case CUDA_R_32I: f.int32 = value; break;
       default: f.fp32 = static_cast<float>(value);
@@ -208,7 +178,7 @@ class CublasProduct final : public Product {
     const Factor one = factor(1);
     const Factor zero = factor(0);
     void* const c = this->c().data;
-    return cublasLtMatmul(library_.get, operation_.get, &one, b_.data(), first_.get, a_.data(),
+    return cublasLtMatmul(library_.get, operation_.get, &one, b().data, first_.get, a().data,
                           second_.get, &zero, c, result_.get, c, result_.get, &algorithm,
                           workspace_.data(), kWorkspaceBytes, shakedown::gpu::native(stream));
   }
@@ -218,23 +188,21 @@ class CublasProduct final : public Product {
     const std::vector<cublasLtMatmulAlgo_t> all = candidates();
     if (all.empty())
       throw UsageError(fmt::format("cuBLASLt has no {} product with m = {}, n = {}, k = {} here",
-                                   name_of(spec_.type), spec_.m, spec_.n, spec_.k));
+                                   name_of(spec().type), spec().m, spec().n, spec().k));
     const auto found = std::find_if(all.begin(), all.end(), [&](const auto& one) {
       return algorithm.empty() ? enqueue(one, stream) == CUBLAS_STATUS_SUCCESS
                                : text_of(one) == algorithm;
     });
     if (found == all.end() && algorithm.empty())
       throw InternalError(fmt::format("cuBLASLt runs none of its own {} algorithms for {} products",
-                                      all.size(), name_of(spec_.type)));
+                                      all.size(), name_of(spec().type)));
     if (found == all.end())
       throw UsageError(fmt::format("algorithm '{}': cublasLt {} has no such {} product on this GPU",
-                                   algorithm, cublasLtGetVersion(), name_of(spec_.type)));
+                                   algorithm, cublasLtGetVersion(), name_of(spec().type)));
     algorithm_ = *found;
   }
 
-  ProductSpec spec_;
-  Buffer a_, b_, c_, workspace_;
-  std::int64_t c_row_ = 0;
+  Buffer workspace_;
   CublasHandle<cublasLtHandle_t, cublasLtDestroy> library_;
   CublasHandle<cublasLtMatmulDesc_t, cublasLtMatmulDescDestroy> operation_;
   Layout first_, second_, result_;

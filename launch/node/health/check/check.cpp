@@ -23,11 +23,10 @@
 #include "common/program.hpp"
 #include "common/watch.hpp"
 #include "launch/node/health/facts/gpu_reading.hpp"
-#include "launch/node/health/facts/near_device.hpp"
+#include "launch/node/health/facts/host_facts.hpp"
 #include "launch/node/health/facts/node_report.hpp"
 #include "launch/node/health/rules/finding.hpp"
-#include "launch/node/health/rules/host_rules.hpp"
-#include "launch/node/health/rules/node_rules.hpp"
+#include "launch/node/health/rules/rules.hpp"
 
 namespace shakedown::node {
 namespace {
@@ -50,6 +49,11 @@ void write(Record& record, const std::vector<NodeReport>& reports) {
 void write(Record& record, const std::vector<Finding>& findings) {
   for (const Finding& finding : findings)
     if (finding.outcome > Outcome::pass) record.write("verdict", record_of(finding));
+}
+
+void show(const std::vector<Finding>& findings, Record& record) {
+  print(findings_table(findings));
+  write(record, findings);
 }
 
 ExitCode conclude(const std::vector<Finding>& findings, bool strict, Record& record) {
@@ -81,23 +85,6 @@ void stall(std::vector<NodeReport>& reports, const std::string& host) {
     if (report.gpus.gpus.empty()) report.gpus.problem = call + " did not return";
   }
 }
-
-/// Shared with the watchdog's thread, which prints them while another hangs.
-class FindingsSoFar {
- public:
-  void add(const std::vector<Finding>& more) {
-    const std::lock_guard lock(mutex_);
-    findings_.insert(findings_.end(), more.begin(), more.end());
-  }
-  std::vector<Finding> all() const {
-    const std::lock_guard lock(mutex_);
-    return findings_;
-  }
-
- private:
-  mutable std::mutex mutex_;
-  std::vector<Finding> findings_;
-};
 
 // A little work on all devices of the job, during which their links are looked at.
 
@@ -213,11 +200,9 @@ std::vector<Finding> work(const CheckOptions& options, MpiSession& session,
   } catch (const TimeoutError& error) {
     found.push_back(not_done(
         fmt::format("the sum over {} ranks did not end: {}", session.world_size(), error.what())));
-    if (session.is_root()) {
-      print(findings_table(found));
-      write(record, found);
-    }
-    if (count(findings).fail + count(found).fail > 0) throw FailError(error.what());
+    if (session.is_root()) show(found, record);
+    if (count(findings, Outcome::fail) + count(found, Outcome::fail) > 0)
+      throw FailError(error.what());
     throw;
   }
 }
@@ -247,14 +232,14 @@ ExitCode check_nodes(const CheckOptions& options, MpiSession& session, Record& r
   const auto at_work = work(options, session, reports, findings, corrupts, record);
   findings.insert(findings.end(), at_work.begin(), at_work.end());
   if (!session.is_root()) return exit_code_of(verdict_of_job(findings, options.strict).outcome);
-  print(findings_table(at_work));
-  write(record, at_work);
+  show(at_work, record);
   return conclude(findings, options.strict, record);
 }
 
 ExitCode check_passively(const CheckOptions& options, Record& record) {
   const std::string host = host_name();
-  FindingsSoFar known;
+  std::mutex mutex;  // the watchdog's thread prints what is known while another hangs
+  std::vector<Finding> known;
   const Watchdog watchdog(kReporting * options.deadline_s, [&] {
     const Finding late = finding_of(
         "deadline",
@@ -262,8 +247,9 @@ ExitCode check_passively(const CheckOptions& options, Record& record) {
             fmt::format("the check did not end within {:g} s (--deadline)", options.deadline_s),
             kHangs),
         Scope::job, "node_check");
-    known.add({late});
-    print(findings_table(known.all()));
+    const std::lock_guard lock(mutex);
+    known.push_back(late);
+    print(findings_table(known));
     record.write("verdict", record_of(late));
   });
   const auto fault = parse_fault(options.fault, {FaultKind::stall}, 1);
@@ -272,7 +258,8 @@ ExitCode check_passively(const CheckOptions& options, Record& record) {
   source.call_s = source.whole_s = kReading * options.deadline_s;
   source.facts_s = std::min(source.facts_s, kReading * options.deadline_s);
   std::vector<NodeReport> reports{read_node(host, source, [&](const Json& facts) {
-    known.add(judge_host(host, facts, options.expected.xid_window_h));
+    const std::lock_guard lock(mutex);
+    known = judge_host(host, facts, options.expected.xid_window_h);
   })};
   if (fault) stall(reports, host);
   Expected expected = options.expected;
@@ -290,8 +277,7 @@ ExitCode conclude_hung(const Ended& ended, Record& record) {
                   : Judgement{Outcome::inconclusive, ended.why, std::nullopt, kHangs};
   const std::vector<Finding> findings{finding_of(ended.died ? "dead-check" : "hung-check",
                                                  judgement, Scope::node, host_name(), host_name())};
-  print(findings_table(findings));
-  write(record, findings);
+  show(findings, record);
   return conclude(findings, false, record);
 }
 

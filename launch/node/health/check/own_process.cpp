@@ -1,23 +1,20 @@
-#include "launch/node/health/check/own_process.hpp"
+#include "launch/node/health/check/check.hpp"
 
 #include <fmt/format.h>
 #include <poll.h>
-#include <sys/mman.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <array>
-#include <atomic>
 #include <chrono>
 #include <csignal>
 #include <cstdio>
 #include <ctime>
 #include <fstream>
 #include <iterator>
-#include <memory>
-#include <new>
 #include <sstream>
+#include <thread>
 #include <utility>
 
 #include "common/error.hpp"
@@ -26,64 +23,89 @@ namespace shakedown::node {
 namespace {
 
 using Clock = std::chrono::steady_clock;
-constexpr int kRunning = -1;
-constexpr int kTick_ms = 5;
 constexpr double kSurelyHangs_s = 60;  // after SIGKILL: no call that only is slow lasts as long
 
-/// Memory that a child shares with this process.
-struct Unmap {
-  void operator()(std::atomic<int>* page) const { munmap(page, sizeof(*page)); }
-};
-std::unique_ptr<std::atomic<int>, Unmap> shared_number(int value) {
-  void* const page = mmap(nullptr, sizeof(std::atomic<int>), PROT_READ | PROT_WRITE,
-                          MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-  if (page == MAP_FAILED) throw InternalError("no shared memory for a child process");
-  return std::unique_ptr<std::atomic<int>, Unmap>(new (page) std::atomic<int>(value));
-}
-
-/// What the child writes to one of its descriptors arrives at that of this process.
-class Forwarding {
+/// From a child to this process.
+class Pipe {
  public:
-  explicit Forwarding(int descriptor) : descriptor_(descriptor) {
+  Pipe() {
     if (pipe(ends_.data()) != 0) throw InternalError("no pipe for a child process");
   }
-  ~Forwarding() {
+  ~Pipe() {
     for (const int end : ends_)
       if (end >= 0) close(end);
   }
-  Forwarding(const Forwarding&) = delete;
-  Forwarding& operator=(const Forwarding&) = delete;
+  Pipe(const Pipe&) = delete;
+  Pipe& operator=(const Pipe&) = delete;
 
-  void in_child() {
-    dup2(ends_[1], descriptor_);
-    for (int& end : ends_) close(std::exchange(end, -1));
-  }
-  void in_parent() { close(std::exchange(ends_[1], -1)); }
-  bool is_open() const { return ends_[0] >= 0; }
+  int reading() const { return ends_[0]; }  // -1: nothing comes any more
+  int writing() const { return ends_[1]; }
+  void close_reading() { close(std::exchange(ends_[0], -1)); }
+  void close_writing() { close(std::exchange(ends_[1], -1)); }
 
-  /// Forwards what there is; where there is nothing, waits for it.
-  void forward(int wait_ms) {
-    pollfd poll_{ends_[0], POLLIN, 0};
+  /// What there is, to a descriptor of this process.
+  void forward(int to) {
     std::array<char, 4096> text;
-    while (is_open() && poll(&poll_, 1, wait_ms) > 0) {
-      const ssize_t bytes = ::read(ends_[0], text.data(), text.size());
-      if (bytes <= 0) {
-        close(std::exchange(ends_[0], -1));
-      }
-      for (ssize_t done = 0; done < bytes;) {
-        const ssize_t wrote =
-            ::write(descriptor_, text.data() + done, static_cast<std::size_t>(bytes - done));
-        if (wrote <= 0) return;  // nobody reads it
-        done += wrote;
-      }
-      wait_ms = 0;
+    const ssize_t bytes = ::read(reading(), text.data(), text.size());
+    if (bytes <= 0) close_reading();
+    for (ssize_t done = 0; done < bytes;) {
+      const ssize_t wrote = ::write(to, text.data() + done, static_cast<std::size_t>(bytes - done));
+      if (wrote <= 0) return;  // nobody reads it
+      done += wrote;
     }
   }
 
  private:
-  const int descriptor_;
   std::array<int, 2> ends_{-1, -1};
 };
+
+/// What a child prints, and the exit code that it reports before it ends: it may hang at its end.
+struct Pipes {
+  Pipe out, errors, code;
+
+  [[noreturn]] void run_in_child(const std::function<int()>& body) {
+    dup2(out.writing(), STDOUT_FILENO);
+    dup2(errors.writing(), STDERR_FILENO);
+    for (Pipe* pipe : {&out, &errors}) {
+      pipe->close_reading();
+      pipe->close_writing();
+    }
+    const int found = body();
+    std::fflush(nullptr);
+    [[maybe_unused]] const auto wrote = ::write(code.writing(), &found, sizeof(found));
+    _exit(found);
+  }
+
+  /// Forwards all that the child prints until it has reported its code, has died, or until then.
+  std::optional<int> follow(Clock::time_point end) {
+    for (Pipe* pipe : {&out, &errors, &code}) pipe->close_writing();
+    while (Clock::now() < end) {
+      std::array<pollfd, 3> ready{
+          {{out.reading(), POLLIN, 0}, {errors.reading(), POLLIN, 0}, {code.reading(), POLLIN, 0}}};
+      const auto left = std::chrono::ceil<std::chrono::milliseconds>(end - Clock::now());
+      poll(ready.data(), ready.size(), static_cast<int>(left.count()));
+      int found = 0;
+      if (ready[0].revents != 0)
+        out.forward(STDOUT_FILENO);
+      else if (ready[1].revents != 0)
+        errors.forward(STDERR_FILENO);
+      else if (ready[2].revents != 0)  // what was printed before it has arrived
+        return ::read(code.reading(), &found, sizeof(found)) > 0 ? std::optional(found)
+                                                                 : std::nullopt;
+    }
+    return std::nullopt;
+  }
+};
+
+/// The status of a child that has ended by then.
+std::optional<int> reap(pid_t child, Clock::time_point end) {
+  int status = 0;
+  for (;;) {
+    if (waitpid(child, &status, WNOHANG) == child) return status;
+    if (Clock::now() >= end) return std::nullopt;
+    std::this_thread::sleep_for(std::chrono::milliseconds(5));
+  }
+}
 
 /// A process by its number and the moment at which it started: numbers are used again.
 struct Process {
@@ -104,43 +126,20 @@ std::optional<Process> living(pid_t pid) {
   return Process{pid, field};
 }
 
-/// The child that an earlier call could not end, where it still has not.
-struct LeftOver {
-  pid_t pid = 0;
-  double killed_s_ago = 0;
-};
-std::optional<LeftOver> left_over(const std::string& note) {
+/// Where the child that an earlier call could not end still has not.
+std::optional<Ended> left_over(const std::string& note) {
   std::ifstream in(note);
   Process named;
   double killed_s = 0;
   if (note.empty() || !(in >> named.pid >> named.started >> killed_s)) return std::nullopt;
   const auto now = living(named.pid);
   if (!now || now->started != named.started) return std::nullopt;
-  return LeftOver{named.pid, static_cast<double>(std::time(nullptr)) - killed_s};
-}
-
-/// Whether it has ended within a moment.
-bool ends(pid_t child) {
-  constexpr int kTicks = 40;
-  for (int tick = 0; tick < kTicks; ++tick, usleep(1000 * kTick_ms))
-    if (waitpid(child, nullptr, WNOHANG) == child) return true;
-  return false;
-}
-
-/// The code is known as soon as the work is done: the child may then hang at its end.
-[[noreturn]] void work(const std::function<int()>& body, std::atomic<int>& shared) {
-  const int code = body();
-  std::fflush(nullptr);
-  shared = code;
-  _exit(code);
-}
-
-/// Of a child that has ended by itself.
-std::optional<Ended> reaped(pid_t child) {
-  int status = 0;
-  if (waitpid(child, &status, WNOHANG) != child) return std::nullopt;
-  if (WIFEXITED(status)) return Ended{WEXITSTATUS(status), ""};
-  return Ended{std::nullopt, fmt::format("it died of signal {}", WTERMSIG(status)), false, true};
+  const double ago_s = static_cast<double>(std::time(nullptr)) - killed_s;
+  return Ended{std::nullopt,
+               fmt::format("an earlier one (pid {}) was killed {:.0f} s ago and has not ended: it "
+                           "hangs in the kernel, and no other was started",
+                           named.pid, ago_s),
+               ago_s > kSurelyHangs_s};
 }
 
 }  // namespace
@@ -165,36 +164,23 @@ std::string note_of_left_over_check() {
 
 Ended run_in_own_process(double seconds, const std::function<int()>& body,
                          const std::string& note) {
-  if (const auto earlier = left_over(note))
-    return {std::nullopt,
-            fmt::format("an earlier one (pid {}) was killed {:.0f} s ago and has not ended: it "
-                        "hangs in the kernel, and no other was started",
-                        earlier->pid, earlier->killed_s_ago),
-            earlier->killed_s_ago > kSurelyHangs_s};
-  const auto end = Clock::now() + std::chrono::duration<double>(seconds);
-  const auto shared = shared_number(kRunning);
-  Forwarding out(STDOUT_FILENO), errors(STDERR_FILENO);
+  if (const auto earlier = left_over(note)) return *earlier;
+  const auto end = Clock::now() + std::chrono::duration_cast<Clock::duration>(
+                                      std::chrono::duration<double>(seconds));
+  Pipes pipes;
   std::fflush(nullptr);
   const pid_t child = fork();
   if (child < 0) throw InternalError("no child process for the check");
-  if (child == 0) {
-    out.in_child();
-    errors.in_child();
-    work(body, *shared);
-  }
-  out.in_parent();
-  errors.in_parent();
-  while (Clock::now() < end) {
-    const bool done = *shared != kRunning;
-    const auto ended = done ? std::nullopt : reaped(child);
-    errors.forward(0);
-    out.forward(done || ended ? 0 : kTick_ms);  // all of it: it was written before the child ended
-    if (ended) return *ended;
-    if (done) break;
+  if (child == 0) pipes.run_in_child(body);
+  const auto code = pipes.follow(end);
+  if (const auto status = code ? std::nullopt : reap(child, end)) {
+    if (WIFEXITED(*status)) return {WEXITSTATUS(*status), ""};
+    return {std::nullopt, fmt::format("it died of signal {}", WTERMSIG(*status)), false, true};
   }
   kill(child, SIGKILL);  // where it ends at all
-  if (!note.empty() && !ends(child)) note_left_over(note, child);
-  if (*shared != kRunning) return {*shared, ""};
+  if (!note.empty() && !reap(child, Clock::now() + std::chrono::milliseconds(200)))
+    note_left_over(note, child);
+  if (code) return {code, ""};
   return {std::nullopt, fmt::format("it did not end within {:g} s", seconds)};
 }
 

@@ -3,20 +3,23 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
-#include <algorithm>
 #include <array>
 #include <chrono>
 #include <cmath>
 #include <future>
+#include <nlohmann/json.hpp>
 #include <string_view>
 #include <utility>
 #include <vector>
+
+#include "common/nvml.hpp"
+#include "launch/node/health/facts/json_fields.hpp"
 
 namespace shakedown::node {
 /// A sequence of calls, in a thread of its own, and what it has read so far, which it fills for as
 /// long as it runs. At a call that is late the thread is left to itself.
 template <class Result>
-class Task {
+class GpuReader::Task {
  public:
   template <class Body>
   Task(const Caller::Limits& limits, Result start, Body body)
@@ -34,12 +37,13 @@ class Task {
     });
   }
 
-  /// Waits until the sequence has ended or a call is late, which is added to `stalled`.
-  Result wait(std::vector<std::string>& stalled) {
+  /// Waits until the sequence has ended or a call is late, which the result then has as stalled.
+  Result wait() {
     const char* const call = late_.get();
     is_late_ = call != nullptr;
-    if (is_late_) stalled.emplace_back(call);
-    return *read_;
+    Result result = *read_;
+    if (is_late_) result.stalled = {call};
+    return result;
   }
   /// Whether the late call has still not returned.
   bool is_stuck() const {
@@ -55,16 +59,9 @@ class Task {
 
 namespace {
 
-using LibraryHandle = std::shared_ptr<const nvml::Library>;
-
-struct Opened {
-  HostGpus host;         // what does not change
-  Known<unsigned> gpus;  // none: the driver could not be asked
-};
-
-/// Loads the driver, counts its GPUs and reads the versions.
-void open_driver(const nvml::Library& library, Caller& call, Opened& to) {
-  HostGpus& host = to.host;
+/// Loads the driver, counts its GPUs, of which only the index is known then, and reads the
+/// versions.
+void open_driver(const nvml::Library& library, Caller& call, HostGpus& host) {
   const auto succeeds = [&](const auto& function, auto... arguments) {
     const int status = call(function, arguments...);
     if (status == nvml::kFunctionNotFound)
@@ -75,7 +72,8 @@ void open_driver(const nvml::Library& library, Caller& call, Opened& to) {
   };
   unsigned gpus = 0;
   if (!succeeds(library.init) || !succeeds(library.count, &gpus)) return;
-  to.gpus = gpus;
+  host.gpus.resize(gpus);
+  for (unsigned i = 0; i < gpus; ++i) host.gpus[i].index = static_cast<int>(i);
   if (gpus == 0) host.problem = "the driver has no GPU";
   std::array<char, 96> driver{};
   int status = call(library.driver_version, driver.data(), static_cast<unsigned>(driver.size()));
@@ -116,105 +114,130 @@ GpuReading still_stalled(const GpuReading& earlier) {
 
 }  // namespace
 
-struct GpuReader::State {
-  struct Gpu {
-    std::unique_ptr<Task<GpuReading>> task;  // of the last reading that was started
-    GpuReading last;
-  };
-
-  State(double deadline, double whole) : deadline_s(deadline), whole_s(whole) {}
-
-  /// Those of a call by when this share of the whole time is over.
-  Caller::Limits limits(double share) const {
-    if (!std::isfinite(whole_s)) return {deadline_s};
-    const auto time = std::chrono::duration<double>(share * whole_s);
-    return {deadline_s, made + std::chrono::duration_cast<Caller::Clock::duration>(time)};
-  }
-
-  /// The driver is not shut down at the end: that call, too, might not return.
-  void open(const nvml::FindFunction& find) {
-    library = std::make_shared<nvml::Library>(find);
-    constexpr double kOpening = 0.8;
-    const auto before = Caller::Clock::now();
-    std::vector<std::string> stalled;
-    const Opened opened =
-        Task<Opened>(limits(kOpening), {}, [library = library](Caller& call, Opened& to) {
-          open_driver(*library, call, to);
-        }).wait(stalled);
-    host = opened.host;
-    host.stalled = stalled;
-    gpus.resize(opened.gpus.value_or(0));
-    const std::chrono::duration<double> waited = Caller::Clock::now() - before;
-    if (!stalled.empty() && !opened.gpus)
-      host.problem =
-          fmt::format("{} did not return within {:.2g} s", stalled.back(), waited.count());
-  }
-
-  void start_reading(int index, bool inforom) {
-    GpuReading reading;
-    reading.index = index;
-    const auto body = [library = library, inforom](Caller& call, GpuReading& to) {
-      read_gpu(*library, call, to, inforom);
-    };
-    gpus[static_cast<std::size_t>(index)].task =
-        std::make_unique<Task<GpuReading>>(limits(1), std::move(reading), body);
-  }
-
-  const double deadline_s, whole_s;
-  const Caller::Clock::time_point made = Caller::Clock::now();
-  LibraryHandle library;
-  HostGpus host;  // what does not change
-  std::vector<Gpu> gpus;
-};
-
-GpuReader::GpuReader(double deadline_s, const nvml::FindFunction& find)
-    : state_(std::make_unique<State>(deadline_s, INFINITY)) {
-  state_->open(find);
-}
-
-GpuReader::GpuReader(double deadline_s, const std::string& library, double whole_s)
-    : state_(std::make_unique<State>(deadline_s, whole_s)) {
+/// The driver is not shut down at the end: that call, too, might not return.
+GpuReader::GpuReader(double deadline_s, bool stalls, const std::string& library, double whole_s)
+    : deadline_s_(deadline_s), whole_s_(whole_s) {
   std::string problem;
-  if (const nvml::FindFunction find = nvml::open_library(library, problem))
-    state_->open(find);
-  else
-    state_->host.problem = problem;
+  const nvml::FindFunction find = nvml::open_library(library, problem);
+  if (!find) {
+    host_.problem = problem;
+    return;
+  }
+  library_ = std::make_shared<nvml::Library>(stalls ? stalling(find) : find);
+  constexpr double kOpening = 0.8;
+  const auto before = Caller::Clock::now();
+  const auto open = [library = library_](Caller& call, HostGpus& host) {
+    open_driver(*library, call, host);
+  };
+  host_ = Task<HostGpus>(limits(kOpening), {}, open).wait();
+  tasks_.resize(host_.gpus.size());
+  const std::chrono::duration<double> waited = Caller::Clock::now() - before;
+  if (!host_.stalled.empty() && host_.gpus.empty() && !host_.problem)
+    host_.problem =
+        fmt::format("{} did not return within {:.2g} s", host_.stalled.back(), waited.count());
 }
 
 GpuReader::~GpuReader() = default;
 
-const HostGpus& GpuReader::host() const { return state_->host; }
+/// Those of a call by when this share of the whole time is over.
+Caller::Limits GpuReader::limits(double share) const {
+  if (!std::isfinite(whole_s_)) return {deadline_s_};
+  const auto time = std::chrono::duration<double>(share * whole_s_);
+  return {deadline_s_, made_ + std::chrono::duration_cast<Caller::Clock::duration>(time)};
+}
 
-HostGpus GpuReader::read(bool inforom) {
-  HostGpus host = state_->host;
-  std::vector<State::Gpu*> started;
-  for (State::Gpu& gpu : state_->gpus) {
-    if (gpu.task && gpu.task->is_stuck()) {
-      gpu.last = still_stalled(gpu.last);
-    } else {
-      state_->start_reading(static_cast<int>(&gpu - state_->gpus.data()), inforom);
-      started.push_back(&gpu);
+const HostGpus& GpuReader::read(bool inforom) {
+  const auto body = [library = library_, inforom](Caller& call, GpuReading& to) {
+    read_gpu(*library, call, to, inforom);
+  };
+  std::vector<std::size_t> started;
+  for (std::size_t i = 0; i < tasks_.size(); ++i) {
+    GpuReading& last = host_.gpus[i];
+    if (tasks_[i] && tasks_[i]->is_stuck()) {
+      last = still_stalled(last);
+      continue;
     }
+    GpuReading reading;
+    reading.index = last.index;
+    tasks_[i] = std::make_unique<Task<GpuReading>>(limits(1), std::move(reading), body);
+    started.push_back(i);
   }
-  for (State::Gpu* gpu : started) {
-    std::vector<std::string> stalled;
-    gpu->last = gpu->task->wait(stalled);
-    gpu->last.stalled = std::move(stalled);
+  for (const std::size_t i : started) host_.gpus[i] = tasks_[i]->wait();
+  return host_;
+}
+
+GpuHealth::GpuHealth(std::string uuid, bool stall) : uuid_(std::move(uuid)) {
+  if (uuid_.empty()) return;
+  constexpr double kDeadline_s = 5;
+  reader_ = std::make_unique<GpuReader>(kDeadline_s, stall);
+  last_ = read();
+}
+
+GpuReading GpuHealth::read() {
+  const HostGpus& host = reader_->read();
+  if (stalled_.empty()) stalled_ = host.stalled;
+  for (const GpuReading& gpu : host.gpus)
+    if (gpu.uuid == uuid_) {
+      if (stalled_.empty()) stalled_ = gpu.stalled;
+      return gpu;
+    }
+  return {};
+}
+
+HealthDelta GpuHealth::delta() {
+  if (!reader_) return {};
+  const GpuReading before = std::exchange(last_, read());
+  if (last_.serial.empty()) last_.serial = before.serial;
+  const auto difference = [](const Known<std::uint64_t>& from, const Known<std::uint64_t>& to) {
+    const auto errors = grown(from, to);
+    return errors ? static_cast<double>(*errors) : kUnknown;
+  };
+  return {difference(before.volatile_.corrected, last_.volatile_.corrected),
+          difference(before.volatile_.uncorrected, last_.volatile_.uncorrected),
+          difference(before.pcie_replays, last_.pcie_replays),
+          difference(nvlink_errors(before), nvlink_errors(last_))};
+}
+
+// Of one reading, or two.
+
+Known<std::uint64_t> nvlink_errors(const GpuReading& reading) {
+  if (reading.nvlinks.empty() && reading.nvlink_count != 0) return std::nullopt;  // not reported
+  std::uint64_t errors = 0;
+  for (const NvlinkReading& link : reading.nvlinks)
+    for (const auto& counter : {link.crc_errors, link.replay_errors, link.recovery_errors}) {
+      if (!counter) return std::nullopt;
+      errors += *counter;
+    }
+  return errors;
+}
+
+Known<std::uint64_t> grown(const Known<std::uint64_t>& before, const Known<std::uint64_t>& now) {
+  if (!before || !now || *now < *before) return std::nullopt;
+  return *now - *before;
+}
+
+Known<std::size_t> active_nvlinks(const GpuReading& reading) {
+  if (reading.nvlinks.empty() && reading.nvlink_count != 0) return std::nullopt;
+  std::size_t active = 0;
+  for (const NvlinkReading& link : reading.nvlinks) {
+    if (!link.active) return std::nullopt;
+    active += *link.active;
   }
-  for (const State::Gpu& gpu : state_->gpus) host.gpus.push_back(gpu.last);
-  return host;
+  return active;
 }
 
-std::unique_ptr<GpuReader> open_reader(double deadline_s, bool stalls, const std::string& library) {
-  std::string problem;
-  if (stalls)
-    if (const auto find = nvml::open_library(library, problem))
-      return std::make_unique<GpuReader>(deadline_s, stalling(find));
-  return std::make_unique<GpuReader>(deadline_s, library);
+Json health_record(const std::string& host, const std::string& time, double reading_ms,
+                   const GpuReading& reading) {
+  Json fields{{"host", host}, {"time", time}, {"reading_ms", reading_ms}};
+  fields.update(Json(reading));
+  fields.erase("nvlinks");
+  fields.erase("processes");
+  if (reading.processes) fields["process_count"] = reading.processes->size();
+  if (reading.throttle_reasons)
+    fields["reasons"] = text_of_throttle_reasons(reading.throttle_reasons);
+  if (const auto active = active_nvlinks(reading); active && !reading.nvlinks.empty())
+    fields["nvlinks_active"] = *active;
+  if (const auto errors = nvlink_errors(reading)) fields["nvlink_errors"] = *errors;
+  return fields;
 }
-
-HostGpus read_gpus(double deadline_s, const std::string& library, double whole_s, bool inforom) {
-  return GpuReader(deadline_s, library, whole_s).read(inforom);
-}
-
 }  // namespace shakedown::node

@@ -2,13 +2,11 @@
 // is neither zero nor "none".
 #pragma once
 
-#include <cmath>
 #include <cstdint>
 #include <optional>
 #include <string>
 #include <vector>
 
-#include "common/nvml_library.hpp"
 #include "common/record.hpp"
 
 namespace shakedown::node {
@@ -79,30 +77,14 @@ struct GpuReading {
   std::vector<std::string> failed;   // "nvmlDeviceGetX: GPU is lost": errors but not_supported
 };
 
-/// For fixtures: keys as the fields', "volatile_corrected" of volatile_.corrected; absent where not
-/// known.
-Json to_json(const GpuReading& reading);
-/// Throws UsageError naming a key that no reading has, or whose value is of another type.
-GpuReading gpu_reading_of(const Json& json);
-
-/// The GPUs of this host as the driver has them; what it says of itself.
+/// The GPUs of this host as the driver has them; what it says of itself. As JSON, by
+/// json_fields.hpp, a fixture: "volatile_corrected" is the key of volatile_.corrected.
 struct HostGpus {
   Known<std::string> driver_version, cuda_driver_version;
   Known<std::string> problem;  // why there are none to read: "libnvidia-ml.so.1: cannot open ..."
   std::vector<GpuReading> gpus;
   std::vector<std::string> stalled, failed;  // calls that are no GPU's
 };
-Json to_json(const HostGpus& host);
-/// Ignores "source" and "fake", in which fixtures have where they come from and what
-/// tests/common/fake_nvml.cpp does with them.
-HostGpus host_gpus_of(const Json& json);
-
-/// Reads all GPUs of this host, each call under a deadline, the whole within `whole_s`. Makes no
-/// GPU context, never throws for what a driver does: that is a finding. `library`: another file in
-/// NVML's place, for tests. `inforom`: its checksums too, which reads the GPUs' flash. Those who
-/// read repeatedly have a GpuReader of gpu_reader.hpp.
-HostGpus read_gpus(double deadline_s = 5, const std::string& library = nvml::library_name(),
-                   double whole_s = INFINITY, bool inforom = false);
 
 // Error counters of a GPU, and how they grow from one reading to the next.
 

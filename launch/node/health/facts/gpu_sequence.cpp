@@ -5,6 +5,8 @@
 
 #include <array>
 #include <bit>
+#include <tuple>
+#include <type_traits>
 
 #include "launch/node/health/facts/host_facts.hpp"
 
@@ -65,16 +67,20 @@ class GpuSequence {
     return true;
   }
 
-  template <class To, class Function, class... Before>
-  bool number(Known<To>& to, const Function& function, Before... before) {
-    unsigned value = 0;
+  /// What the function writes to its last parameter, where it is a number.
+  template <class To, class... Parameters, class... Before>
+  bool number(Known<To>& to, const nvml::Function<int(nvml::Device, Parameters...)>& function,
+              Before... before) {
+    std::remove_pointer_t<
+        std::tuple_element_t<sizeof...(Parameters) - 1, std::tuple<Parameters...>>>
+        value{};
     if (!reads(function, before..., &value)) return false;
     to = static_cast<To>(value);
     return true;
   }
-
-  bool milliwatts(Known<double>& to, const nvml::Function<int(nvml::Device, unsigned*)>& function) {
-    if (!number(to, function)) return false;
+  template <class... Before>
+  bool thousandths(Known<double>& to, const auto& function, Before... before) {
+    if (!number(to, function, before...)) return false;
     *to /= 1e3;
     return true;
   }
@@ -132,16 +138,14 @@ class GpuSequence {
       reading_.memory_used_bytes = memory.used;
       reading_.memory_total_bytes = memory.total;
     }
-    unsigned long long reasons = 0;
-    if (either([&] { return reads(library_.reasons, &reasons); },
-               [&] { return reads(library_.old_reasons, &reasons); }))
-      reading_.throttle_reasons = reasons;
+    either([&] { return number(reading_.throttle_reasons, library_.reasons); },
+           [&] { return number(reading_.throttle_reasons, library_.old_reasons); });
   }
 
   void settings() {
     unsigned now = 0;
     unsigned pending = 0;
-    if (reads(library_.persistence, &now)) reading_.persistence = now != 0;
+    number(reading_.persistence, library_.persistence);
     const int ecc = call_(library_.ecc_mode, device_, &now, &pending);
     note(library_.ecc_mode.name, ecc);
     if (ecc == nvml::kSuccess) reading_.ecc_enabled = now != 0;
@@ -152,10 +156,10 @@ class GpuSequence {
   }
 
   void power_and_heat() {
-    milliwatts(reading_.power_w, library_.power_mw);
-    either([&] { return milliwatts(reading_.power_limit_w, library_.power_limit_mw); },
-           [&] { return milliwatts(reading_.power_limit_w, library_.old_power_limit_mw); });
-    milliwatts(reading_.power_limit_default_w, library_.power_default_mw);
+    thousandths(reading_.power_w, library_.power_mw);
+    either([&] { return thousandths(reading_.power_limit_w, library_.power_limit_mw); },
+           [&] { return thousandths(reading_.power_limit_w, library_.old_power_limit_mw); });
+    thousandths(reading_.power_limit_default_w, library_.power_default_mw);
     nvml::Temperature now{nvml::version_of<nvml::Temperature>(1), nvml::kTemperatureGpu, 0};
     const auto newer = [&] {
       if (!reads(library_.temperature, &now)) return false;
@@ -175,14 +179,11 @@ class GpuSequence {
   }
 
   void errors() {
-    const auto count = [&](Known<std::uint64_t>& to, unsigned type, unsigned since) {
-      unsigned long long errors = 0;
-      if (reads(library_.ecc_errors, type, since, &errors)) to = errors;
-    };
-    count(reading_.volatile_.corrected, nvml::kCorrected, nvml::kVolatile);
-    count(reading_.volatile_.uncorrected, nvml::kUncorrected, nvml::kVolatile);
-    count(reading_.aggregate.corrected, nvml::kCorrected, nvml::kAggregate);
-    count(reading_.aggregate.uncorrected, nvml::kUncorrected, nvml::kAggregate);
+    using namespace nvml;
+    number(reading_.volatile_.corrected, library_.ecc_errors, kCorrected, kVolatile);
+    number(reading_.volatile_.uncorrected, library_.ecc_errors, kUncorrected, kVolatile);
+    number(reading_.aggregate.corrected, library_.ecc_errors, kCorrected, kAggregate);
+    number(reading_.aggregate.uncorrected, library_.ecc_errors, kUncorrected, kAggregate);
     nvml::SramErrors sram{};
     sram.version = nvml::version_of<nvml::SramErrors>(1);
     const auto newer = [&] {
@@ -192,12 +193,8 @@ class GpuSequence {
       return true;
     };
     either(newer, [&] {
-      unsigned long long errors = 0;
-      if (!reads(library_.old_ecc_errors, nvml::kUncorrected, nvml::kAggregate, nvml::kLocationSram,
-                 &errors))
-        return false;
-      reading_.aggregate_sram_uncorrected = errors;
-      return true;
+      return number(reading_.aggregate_sram_uncorrected, library_.old_ecc_errors, kUncorrected,
+                    kAggregate, kLocationSram);
     });
     std::array<unsigned, 4> rows{};
     if (reads(library_.remapped_rows, &rows[0], &rows[1], &rows[2], &rows[3])) {
@@ -224,16 +221,14 @@ class GpuSequence {
     number(reading_.max_pcie_generation, library_.max_pcie_generation);
     number(reading_.max_pcie_width, library_.max_pcie_width);
     number(reading_.pcie_replays, library_.pcie_replays);
-    const auto rate = [&](Known<double>& to, unsigned direction) {
-      if (number(to, library_.pcie_rate_kbs, direction)) *to /= 1e3;
-    };
-    rate(reading_.pcie_sent_mbs, nvml::kPcieSent);
-    rate(reading_.pcie_received_mbs, nvml::kPcieReceived);
+    thousandths(reading_.pcie_sent_mbs, library_.pcie_rate_kbs, nvml::kPcieSent);
+    thousandths(reading_.pcie_received_mbs, library_.pcie_rate_kbs, nvml::kPcieReceived);
   }
 
   /// The counts in their order.
-  std::vector<Known<std::uint64_t>> field_values(std::vector<nvml::FieldValue> values) {
-    std::vector<Known<std::uint64_t>> counts(values.size());
+  template <std::size_t N>
+  std::array<Known<std::uint64_t>, N> field_values(std::array<nvml::FieldValue, N> values) {
+    std::array<Known<std::uint64_t>, N> counts;
     if (!reads(library_.field_values, static_cast<int>(values.size()), values.data()))
       return counts;
     for (std::size_t i = 0; i < values.size(); ++i) {
@@ -247,21 +242,22 @@ class GpuSequence {
 
   void fields() {
     using nvml::field_value;
-    const auto counts = field_values(
-        {field_value(nvml::kFieldMemoryTemperature), field_value(nvml::kFieldRecoveryAction),
-         field_value(nvml::kFieldNvlinkSentKib, nvml::kAllLinks),
-         field_value(nvml::kFieldNvlinkReceivedKib, nvml::kAllLinks),
-         field_value(nvml::kFieldViolationPower), field_value(nvml::kFieldViolationThermal),
-         field_value(nvml::kFieldPcieReplays), field_value(nvml::kFieldNvlinkCount),
-         field_value(nvml::kFieldNvlinkCommonSpeed)});
-    if (counts[0]) reading_.memory_temperature_c = static_cast<double>(*counts[0]);
-    if (counts[1]) reading_.recovery_action = word_of(kRecoveryActions, *counts[1]);
-    if (counts[2]) reading_.nvlink_sent_bytes = 1024 * *counts[2];
-    if (counts[3]) reading_.nvlink_received_bytes = 1024 * *counts[3];
-    if (!reading_.power_violation_ns) reading_.power_violation_ns = counts[4];
-    if (!reading_.thermal_violation_ns) reading_.thermal_violation_ns = counts[5];
-    if (!reading_.pcie_replays) reading_.pcie_replays = counts[6];
-    nvlinks(counts[7], counts[8]);
+    const auto [memory_c, action, sent_kib, received_kib, power_ns, thermal_ns, replays, links,
+                speed_mbs] = field_values(std::array{
+        field_value(nvml::kFieldMemoryTemperature), field_value(nvml::kFieldRecoveryAction),
+        field_value(nvml::kFieldNvlinkSentKib, nvml::kAllLinks),
+        field_value(nvml::kFieldNvlinkReceivedKib, nvml::kAllLinks),
+        field_value(nvml::kFieldViolationPower), field_value(nvml::kFieldViolationThermal),
+        field_value(nvml::kFieldPcieReplays), field_value(nvml::kFieldNvlinkCount),
+        field_value(nvml::kFieldNvlinkCommonSpeed)});
+    if (memory_c) reading_.memory_temperature_c = static_cast<double>(*memory_c);
+    if (action) reading_.recovery_action = word_of(kRecoveryActions, *action);
+    if (sent_kib) reading_.nvlink_sent_bytes = 1024 * *sent_kib;
+    if (received_kib) reading_.nvlink_received_bytes = 1024 * *received_kib;
+    if (!reading_.power_violation_ns) reading_.power_violation_ns = power_ns;
+    if (!reading_.thermal_violation_ns) reading_.thermal_violation_ns = thermal_ns;
+    if (!reading_.pcie_replays) reading_.pcie_replays = replays;
+    nvlinks(links, speed_mbs);
   }
 
   void nvlinks(Known<std::uint64_t> count, Known<std::uint64_t> common_speed_mbs) {
@@ -284,34 +280,33 @@ class GpuSequence {
 
   NvlinkReading nvlink(unsigned link, Known<std::uint64_t> common_speed_mbs) {
     using nvml::field_value;
-    const auto counts = field_values({field_value(nvml::kFieldNvlinkState, link),
-                                      field_value(nvml::kFieldNvlinkSpeed, link),
-                                      field_value(nvml::kFieldNvlinkCrcErrors, link),
-                                      field_value(nvml::kFieldNvlinkReplays, link),
-                                      field_value(nvml::kFieldNvlinkRecoveries, link),
-                                      field_value(nvml::kFieldNvlinkEffectiveErrors, link),
-                                      field_value(nvml::kFieldNvlinkReceiveErrors, link),
-                                      field_value(nvml::kFieldNvlinkRecoveryEvents, link)});
+    const auto [state, own_speed_mbs, crc, replays, recoveries, newer_crc, newer_replays,
+                newer_recoveries] = field_values(std::array{
+        field_value(nvml::kFieldNvlinkState, link), field_value(nvml::kFieldNvlinkSpeed, link),
+        field_value(nvml::kFieldNvlinkCrcErrors, link),
+        field_value(nvml::kFieldNvlinkReplays, link),
+        field_value(nvml::kFieldNvlinkRecoveries, link),
+        field_value(nvml::kFieldNvlinkEffectiveErrors, link),
+        field_value(nvml::kFieldNvlinkReceiveErrors, link),
+        field_value(nvml::kFieldNvlinkRecoveryEvents, link)});
     NvlinkReading read;
     read.link = static_cast<int>(link);
-    unsigned active = 0;
-    if (counts[0])
-      read.active = *counts[0] != 0;
-    else if (reads(library_.nvlink_state, link, &active))
-      read.active = active != 0;
+    if (state)
+      read.active = *state != 0;
+    else
+      number(read.active, library_.nvlink_state, link);
     const Known<std::uint64_t> speed_mbs =
-        counts[1] || !read.active.value_or(false) ? counts[1] : common_speed_mbs;
+        own_speed_mbs || !read.active.value_or(false) ? own_speed_mbs : common_speed_mbs;
     if (speed_mbs) read.speed_mbs = static_cast<int>(*speed_mbs);
     const auto errors = [&](Known<std::uint64_t> field, Known<std::uint64_t> newer,
                             unsigned counter) {
-      unsigned long long value = 0;
-      if (field || newer) return field ? field : newer;
-      return reads(library_.nvlink_errors, link, counter, &value) ? Known<std::uint64_t>(value)
-                                                                  : std::nullopt;
+      if (!field) field = newer;
+      if (!field) number(field, library_.nvlink_errors, link, counter);
+      return field;
     };
-    read.crc_errors = errors(counts[2], counts[5], nvml::kNvlinkCrcFlit);
-    read.replay_errors = errors(counts[3], counts[6], nvml::kNvlinkReplay);
-    read.recovery_errors = errors(counts[4], counts[7], nvml::kNvlinkRecovery);
+    read.crc_errors = errors(crc, newer_crc, nvml::kNvlinkCrcFlit);
+    read.replay_errors = errors(replays, newer_replays, nvml::kNvlinkReplay);
+    read.recovery_errors = errors(recoveries, newer_recoveries, nvml::kNvlinkRecovery);
     return read;
   }
 

@@ -7,10 +7,12 @@
 
 #include <algorithm>
 #include <array>
+#include <cctype>
 #include <chrono>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
+#include <iterator>
 #include <nlohmann/json.hpp>
 #include <set>
 #include <sstream>
@@ -21,6 +23,7 @@
 #include "common/mpi_session.hpp"
 #include "common/program.hpp"
 #include "common/watch.hpp"
+#include "launch/node/health/facts/json_fields.hpp"
 #include "launch/node/health/facts/kernel_log.hpp"
 
 namespace shakedown::node {
@@ -72,6 +75,15 @@ std::vector<std::string> FactSource::names_in(const std::string& folder) const {
   return names;
 }
 
+std::set<std::string> FactSource::each_line_of(const std::string& folder,
+                                               const std::string& file) const {
+  std::set<std::string> lines;
+  for (const std::string& name : names_in(folder))
+    lines.insert(line_of(folder + "/" + name + "/" + file));
+  lines.erase("");
+  return lines;
+}
+
 std::vector<int> numbers_in(const std::string& list) {
   std::vector<int> cores;
   std::istringstream in(list);
@@ -96,14 +108,6 @@ FactSource facts_here(const std::string& root) {
       source.environment[text.substr(0, equals)] = text.substr(equals + 1);
   }
   return source;
-}
-
-std::vector<Fact> all_facts() {
-  std::vector<Fact> all;
-  for (const auto& group :
-       {system_facts(), bus_facts(), network_facts(), software_facts(), nccl_facts()})
-    all.insert(all.end(), group.begin(), group.end());
-  return all;
 }
 
 Json read_facts(const FactSource& source, double deadline_s, const std::vector<Fact>& facts) {
@@ -219,9 +223,6 @@ Json read_shm(const FactSource& source) {
   return shm;
 }
 
-Json read_os(const FactSource& source) {
-  return text_or_null(value_in(source, "/etc/os-release", "PRETTY_NAME", '='));
-}
 /// ARM's kernel has numbers in the place of a name.
 Json read_processor(const FactSource& source) {
   const auto has = [&](const char* key) { return value_in(source, "/proc/cpuinfo", key, ':'); };
@@ -254,11 +255,7 @@ Json read_cpu_quota(const FactSource& source) {
 }
 
 Json read_sockets(const FactSource& source) {
-  std::set<std::string> sockets;
-  const std::string cores = "/sys/devices/system/cpu/";
-  for (const std::string& name : source.names_in(cores))
-    sockets.insert(source.line_of(cores + name + "/topology/physical_package_id"));
-  sockets.erase("");
+  auto sockets = source.each_line_of("/sys/devices/system/cpu", "topology/physical_package_id");
   if (!sockets.empty()) return static_cast<double>(sockets.size());
   for (const std::string& line : source.lines_of("/proc/cpuinfo"))
     if (line.starts_with("physical id")) sockets.insert(line);
@@ -294,13 +291,9 @@ Json read_swap(const FactSource& source) {
 }
 
 Json read_governor(const FactSource& source) {
-  std::set<std::string> governors;
-  for (const std::string& name : source.names_in("/sys/devices/system/cpu"))
-    if (const auto g =
-            source.line_of("/sys/devices/system/cpu/" + name + "/cpufreq/scaling_governor");
-        !g.empty())
-      governors.insert(g);
-  return text_or_null(fmt::format("{}", fmt::join(governors, ", ")));
+  return text_or_null(fmt::format(
+      "{}",
+      fmt::join(source.each_line_of("/sys/devices/system/cpu", "cpufreq/scaling_governor"), ", ")));
 }
 Json read_numa_balancing(const FactSource& source) {
   const std::string value = source.line_of("/proc/sys/kernel/numa_balancing");
@@ -343,37 +336,7 @@ Json read_container(const FactSource& source) {
   return "none seen";
 }
 
-}  // namespace
-
-std::vector<Fact> system_facts() {
-  return {{"os", true, read_os},
-          {"kernel", true, text_in("/proc/sys/kernel/osrelease")},
-          {"processor", true, read_processor},
-          {"sockets", true, read_sockets},
-          {"numa_nodes", true, read_numa_nodes},
-          {"cores_online", true, read_cores_online},
-          {kCoresAllowed, false, read_cores_allowed},
-          {"cpu_quota", true, read_cpu_quota},
-          {"memory", false, read_memory},
-          {"memory_gib", false, read_memory_total},
-          {"swap", false, read_swap},
-          {"memlock", true, limit("Max locked memory")},
-          {"stack", true, limit("Max stack size")},
-          {"open_files", true, limit("Max open files")},
-          {"governor", true, read_governor},
-          {"clocksource", true,
-           text_in("/sys/devices/system/clocksource/clocksource0/current_clocksource")},
-          {"numa_balancing", true, read_numa_balancing},
-          {"blocked_processes", false, read_blocked},
-          {"container", true, read_container},
-          {"shm", false, read_shm},
-          {"tmp", false, space("/tmp")},
-          {"current_folder", false, [](const FactSource&) { return space_at("."); }}};
-}
-
 // Libraries built against and loaded, variables, and what the kernel reported.
-
-namespace {
 
 /// "name" -> what is loaded now, "name_built" -> what this program was built against.
 Json read_libraries(const FactSource&) {
@@ -391,22 +354,75 @@ Json read_libraries(const FactSource&) {
 
 Json read_kernel_messages(const FactSource& source) {
   const auto log = read_kernel_log(source.root + "/dev/kmsg", uptime_s(source));
-  return log ? to_json(*log) : Json();
+  return log ? Json(*log) : Json();
 }
 
 }  // namespace
 
-std::vector<Fact> software_facts() {
-  return {{"revision", true, [](const FactSource&) { return Json(git_revision()); }},
-          {"libraries", true, read_libraries},
-          {"cuda_variables", false,
-           variables({"CUDA_LAUNCH_BLOCKING", "CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER",
-                      "CUDA_DEVICE_MAX_CONNECTIONS", "NVIDIA_TF32_OVERRIDE"})},
-          // What Slurm gave this job on this node.
-          {"slurm", false,
-           variables({"SLURM_GPUS_ON_NODE", "SLURM_JOB_GPUS", "SLURM_GPUS_PER_NODE",
-                      "SLURM_CPUS_PER_TASK"})},
-          {kKernelLogFact, false, read_kernel_messages}};
+std::vector<Fact> all_facts() {
+  std::vector<Fact> all{
+      {"os", true,
+       [](auto& at) { return text_or_null(value_in(at, "/etc/os-release", "PRETTY_NAME", '=')); }},
+      {"kernel", true, text_in("/proc/sys/kernel/osrelease")},
+      {"processor", true, read_processor},
+      {"sockets", true, read_sockets},
+      {"numa_nodes", true, read_numa_nodes},
+      {"cores_online", true, read_cores_online},
+      {kCoresAllowed, false, read_cores_allowed},
+      {"cpu_quota", true, read_cpu_quota},
+      {"memory", false, read_memory},
+      {"memory_gib", false, read_memory_total},
+      {"swap", false, read_swap},
+      {"memlock", true, limit("Max locked memory")},
+      {"stack", true, limit("Max stack size")},
+      {"open_files", true, limit("Max open files")},
+      {"governor", true, read_governor},
+      {"clocksource", true,
+       text_in("/sys/devices/system/clocksource/clocksource0/current_clocksource")},
+      {"numa_balancing", true, read_numa_balancing},
+      {"blocked_processes", false, read_blocked},
+      {"container", true, read_container},
+      {"shm", false, read_shm},
+      {"tmp", false, space("/tmp")},
+      {"current_folder", false, [](const FactSource&) { return space_at("."); }}};
+  std::ranges::move(device_facts(), std::back_inserter(all));
+  const std::vector<Fact> software{
+      {"revision", true, [](const FactSource&) { return Json(git_revision()); }},
+      {"libraries", true, read_libraries},
+      {"cuda_variables", false,
+       variables({"CUDA_LAUNCH_BLOCKING", "CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER",
+                  "CUDA_DEVICE_MAX_CONNECTIONS", "NVIDIA_TF32_OVERRIDE"})},
+      // What Slurm gave this job on this node.
+      {"slurm", false,
+       variables(
+           {"SLURM_GPUS_ON_NODE", "SLURM_JOB_GPUS", "SLURM_GPUS_PER_NODE", "SLURM_CPUS_PER_TASK"})},
+      {kKernelLogFact, false, read_kernel_messages}};
+  std::ranges::copy(software, std::back_inserter(all));
+  std::ranges::move(nccl_facts(), std::back_inserter(all));
+  return all;
+}
+
+NearDevice::NearDevice(const std::string& pci_id, const std::string& root) {
+  CPU_ZERO(&before_);
+  std::string id = pci_id;
+  std::transform(id.begin(), id.end(), id.begin(), [](unsigned char c) { return std::tolower(c); });
+  const FactSource source{root, {}};
+  const std::string node = source.line_of("/sys/bus/pci/devices/" + id + "/numa_node");
+  if (id.empty() || node.empty() || node.front() == '-') return;  // -1: the firmware does not say
+  const std::vector<int> cores =
+      numbers_in(source.line_of("/sys/devices/system/node/node" + node + "/cpulist"));
+  cpu_set_t near;
+  CPU_ZERO(&near);
+  if (sched_getaffinity(0, sizeof(before_), &before_) != 0) return;
+  for (const int core : cores)
+    if (core >= 0 && core < CPU_SETSIZE && CPU_ISSET(core, &before_)) CPU_SET(core, &near);
+  moved_ = CPU_COUNT(&near) > 0 && sched_setaffinity(0, sizeof(near), &near) == 0;
+  text_ = moved_ ? fmt::format("NUMA node {}", node)
+                 : fmt::format("{} NUMA node {}: no core of it is allowed", kNotNear, node);
+}
+
+NearDevice::~NearDevice() {
+  if (moved_) sched_setaffinity(0, sizeof(before_), &before_);
 }
 
 }  // namespace shakedown::node

@@ -3,11 +3,13 @@
 #pragma once
 
 #include <fmt/format.h>
+#include <sched.h>
 
 #include <array>
 #include <cstdint>
 #include <functional>
 #include <map>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -28,6 +30,8 @@ struct FactSource {
   std::vector<std::string> lines_of(const std::string& path) const;
   /// The names in a folder, sorted; none where it cannot be read.
   std::vector<std::string> names_in(const std::string& folder) const;
+  /// The first lines of FOLDER/*/FILE that are not empty, each once.
+  std::set<std::string> each_line_of(const std::string& folder, const std::string& file) const;
 };
 /// The machine, or `root`, with the environment of this process.
 FactSource facts_here(const std::string& root = "");
@@ -46,17 +50,38 @@ struct Fact {
 inline constexpr const char* kCoresAllowed = "cores_allowed";
 inline constexpr const char* kPersistenceDaemon = "persistence_daemon";  // a fact's name
 std::vector<Fact> all_facts();
-// The groups, each a file of its own.
-std::vector<Fact> system_facts();    // operating system, cores, memory, limits, file systems
-std::vector<Fact> bus_facts();       // PCI, IOMMU, drivers and their modules
-std::vector<Fact> network_facts();   // InfiniBand, NICs, ports
-std::vector<Fact> software_facts();  // libraries, variables, the kernel's messages
-std::vector<Fact> nccl_facts();      // NCCL's variables, and what they name
+// Which are among them:
+std::vector<Fact> device_facts();  // the PCI bus, the driver, networks
+std::vector<Fact> nccl_facts();    // NCCL's variables, and what they name
 
 /// Each fact under its name, all read at the same time; in "stalled" the names of those that did
 /// not return by the deadline.
 Json read_facts(const FactSource& source, double deadline_s,
                 const std::vector<Fact>& facts = all_facts());
+
+// Memory near a device: allocated by a thread that runs on the cores of its NUMA node.
+
+inline constexpr const char* kNotNear = "not near";  // how text() begins then
+inline constexpr const char* kNumaUnknown = "NUMA node unknown";
+
+/// While it lives, this thread runs on those of its cores that are of the device's NUMA node.
+class NearDevice {
+ public:
+  /// `pci_id` as CUDA has it, "0000:1B:00.0"; empty: no device, nothing changes. `root`: where the
+  /// machine's file system is mounted.
+  explicit NearDevice(const std::string& pci_id, const std::string& root = "");
+  ~NearDevice();
+  NearDevice(const NearDevice&) = delete;
+  NearDevice& operator=(const NearDevice&) = delete;
+
+  /// "NUMA node 1", "not near NUMA node 1: no core of it is allowed" or "NUMA node unknown".
+  const std::string& text() const { return text_; }
+
+ private:
+  std::string text_ = kNumaUnknown;
+  bool moved_ = false;
+  cpu_set_t before_;
+};
 
 // The words of GpuReading for NVML's numbers.
 

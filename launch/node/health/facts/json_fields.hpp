@@ -5,14 +5,12 @@
 
 #include <concepts>
 #include <nlohmann/json.hpp>
-#include <optional>
-#include <string>
 #include <type_traits>
-#include <vector>
 
 #include "common/record.hpp"
 #include "common/usage_error.hpp"
-#include "launch/node/health/facts/gpu_reading.hpp"
+#include "launch/node/health/facts/kernel_log.hpp"
+#include "launch/node/health/facts/node_report.hpp"
 
 namespace shakedown::node {
 
@@ -21,46 +19,18 @@ namespace shakedown::node {
 #define VISIT_FIELD(name) visit(#name, fields.name);
 
 /// All fields of a struct, in the order in which they are written.
-#define FIELDS_OF(Struct, ...)                                            \
-  void visit_fields(json_fields::Is<Struct> auto& fields, auto&& visit) { \
-    VISIT_FIELDS(__VA_ARGS__)                                             \
-  }
-
-namespace json_fields {
+#define FIELDS_OF(Struct, ...) \
+  void visit_fields(Is<Struct> auto& fields, auto&& visit) { VISIT_FIELDS(__VA_ARGS__) }
 
 /// A struct, which may be constant: one list serves to write and to read.
 template <class T, class Struct>
 concept Is = std::same_as<std::remove_const_t<T>, Struct>;
 
-template <class T>
-constexpr bool is_optional = false;
-template <class T>
-constexpr bool is_optional<std::optional<T>> = true;
-template <class T>
-constexpr bool is_list = false;
-template <class T>
-constexpr bool is_list<std::vector<T>> = true;
-template <class T>
-constexpr bool is_plain =
-    std::is_arithmetic_v<T> || std::is_same_v<T, std::string> || std::is_same_v<T, Json>;
-
-/// Such a field has no key. A list that is known to be empty has one.
-template <class T>
-bool is_absent(const T& value) {
-  if constexpr (is_optional<T>) return !value.has_value();
-  if constexpr (is_list<T> || std::is_same_v<T, std::string>) return value.empty();
-  return false;
-}
-
-}  // namespace json_fields
-
-// Of what other structs contain.
-
 FIELDS_OF(NvlinkReading, link, active, speed_mbs, crc_errors, replay_errors, recovery_errors)
 FIELDS_OF(ProcessReading, pid, memory_bytes)
 FIELDS_OF(HostGpus, driver_version, cuda_driver_version, problem, stalled, failed, gpus)
 
-void visit_fields(json_fields::Is<GpuReading> auto& fields, auto&& visit) {
+void visit_fields(Is<GpuReading> auto& fields, auto&& visit) {
   VISIT_FIELDS(index, uuid, model, serial, vbios, pci_id, pci_device_id, numa_node, sm_clock_mhz,
                memory_clock_mhz, max_sm_clock_mhz, max_memory_clock_mhz, power_w, power_limit_w,
                power_limit_default_w, temperature_c, memory_temperature_c, temperature_margin_c,
@@ -78,63 +48,56 @@ void visit_fields(json_fields::Is<GpuReading> auto& fields, auto&& visit) {
                nvlink_received_bytes, fabric_state, fabric_status, fabric_health, stalled, failed)
 }
 
+FIELDS_OF(KernelEvent, age_s, kind, pci_id, code, text, sequence)
+FIELDS_OF(KernelLog, events, reaches_back_s, first_sequence, last_sequence)
+FIELDS_OF(NodeReport, host, gpus, reading_ms, facts, our_pids, loaded_gpus)
+
 template <class T>
-Json written(const T& value) {
-  using namespace json_fields;
-  if constexpr (is_optional<T>) {
-    return written(*value);
-  } else if constexpr (is_list<T>) {
-    Json list = Json::array();
-    for (const auto& item : value) list.push_back(written(item));
-    return list;
-  } else if constexpr (std::is_enum_v<T>) {
-    return static_cast<int>(value);
-  } else if constexpr (is_plain<T>) {
-    return value;
-  } else {
-    Json json = Json::object();
-    visit_fields(value, [&](const char* key, const auto& field) {
-      if (!is_absent(field)) json[key] = written(field);
-    });
-    return json;
-  }
+concept HasFields = requires(const T& value) {
+  visit_fields(value, [](const char*, const auto&) {});
+};
+
+/// For nlohmann::json. What is not known has no key, nor has a text or list that is empty; a list
+/// that is known to be empty has one.
+template <HasFields T>
+void to_json(Json& json, const T& value) {
+  json = Json::object();
+  visit_fields(value, [&](const char* key, const auto& field) {
+    if constexpr (requires { field.has_value(); }) {
+      if (field) json[key] = *field;
+    } else if constexpr (requires { field.empty(); }) {
+      if (!field.empty()) json[key] = field;
+    } else {
+      json[key] = field;
+    }
+  });
 }
 
 /// Throws UsageError naming a key that a struct does not have, but for "source" and "fake".
-template <class T>
-void read_into(const Json& json, T& value) {
-  using namespace json_fields;
-  if constexpr (is_optional<T>) {
-    read_into(json, value.emplace());
-  } else if constexpr (is_list<T>) {
-    for (const Json& item : json) read_into(item, value.emplace_back());
-  } else if constexpr (std::is_enum_v<T>) {
-    value = static_cast<T>(json.get<int>());
-  } else if constexpr (is_plain<T>) {
-    json.get_to(value);
-  } else {
-    for (const auto& [key, item] : json.items()) {
-      bool found = key == "source" || key == "fake";
-      visit_fields(value, [&, &name = key, &content = item](const char* field, auto& target) {
-        if (name != field) return;
-        found = true;
-        read_into(content, target);
-      });
-      if (!found) throw UsageError(fmt::format("a reading has no key {}", key));
-    }
+template <HasFields T>
+void from_json(const Json& json, T& value) {
+  for (const auto& [key, item] : json.items()) {
+    bool found = key == "source" || key == "fake";
+    visit_fields(value, [&, &name = key, &content = item](const char* field, auto& target) {
+      if (name != field) return;
+      found = true;
+      if constexpr (requires { target.has_value(); })
+        content.get_to(target.emplace());
+      else
+        content.get_to(target);
+    });
+    if (!found) throw UsageError(fmt::format("a reading has no key {}", key));
   }
 }
 
 /// Throws UsageError where a value is of another type as well.
 template <class T>
 T read_as(const Json& json) {
-  T value;
   try {
-    read_into(json, value);
+    return json.get<T>();
   } catch (const Json::exception& error) {
     throw UsageError(fmt::format("a reading has a value of another type: {}", error.what()));
   }
-  return value;
 }
 
 }  // namespace shakedown::node

@@ -1,20 +1,21 @@
 #include "launch/node/health/facts/kernel_log.hpp"
 
 #include <fcntl.h>
+#include <fmt/format.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <array>
 #include <cctype>
 #include <cerrno>
-#include <charconv>
 #include <cstdio>
+#include <regex>
 #include <sstream>
 #include <string_view>
 #include <tuple>
 #include <utility>
 
-#include "launch/node/health/facts/json_fields.hpp"
+#include "launch/node/health/facts/host_facts.hpp"
 
 namespace shakedown::node {
 namespace {
@@ -39,99 +40,55 @@ std::string messages_in(const std::string& file) {
   return messages;  // empty: refused, or /dev/null in its place
 }
 
-std::string in_small_letters(std::string_view text) {
-  std::string small(text);
-  std::ranges::transform(small, small.begin(), [](unsigned char c) { return std::tolower(c); });
-  return small;
+std::string in_small_letters(std::string text) {
+  std::ranges::transform(text, text.begin(), [](unsigned char c) { return std::tolower(c); });
+  return text;
 }
 
-/// Takes a decimal number from the front of a text.
-template <class Number>
-bool take_number(std::string_view& text, Number& number) {
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
-  if (error != std::errc()) return false;
-  text.remove_prefix(static_cast<std::size_t>(end - text.data()));
-  return true;
-}
-bool take(std::string_view& text, std::string_view word) {
-  if (!text.starts_with(word)) return false;
-  text.remove_prefix(word.size());
-  return true;
-}
-
-bool is_hex(char c) { return std::isxdigit(static_cast<unsigned char>(c)) != 0; }
-
-/// Of "0000:3b:00.0 ..." in small letters "0000:3b:00", at the front of the text; else empty.
-std::string pci_id_at(std::string_view text) {
-  std::size_t end = 0;
-  const auto digits = [&](std::size_t least, std::size_t most) {
-    const std::size_t start = end;
-    while (end < text.size() && is_hex(text[end])) ++end;
-    return end - start >= least && end - start <= most;
-  };
-  const auto colon = [&] { return end < text.size() && text[end] == ':' && ++end; };
-  const bool found = digits(4, 8) && colon() && digits(2, 2) && colon() && digits(2, 2);
-  return found ? std::string(text.substr(0, end)) : "";
-}
-/// The first one in a text.
-std::string pci_id_in(std::string_view text) {
-  for (std::size_t at = 0; at < text.size(); ++at) {
-    if (!is_hex(text[at]) || (at > 0 && std::isalnum(static_cast<unsigned char>(text[at - 1]))))
-      continue;
-    if (std::string id = pci_id_at(text.substr(at)); !id.empty()) return id;
-  }
-  return "";
-}
-
-/// The header of a message: "4,1234,98000000,-;". Others, "c" for a continued one, may follow.
+/// The number of a message, how bad it is, and when it came.
 struct Header {
   unsigned level = 0;
-  std::uint64_t sequence = 0, time_us = 0;
+  unsigned long long sequence = 0, time_us = 0;
 };
-bool take_header(std::string_view& line, Header& header) {
+/// Takes one such as "4,1234,98000000,-;" from a message. Others, "c" for a continued one, may
+/// follow.
+bool take_header(std::string& line, Header& header) {
   Header read;
-  std::string_view rest = line;
-  if (!take_number(rest, read.level) || !take(rest, ",") || !take_number(rest, read.sequence) ||
-      !take(rest, ",") || !take_number(rest, read.time_us))
+  const auto end = line.find(';');
+  if (end == line.npos ||
+      std::sscanf(line.c_str(), "%u,%llu,%llu", &read.level, &read.sequence, &read.time_us) != 3)
     return false;
-  const auto end = rest.find(';');
-  if (end == rest.npos) return false;
   header = read;
   header.level &= 7;  // above it: the facility
-  line = rest.substr(end + 1);
+  line.erase(0, end + 1);
   return true;
 }
 
-/// "NVRM: Xid (PCI:0000:3b:00 GPU-I:05): 95, pid=7062, Uncontained": of an instance of MIG the
-/// parenthesis has more than the device, of an old driver not "PCI:".
-std::optional<KernelEvent> xid_in(std::string_view text, std::string_view small) {
-  constexpr std::string_view kXid = "xid (";
-  const auto at = small.find(kXid);
-  if (at == small.npos) return std::nullopt;
-  KernelEvent event{0, Kind::not_understood, "", 0, std::string(text.substr(0, kMostText))};
-  std::string_view rest = small.substr(at + kXid.size());
-  take(rest, "pci:");
-  event.pci_id = pci_id_at(rest);
-  const auto close = rest.find(')');
-  if (event.pci_id.empty() || close == rest.npos) return event;
-  std::string_view words = text.substr(text.size() - rest.size());
-  const auto instance = words.substr(0, close).find(' ');
-  const std::string of = instance == words.npos || instance > close
-                             ? ""
-                             : std::string(words.substr(instance + 1, close - instance - 1)) + ": ";
-  words.remove_prefix(close + 1);
-  take(words, ":");
-  while (take(words, " ")) {
-  }
-  int code = 0;
-  if (!take_number(words, code)) return event;
-  take(words, ",");
-  while (take(words, " ")) {
-  }
-  event.kind = at > 0 && small[at - 1] == 's' ? Kind::sxid : Kind::xid;
-  event.code = code;
-  event.text = (of + std::string(words)).substr(0, kMostText);
-  return event;
+constexpr const char* kPciId = "([0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2})(?![0-9a-f])";
+
+/// The first one in a text in small letters.
+std::string pci_id_in(const std::string& small) {
+  static const std::regex id(fmt::format("(?:^|[^0-9a-z]){}", kPciId));
+  std::smatch match;
+  return std::regex_search(small, match, id) ? match[1].str() : "";
+}
+
+/// What "Xid (PCI:0000:3b:00 GPU-I:05): 95, pid=7062, Uncontained" at this place has: of an
+/// instance of MIG the parenthesis has more than the device, of an old driver not "PCI:".
+void read_xid(const std::string& text, std::size_t at, KernelEvent& event) {
+  static const std::regex xid(R"(xid \((?:pci:)?)" + std::string(kPciId) +
+                                  R"((?:[^ )]*(?: ([^)]*))?\):? *(\d{1,9})(?!\d),? *)?)",
+                              std::regex::icase);
+  std::smatch match;
+  const auto begin = text.begin() + static_cast<std::ptrdiff_t>(at);
+  const auto end = begin + std::min<std::ptrdiff_t>(text.end() - begin, kMostText);
+  if (!std::regex_search(begin, end, match, xid, std::regex_constants::match_continuous)) return;
+  event.pci_id = in_small_letters(match[1]);
+  if (!match[3].matched) return;
+  event.kind = at > 0 && (text[at - 1] == 's' || text[at - 1] == 'S') ? Kind::sxid : Kind::xid;
+  event.code = std::stoi(match[3]);
+  const std::string instance = match[2].matched ? match[2].str() + ": " : "";
+  event.text = (instance + std::string(match[0].second, text.end())).substr(0, kMostText);
 }
 
 /// What the driver writes at the level of errors and is none.
@@ -155,25 +112,21 @@ std::optional<Kind> kind_of(std::string_view small, unsigned level) {
   return level <= kError && !harmless ? std::optional(Kind::not_understood) : std::nullopt;
 }
 
-std::optional<KernelEvent> event_in(std::string_view text, unsigned level) {
+std::optional<KernelEvent> event_in(const std::string& text, unsigned level) {
   const std::string small = in_small_letters(text);
-  if (auto xid = xid_in(text, small)) return xid;
+  KernelEvent event{0, Kind::not_understood, "", 0, text.substr(0, kMostText)};
+  if (const auto at = small.find("xid ("); at != small.npos) {
+    read_xid(text, at, event);
+    return event;
+  }
   const auto kind = kind_of(small, level);
   if (!kind) return std::nullopt;
-  return KernelEvent{0, *kind, pci_id_in(small), 0, std::string(text.substr(0, kMostText))};
+  event.kind = *kind;
+  event.pci_id = pci_id_in(small);
+  return event;
 }
 
 }  // namespace
-
-FIELDS_OF(KernelEvent, age_s, kind, pci_id, code, text, sequence)
-FIELDS_OF(KernelLog, events, reaches_back_s, first_sequence, last_sequence)
-
-Json to_json(const std::vector<KernelEvent>& events) { return written(events); }
-std::vector<KernelEvent> kernel_events_of(const Json& json) {
-  return read_as<std::vector<KernelEvent>>(json);
-}
-Json to_json(const KernelLog& log) { return written(log); }
-KernelLog kernel_log_of(const Json& json) { return read_as<KernelLog>(json); }
 
 std::optional<KernelLog> read_kernel_log(const std::string& file, double uptime_s) {
   KernelLog log;
@@ -181,10 +134,9 @@ std::optional<KernelLog> read_kernel_log(const std::string& file, double uptime_
   double age_s = 0;
   std::istringstream in(messages_in(file));
   for (std::string line; std::getline(in, line);) {
-    std::string_view text = line;
-    if (text.starts_with(' ')) continue;  // a key of the message before
+    if (line.starts_with(' ')) continue;  // a key of the message before
     Header header{kError, log.last_sequence, 0};
-    if (take_header(text, header)) {
+    if (take_header(line, header)) {
       age_s = uptime_s - static_cast<double>(header.time_us) / 1e6;
       log.last_sequence = header.sequence;
       if (!std::exchange(is_log, true)) {
@@ -192,7 +144,7 @@ std::optional<KernelLog> read_kernel_log(const std::string& file, double uptime_
         log.reaches_back_s = age_s;
       }
     }
-    if (auto event = event_in(text, header.level)) {
+    if (auto event = event_in(line, header.level)) {
       event->age_s = age_s;
       event->sequence = header.sequence;
       log.events.push_back(std::move(*event));
@@ -208,6 +160,34 @@ bool same_pci_device(const std::string& one, const std::string& other) {
     return std::tuple(read == 3, domain, bus, device);
   };
   return std::get<0>(place_of(one)) && place_of(one) == place_of(other);
+}
+
+KernelWatch::KernelWatch(std::string pci_id, std::string root)
+    : pci_id_(std::move(pci_id)), root_(std::move(root)), start_s_(uptime_s({root_, {}})) {
+  if (const auto log = read_kernel_log(kmsg(), start_s_)) last_ = log->last_sequence;
+}
+
+std::optional<std::vector<KernelEvent>> KernelWatch::events() {
+  const double now_s = uptime_s({root_, {}});
+  auto log = read_kernel_log(kmsg(), now_s);
+  if (!log) return std::nullopt;
+  // By their numbers: the clock of messages drifts from the uptime's, by a minute in some months.
+  const auto is_known = [&](const KernelEvent& event) {
+    return last_ ? event.sequence <= *last_ : event.age_s > now_s - start_s_;
+  };
+  const auto is_ours = [&](const KernelEvent& event) {
+    if (event.kind == KernelEventKind::sxid) return true;
+    if (!event.pci_id.empty()) return same_pci_device(event.pci_id, pci_id_);
+    return event.kind != KernelEventKind::not_understood ||
+           event.text.find("Xid") != event.text.npos;
+  };
+  std::erase_if(log->events,
+                [&](const KernelEvent& event) { return is_known(event) || !is_ours(event); });
+  const bool has_gap = last_ ? log->first_sequence > *last_ + 1
+                             : !log->is_whole() && log->reaches_back_s < now_s - start_s_;
+  last_ = log->last_sequence;
+  if (has_gap && log->events.empty()) return std::nullopt;
+  return std::move(log->events);
 }
 
 }  // namespace shakedown::node

@@ -6,8 +6,6 @@
 #include <string>
 #include <vector>
 
-#include "common/record.hpp"
-
 namespace shakedown::node {
 
 enum class KernelEventKind {
@@ -38,14 +36,28 @@ struct KernelLog {
   bool is_whole() const { return first_sequence == 0; }
 };
 inline constexpr const char* kKernelLogFact = "kernel_log";  // a log's name among the facts
-Json to_json(const std::vector<KernelEvent>& events);
-std::vector<KernelEvent> kernel_events_of(const Json& json);
-Json to_json(const KernelLog& log);
-KernelLog kernel_log_of(const Json& json);
 
 /// The events among the kernel's messages, in `file` as /dev/kmsg has them, `uptime_s` after the
 /// boot. None where they cannot be read, or none of them is a message of a kernel.
 std::optional<KernelLog> read_kernel_log(const std::string& file, double uptime_s);
+
+/// The XIDs that the kernel reports of a GPU.
+class KernelWatch {
+ public:
+  /// `root`: where the machine's file system is mounted.
+  explicit KernelWatch(std::string pci_id, std::string root = "");
+
+  /// Of the GPU, of the node's NVSwitches and of no named device, since the last call or the
+  /// construction. None where the messages cannot be read, or were overwritten before they were.
+  std::optional<std::vector<KernelEvent>> events();
+
+ private:
+  std::string kmsg() const { return root_ + "/dev/kmsg"; }
+
+  std::string pci_id_, root_;
+  double start_s_;                     // of the watch, by the uptime
+  std::optional<std::uint64_t> last_;  // number of the last message that is known
+};
 
 /// Whether "0000:1b:00" and "00000000:1B:00.0" are one device: functions and leading zeros aside.
 bool same_pci_device(const std::string& one, const std::string& other);

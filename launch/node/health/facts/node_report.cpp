@@ -11,6 +11,7 @@
 #include "common/placement.hpp"
 #include "common/statistics.hpp"
 #include "common/usage_error.hpp"
+#include "launch/node/health/facts/gpu_reader.hpp"
 #include "launch/node/health/facts/json_fields.hpp"
 
 namespace shakedown::node {
@@ -21,13 +22,13 @@ HostGpus gpus_in(const std::string& file) {
   const Json json = Json::parse(in, nullptr, false);
   if (json.is_discarded())
     throw UsageError(fmt::format("--readings {}: not a JSON file of readings", file));
-  return host_gpus_of(json);
+  return read_as<HostGpus>(json);
 }
 
 /// What a rank adds to the report of its node, which another rank reads.
 Json report_of_rank(const ReportSource& source) {
   std::vector<Fact> allowed;
-  for (const Fact& fact : system_facts())
+  for (const Fact& fact : all_facts())
     if (std::string(fact.name) == kCoresAllowed) allowed.push_back(fact);
   return {{"our_pids", {getpid()}},
           {"facts", read_facts(facts_here(source.root), source.facts_s, allowed)}};
@@ -44,11 +45,6 @@ void add_rank(NodeReport& report, const Json& rank) {
 
 }  // namespace
 
-FIELDS_OF(NodeReport, host, gpus, reading_ms, facts, our_pids, loaded_gpus)
-
-Json to_json(const NodeReport& report) { return written(report); }
-NodeReport node_report_of(const Json& json) { return read_as<NodeReport>(json); }
-
 NodeReport read_node(const std::string& host, const ReportSource& source,
                      const std::function<void(const Json&)>& on_facts) {
   auto facts = std::async(std::launch::async, [&] {
@@ -61,7 +57,8 @@ NodeReport read_node(const std::string& host, const ReportSource& source,
   const auto start = std::chrono::steady_clock::now();
   report.host = host;
   report.gpus = source.readings.empty()
-                    ? read_gpus(source.call_s, nvml::library_name(), source.whole_s, source.inforom)
+                    ? GpuReader(source.call_s, false, nvml::library_name(), source.whole_s)
+                          .read(source.inforom)
                     : gpus_in(source.readings);
   report.reading_ms =
       std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - start).count();
@@ -72,7 +69,7 @@ NodeReport read_node(const std::string& host, const ReportSource& source,
 
 std::vector<NodeReport> gather_reports(const MpiSession& session, const ReportSource& source) {
   const bool reads = session.local_rank() == 0;
-  const Json mine = reads ? to_json(read_node(session.host(), source)) : report_of_rank(source);
+  const Json mine = reads ? Json(read_node(session.host(), source)) : report_of_rank(source);
   const NodeMap nodes = map_nodes(session.hosts());
   std::vector<NodeReport> reports(nodes.names.size());
   const auto texts = session.all_gather(json_text(mine));
@@ -81,7 +78,7 @@ std::vector<NodeReport> gather_reports(const MpiSession& session, const ReportSo
       use(reports[static_cast<std::size_t>(nodes.node_of[rank])], Json::parse(texts[rank]));
   };
   each([](NodeReport& report, const Json& json) {
-    if (json.contains("gpus")) report = node_report_of(json);
+    if (json.contains("gpus")) report = read_as<NodeReport>(json);
   });
   each([](NodeReport& report, const Json& json) {
     if (!json.contains("gpus")) add_rank(report, json);

@@ -26,8 +26,6 @@ struct NodeReport {
   bool was_open = false;                 // the driver had been opened before: it is not slow again
   Known<double> clock_s = {};            // the host's, at a moment that is the same for all nodes
 };
-Json to_json(const NodeReport& report);
-NodeReport node_report_of(const Json& json);
 
 /// In the place of the machine, for tests; empty: the machine.
 struct ReportSource {

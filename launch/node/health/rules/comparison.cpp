@@ -11,9 +11,7 @@
 #include <set>
 
 #include "common/statistics.hpp"
-#include "launch/node/health/rules/gpu_rules.hpp"
-#include "launch/node/health/rules/host_rules.hpp"
-#include "launch/node/health/rules/node_rules.hpp"
+#include "launch/node/health/rules/rules.hpp"
 
 namespace shakedown::node {
 namespace {
@@ -42,99 +40,6 @@ constexpr Alike kRate{Class::infrastructure, kCable, [](auto& mine, auto& most) 
 constexpr Alike kFirmware{Class::config,
                           "reconfigure: the same firmware of InfiniBand adapters on all nodes"};
 
-struct Comparable {
-  std::string value;
-  const Alike* alike = nullptr;
-};
-/// By label: what should be alike, of one node. A label that is absent is not known.
-using Comparables = std::map<std::string, Comparable>;
-
-Finding found_on(const std::string& host, const Judgement& judgement) {
-  return finding_of(kNodesAlike, judgement, Scope::node, host, host);
-}
-Finding found_of_job(const Judgement& judgement) {
-  return finding_of(kNodesAlike, judgement, Scope::job, "node_check");
-}
-
-/// A finding for each node that is unlike most, or does not know what others do; one for the job
-/// where no value is that of most. Counts the labels that all nodes know, with the same value.
-class Comparison {
- public:
-  Comparison(const std::vector<std::string>& hosts, const std::vector<Comparables>& nodes,
-             std::vector<Finding>& found, std::size_t& alike)
-      : hosts_(hosts), nodes_(nodes), found_(found) {
-    std::set<std::string> labels;
-    for (const Comparables& node : nodes_)
-      for (const auto& [label, comparable] : node) labels.insert(label);
-    for (const std::string& label : labels) alike += compare(label);
-  }
-
- private:
-  using ByValue = std::map<std::string, std::vector<std::size_t>>;  // numbers of nodes
-
-  /// Whether all nodes have the same value.
-  bool compare(const std::string& label) {
-    ByValue by_value;
-    std::vector<std::string> known;
-    const Alike* alike = nullptr;
-    for (std::size_t i = 0; i < nodes_.size(); ++i)
-      if (const auto found = nodes_[i].find(label); found != nodes_[i].end()) {
-        by_value[found->second.value].push_back(i);
-        known.push_back(found->second.value);
-        alike = found->second.alike;
-      }
-    report_unknown(label, known.size());
-    if (by_value.size() == 1) return known.size() == nodes_.size();
-    if (const auto most = majority_of(known))
-      blame(label, *most, by_value, *alike);
-    else
-      name_all(label, by_value, *alike);
-    return false;
-  }
-
-  void report_unknown(const std::string& label, std::size_t known) {
-    for (std::size_t i = 0; known < nodes_.size() && i < nodes_.size(); ++i)
-      if (!nodes_[i].contains(label))
-        found_.push_back(
-            found_on(hosts_[i], not_known(fmt::format("{} is not known here, but on {} of {} nodes",
-                                                      label, known, nodes_.size()))));
-  }
-
-  static Judgement judge(const Alike& alike, const std::string& label, const std::string& cause,
-                         const std::string& mine = "", const std::string& most = "") {
-    const auto conclude = alike.fails && alike.fails(mine, most) ? failure : warning;
-    return conclude(alike.class_, cause, fmt::format(fmt::runtime(alike.action), label));
-  }
-
-  void blame(const std::string& label, const std::string& most, const ByValue& by_value,
-             const Alike& alike) {
-    const std::size_t usual = by_value.at(most).size();
-    const char* const the = usual + 1 == nodes_.size() ? "the " : "";
-    for (const auto& [value, nodes] : by_value) {
-      if (value == most) continue;
-      const std::string cause =
-          fmt::format("{}: {} here, {} on {}{} others", label, value, most, the, usual);
-      for (std::size_t i : nodes)
-        found_.push_back(found_on(hosts_[i], judge(alike, label, cause, value, most)));
-    }
-  }
-
-  void name_all(const std::string& label, const ByValue& by_value, const Alike& alike) {
-    std::vector<std::string> parts;
-    for (const auto& [value, nodes] : by_value) {
-      std::vector<std::string> hosts;
-      for (std::size_t i : nodes) hosts.push_back(hosts_[i]);
-      parts.push_back(fmt::format("{} on {}", value, listed(hosts)));
-    }
-    found_.push_back(found_of_job(
-        judge(alike, label, fmt::format("{} differs: {}", label, fmt::join(parts, "; ")))));
-  }
-
-  const std::vector<std::string>& hosts_;
-  const std::vector<Comparables>& nodes_;
-  std::vector<Finding>& found_;
-};
-
 std::string shown(const Json& value) {
   return value.is_string() ? value.get<std::string>() : json_text(value);
 }
@@ -154,69 +59,7 @@ std::string label_of(std::string fact) {
   return fact;
 }
 
-/// A fact that all nodes should have alike. A key that one node has and another lacks differs.
-void add_fact(std::vector<Comparables>& nodes, const std::vector<NodeReport>& reports,
-              const std::string& fact) {
-  std::set<std::string> keys;
-  for (std::size_t i = 0; i < reports.size(); ++i) {
-    const Json& value = fact_of(reports[i].facts, fact.c_str());
-    if (value.is_null()) continue;
-    if (!value.is_object())
-      nodes[i][label_of(fact)] = {shown(value), fact == "revision" ? &kVersion : &kSetting};
-    else
-      for (const auto& [key, part] : value.items()) keys.insert(key);
-  }
-  const bool of_nccl = fact == "nccl_variables", of_library = fact == "libraries";
-  for (std::size_t i = 0; i < reports.size(); ++i) {
-    const Json& value = fact_of(reports[i].facts, fact.c_str());
-    if (!value.is_object()) continue;
-    for (const std::string& key : keys) {
-      const std::string absent = of_nccl ? "unset" : "absent";
-      const std::string label = of_nccl      ? key
-                                : of_library ? "library " + key
-                                             : fmt::format("{} {}", fact, key);
-      const bool together = of_library && (key == "nccl" || key == "mpi");
-      nodes[i][label] = {value.contains(key) ? shown(value.at(key)) : absent, of_nccl ? &kVariable
-                                                                              : together
-                                                                                  ? &kVersion
-                                                                                  : &kSetting};
-    }
-  }
-}
-
-std::vector<Comparables> comparables_of(const std::vector<NodeReport>& reports) {
-  std::vector<Comparables> nodes(reports.size());
-  for (const Fact& fact : all_facts())
-    if (fact.compared) add_fact(nodes, reports, fact.name);
-  for (std::size_t i = 0; i < reports.size(); ++i) {
-    if (const Json& nics = fact_of(reports[i].facts, "nics"); !nics.is_null())
-      nodes[i]["NICs up, Gbit/s"] = {speeds_of(nics), &kNics};
-    if (reports[i].gpus.driver_version)
-      nodes[i]["driver"] = {*reports[i].gpus.driver_version, &kSetting};
-  }
-  return nodes;
-}
-
 constexpr double kSameMemory = 0.97;  // the firmware's share differs a little
-
-/// A node with less memory than the others has lost a module.
-std::vector<Finding> compare_memory(const std::vector<NodeReport>& reports) {
-  std::vector<double> sizes;
-  for (const NodeReport& report : reports)
-    if (const Json& gib = fact_of(report.facts, "memory_gib"); !gib.is_null()) sizes.push_back(gib);
-  if (sizes.size() < 2) return {};
-  const double usual = sizes.size() < 3 ? *std::ranges::max_element(sizes) : median_of(sizes);
-  std::vector<Finding> found;
-  for (const NodeReport& report : reports)
-    if (const Json& gib = fact_of(report.facts, "memory_gib");
-        !gib.is_null() && gib < kSameMemory * usual)
-      found.push_back(found_on(
-          report.host, warning(Class::hardware,
-                               fmt::format("{:.0f} GiB of memory, {:.0f} on {}", gib.get<double>(),
-                                           usual, sizes.size() < 3 ? "the other" : "most nodes"),
-                               "inspect the memory modules")));
-  return found;
-}
 
 constexpr double kClocksApart_s = 1, kClocksFail_s = 60;
 
@@ -229,48 +72,9 @@ Judgement judge_clock(double ahead_s, const std::string& of) {
                "start chronyd or ntpd; chronyc makestep");
 }
 
-/// Of two nodes nobody knows which is right.
-std::vector<Finding> compare_clocks(const std::vector<NodeReport>& reports) {
-  std::vector<double> clocks;
-  for (const NodeReport& report : reports)
-    if (report.clock_s) clocks.push_back(*report.clock_s);
-  if (clocks.size() < 2 || clocks.size() < reports.size()) return {};
-  if (clocks.size() == 2) {
-    const double ahead_s = clocks[0] - clocks[1];
-    if (std::abs(ahead_s) < kClocksApart_s) return {};
-    return {finding_of(kNodesAlike,
-                       judge_clock(ahead_s, fmt::format("that of {}", reports[1].host)), Scope::job,
-                       "node_check", "", reports[0].host)};
-  }
-  const double usual = median_of(clocks);
-  std::vector<Finding> found;
-  for (const NodeReport& report : reports)
-    if (const double ahead_s = *report.clock_s - usual; std::abs(ahead_s) >= kClocksApart_s)
-      found.push_back(found_on(report.host, judge_clock(ahead_s, "most nodes")));
-  return found;
-}
-
-// Which nodes have lost an InfiniBand device, or a port of one.
+// InfiniBand ports of which a node lacks some, or has others.
 
 using Ports = std::set<std::string>;
-
-struct Node {
-  std::string host;
-  Ports ports;
-  std::map<std::string, Comparables> attributes;  // by port
-};
-
-Comparables attributes_of(const Json& port, const std::string& name) {
-  Comparables found;
-  if (port.contains("state"))
-    found["InfiniBand port " + name] = {port.at("state").get<std::string>(), &kState};
-  if (port.contains("rate_gbits"))
-    found["rate of " + name] = {fmt::format("{:g} Gbit/s", port.at("rate_gbits").get<double>()),
-                                &kRate};
-  if (port.contains("firmware"))
-    found["firmware of " + name] = {port.at("firmware").get<std::string>(), &kFirmware};
-  return found;
-}
 
 std::string shown(const Ports& ports) { return listed({ports.begin(), ports.end()}); }
 
@@ -281,11 +85,11 @@ Ports without(const Ports& all, const Ports& these) {
 }
 
 /// A node whose ports are not those that most nodes have.
-Judgement compare_ports(const Node& node, const Ports& usual) {
-  const Ports missing = without(usual, node.ports), extra = without(node.ports, usual);
+Judgement judge_unlike_ports(const Ports& ports, const Ports& usual) {
+  const Ports missing = without(usual, ports), extra = without(ports, usual);
   const std::string count =
-      fmt::format("{} InfiniBand ports, {} on most nodes", node.ports.size(), usual.size());
-  if (node.ports.size() < usual.size())
+      fmt::format("{} InfiniBand ports, {} on most nodes", ports.size(), usual.size());
+  if (ports.size() < usual.size())
     return failure(Class::hardware, fmt::format("{}: {} is missing", count, shown(missing)),
                    "inspect the adapter (lspci -d 15b3:, dmesg); reseat it, RMA if it stays away");
   if (!missing.empty())
@@ -298,76 +102,237 @@ Judgement compare_ports(const Node& node, const Ports& usual) {
       "inspect the other nodes; leave it unused by NCCL_IB_HCA if it is there by design");
 }
 
-std::vector<Finding> compare_ports(const std::vector<Node>& nodes) {
-  std::vector<Ports> all;
-  for (const Node& node : nodes) all.push_back(node.ports);
-  if (std::ranges::count(all, all.front()) == std::ssize(all)) return {};
-  std::vector<Finding> found;
-  if (const auto usual = majority_of(all)) {
-    for (const Node& node : nodes)
-      if (node.ports != *usual) found.push_back(found_on(node.host, compare_ports(node, *usual)));
-    return found;
-  }
-  Ports every;
-  for (const Ports& ports : all) every.insert(ports.begin(), ports.end());
-  std::map<std::string, std::vector<std::string>> hosts;  // by what they lack
-  for (const Node& node : nodes)
-    if (const Ports lacks = without(every, node.ports); !lacks.empty())
-      hosts[shown(lacks)].push_back(node.host);
-  std::vector<std::string> parts;
-  for (const auto& [ports, of] : hosts)
-    parts.push_back(fmt::format("{} missing on {}", ports, listed(of)));
-  return {found_of_job(warning(Class::infrastructure,
-                               fmt::format("InfiniBand ports differ: {}", fmt::join(parts, "; ")),
-                               "inspect the adapters (lspci -d 15b3:, dmesg)"))};
-}
+class Comparison {
+ public:
+  explicit Comparison(const std::vector<NodeReport>& reports) : reports_(reports) {}
 
-/// Ports that a node lacks, and those whose state, rate or firmware differs.
-void compare_infiniband(const std::vector<NodeReport>& reports, std::vector<Finding>& found,
-                        std::size_t& alike) {
-  std::vector<Node> nodes;
-  for (const NodeReport& report : reports) {
-    const Json& ports = fact_of(report.facts, "infiniband");
-    if (ports.is_null()) continue;  // a finding of its own
-    nodes.push_back({report.host, {}, {}});
-    for (const Json& port : ports) {
-      const auto name = port.at("port").get<std::string>();
-      nodes.back().ports.insert(name);
-      nodes.back().attributes[name] = attributes_of(port, name);
+  std::vector<Finding> findings() {
+    compare_facts();
+    compare_infiniband();
+    compare_memory();
+    compare_clocks();
+    if (alike_ > 0)
+      add_of_job(passed(fmt::format("{} facts are the same on {} nodes", alike_, reports_.size())));
+    return std::move(found_);
+  }
+
+ private:
+  using Nodes = std::vector<std::size_t>;  // their numbers
+  /// What should be alike: the values of those nodes that know it.
+  struct Compared {
+    const Alike* alike = nullptr;
+    std::map<std::size_t, std::string> values;
+  };
+  using Table = std::map<std::string, Compared>;  // by label
+
+  void add(std::size_t node, const Judgement& judgement) {
+    const std::string& host = reports_[node].host;
+    found_.push_back(finding_of(kNodesAlike, judgement, Scope::node, host, host));
+  }
+  void add_of_job(const Judgement& judgement, const std::string& subject = "") {
+    found_.push_back(finding_of(kNodesAlike, judgement, Scope::job, "node_check", "", subject));
+  }
+  std::string hosts_of(const Nodes& nodes) const {
+    std::vector<std::string> hosts;
+    for (const std::size_t node : nodes) hosts.push_back(reports_[node].host);
+    return listed(hosts);
+  }
+  /// Of the nodes that know the fact.
+  template <class Use>
+  void each_known(const char* fact, Use&& use) const {
+    for (std::size_t node = 0; node < reports_.size(); ++node)
+      if (const Json& value = fact_of(reports_[node].facts, fact); !value.is_null())
+        use(node, value);
+  }
+
+  /// A finding for each of these nodes that is unlike most, or does not know what others do; one
+  /// for the job where no value is that of most. Counts the labels that all know, with the same
+  /// value.
+  void compare(const Table& table, const Nodes& nodes) {
+    for (const auto& [label, compared] : table) {
+      std::map<std::string, Nodes> by_value;
+      std::vector<std::string> known;
+      for (const auto& [node, value] : compared.values) {
+        by_value[value].push_back(node);
+        known.push_back(value);
+      }
+      for (const std::size_t node : nodes)
+        if (!compared.values.contains(node))
+          add(node, not_known(fmt::format("{} is not known here, but on {} of {} nodes", label,
+                                          known.size(), nodes.size())));
+      if (by_value.size() > 1)
+        report(label, *compared.alike, by_value, majority_of(known), nodes.size());
+      else
+        alike_ += known.size() == nodes.size();
     }
   }
-  if (nodes.size() < 2) return;
-  std::ranges::move(compare_ports(nodes), std::back_inserter(found));
-  Ports names;
-  for (const Node& node : nodes) names.insert(node.ports.begin(), node.ports.end());
-  for (const std::string& name : names) {
-    std::vector<std::string> hosts;
-    std::vector<Comparables> have;
-    for (const Node& node : nodes)
-      if (const auto port = node.attributes.find(name); port != node.attributes.end()) {
-        hosts.push_back(node.host);
-        have.push_back(port->second);
-      }
-    if (hosts.size() > 1) Comparison(hosts, have, found, alike);
+
+  void report(const std::string& label, const Alike& alike,
+              const std::map<std::string, Nodes>& by_value, const std::optional<std::string>& most,
+              std::size_t nodes) {
+    const auto judge = [&](const std::string& cause, const std::string& mine = "") {
+      const bool fails = alike.fails && alike.fails(mine, most.value_or(""));
+      return (fails ? failure : warning)(alike.class_, cause,
+                                         fmt::format(fmt::runtime(alike.action), label));
+    };
+    std::vector<std::string> parts;
+    for (const auto& [value, of] : by_value) {
+      parts.push_back(fmt::format("{} on {}", value, hosts_of(of)));
+      if (!most || value == *most) continue;
+      const std::size_t usual = by_value.at(*most).size();
+      for (const std::size_t node : of)
+        add(node, judge(fmt::format("{}: {} here, {} on {}{} others", label, value, *most,
+                                    usual + 1 == nodes ? "the " : "", usual),
+                        value));
+    }
+    if (!most) add_of_job(judge(fmt::format("{} differs: {}", label, fmt::join(parts, "; "))));
   }
-}
+
+  void compare_facts() {
+    Table table;
+    for (const Fact& fact : all_facts())
+      if (fact.compared) add_fact(table, fact.name);
+    each_known("nics", [&](std::size_t node, const Json& nics) {
+      set(table["NICs up, Gbit/s"], node, speeds_of(nics), kNics);
+    });
+    Nodes all;
+    for (std::size_t node = 0; node < reports_.size(); ++node) {
+      all.push_back(node);
+      if (const auto& driver = reports_[node].gpus.driver_version)
+        set(table["driver"], node, *driver, kSetting);
+    }
+    compare(table, all);
+  }
+
+  static void set(Compared& compared, std::size_t node, const std::string& value,
+                  const Alike& alike) {
+    compared.alike = &alike;
+    compared.values[node] = value;
+  }
+
+  /// A fact that all nodes should have alike. A key that one node has and another lacks differs.
+  void add_fact(Table& table, const std::string& fact) const {
+    std::set<std::string> keys;
+    each_known(fact.c_str(), [&](std::size_t node, const Json& value) {
+      if (!value.is_object())
+        set(table[label_of(fact)], node, shown(value), fact == "revision" ? kVersion : kSetting);
+      else
+        for (const auto& [key, part] : value.items()) keys.insert(key);
+    });
+    const bool of_nccl = fact == "nccl_variables", of_library = fact == "libraries";
+    each_known(fact.c_str(), [&](std::size_t node, const Json& value) {
+      if (!value.is_object()) return;
+      for (const std::string& key : keys) {
+        const bool together = of_library && (key == "nccl" || key == "mpi");
+        set(table[of_nccl      ? key
+                  : of_library ? "library " + key
+                               : fmt::format("{} {}", fact, key)],
+            node,
+            value.contains(key) ? shown(value.at(key))
+            : of_nccl           ? "unset"
+                                : "absent",
+            of_nccl    ? kVariable
+            : together ? kVersion
+                       : kSetting);
+      }
+    });
+  }
+
+  /// Ports that a node lacks, and those whose state, rate or firmware differs.
+  void compare_infiniband() {
+    std::map<std::size_t, Ports> ports;
+    std::map<std::string, Nodes> nodes_of;  // by port
+    std::map<std::string, Table> tables;
+    each_known("infiniband", [&](std::size_t node, const Json& list) {
+      ports[node];
+      for (const Json& port : list) {
+        const auto name = port.at("port").get<std::string>();
+        ports[node].insert(name);
+        nodes_of[name].push_back(node);
+        Table& table = tables[name];
+        if (port.contains("state"))
+          set(table["InfiniBand port " + name], node, port.at("state"), kState);
+        if (port.contains("rate_gbits"))
+          set(table["rate of " + name], node,
+              fmt::format("{:g} Gbit/s", port.at("rate_gbits").get<double>()), kRate);
+        if (port.contains("firmware"))
+          set(table["firmware of " + name], node, port.at("firmware"), kFirmware);
+      }
+    });
+    if (ports.size() < 2) return;
+    compare_ports(ports);
+    for (const auto& [name, nodes] : nodes_of)
+      if (nodes.size() > 1) compare(tables[name], nodes);
+  }
+
+  void compare_ports(const std::map<std::size_t, Ports>& by_node) {
+    std::vector<Ports> all;
+    Ports every;
+    for (const auto& [node, ports] : by_node) {
+      all.push_back(ports);
+      every.insert(ports.begin(), ports.end());
+    }
+    if (std::ranges::count(all, all.front()) == std::ssize(all)) return;
+    const auto usual = majority_of(all);
+    std::map<std::string, Nodes> by_lacking;
+    for (const auto& [node, ports] : by_node) {
+      if (usual && ports != *usual) add(node, judge_unlike_ports(ports, *usual));
+      if (const Ports lacks = without(every, ports); !lacks.empty())
+        by_lacking[shown(lacks)].push_back(node);
+    }
+    if (usual) return;
+    std::vector<std::string> parts;
+    for (const auto& [ports, nodes] : by_lacking)
+      parts.push_back(fmt::format("{} missing on {}", ports, hosts_of(nodes)));
+    add_of_job(warning(Class::infrastructure,
+                       fmt::format("InfiniBand ports differ: {}", fmt::join(parts, "; ")),
+                       "inspect the adapters (lspci -d 15b3:, dmesg)"));
+  }
+
+  /// A node with less memory than the others has lost a module.
+  void compare_memory() {
+    std::vector<double> sizes;
+    each_known("memory_gib", [&](std::size_t, const Json& gib) { sizes.push_back(gib); });
+    if (sizes.size() < 2) return;
+    const bool two = sizes.size() == 2;
+    const double usual = two ? std::ranges::max(sizes) : median_of(sizes);
+    each_known("memory_gib", [&](std::size_t node, const Json& gib) {
+      if (gib < kSameMemory * usual)
+        add(node, warning(Class::hardware,
+                          fmt::format("{:.0f} GiB of memory, {:.0f} on {}", gib.get<double>(),
+                                      usual, two ? "the other" : "most nodes"),
+                          "inspect the memory modules"));
+    });
+  }
+
+  /// Of two nodes nobody knows which is right.
+  void compare_clocks() {
+    std::vector<double> clocks;
+    for (const NodeReport& report : reports_)
+      if (report.clock_s) clocks.push_back(*report.clock_s);
+    if (clocks.size() < reports_.size()) return;
+    const bool two = clocks.size() == 2;
+    const double usual = two ? clocks[1] : median_of(clocks);
+    for (std::size_t node = 0; node < clocks.size(); ++node) {
+      const double ahead_s = clocks[node] - usual;
+      if (std::abs(ahead_s) < kClocksApart_s) continue;
+      if (two)
+        add_of_job(judge_clock(ahead_s, fmt::format("that of {}", reports_[1].host)),
+                   reports_[0].host);
+      else
+        add(node, judge_clock(ahead_s, "most nodes"));
+    }
+  }
+
+  const std::vector<NodeReport>& reports_;
+  std::vector<Finding> found_;
+  std::size_t alike_ = 0;
+};
 
 }  // namespace
 
 std::vector<Finding> compare_nodes(const std::vector<NodeReport>& reports) {
-  if (reports.size() < 2) return {};
-  std::vector<std::string> hosts;
-  for (const NodeReport& report : reports) hosts.push_back(report.host);
-  std::vector<Finding> found;
-  std::size_t alike = 0;
-  Comparison(hosts, comparables_of(reports), found, alike);
-  compare_infiniband(reports, found, alike);
-  std::ranges::move(compare_memory(reports), std::back_inserter(found));
-  std::ranges::move(compare_clocks(reports), std::back_inserter(found));
-  if (alike > 0)
-    found.push_back(found_of_job(
-        passed(fmt::format("{} facts are the same on {} nodes", alike, hosts.size()))));
-  return found;
+  return reports.size() < 2 ? std::vector<Finding>{} : Comparison(reports).findings();
 }
 
 }  // namespace shakedown::node

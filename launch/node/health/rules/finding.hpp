@@ -35,11 +35,6 @@ inline Judgement warning(Class class_, std::string cause, std::string action) {
 inline Judgement failure(Class class_, std::string cause, std::string action) {
   return {Outcome::fail, std::move(cause), class_, std::move(action)};
 }
-/// A failure is a warning only.
-inline Judgement at_most_warning(Judgement judgement) {
-  if (judgement.outcome == Outcome::fail) judgement.outcome = Outcome::warn;
-  return judgement;
-}
 /// Of findings next to one another: what is unknown matters less than a warning.
 int weight_of(MaybeOutcome outcome);
 /// The worst of them; the first of those that are alike. Unknown where there is none.
@@ -69,10 +64,8 @@ Json record_of(const Finding& finding);
 /// " -> what to do".
 std::string findings_table(const std::vector<Finding>& findings);
 
-struct Counts {
-  int pass = 0, warn = 0, unknown = 0, fail = 0;  // `unknown`: inconclusive ones, too
-};
-Counts count(const std::vector<Finding>& findings);
+/// Those of this outcome; inconclusive ones are unknown, too.
+std::ptrdiff_t count(const std::vector<Finding>& findings, Outcome outcome);
 
 /// Of the program: FAIL where a finding is; INCONCLUSIVE where one is, where nothing passed at all
 /// (then nothing was looked at), and where `strict` and one is a warning or unknown.

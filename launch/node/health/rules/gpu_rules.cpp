@@ -1,4 +1,4 @@
-#include "launch/node/health/rules/gpu_rules.hpp"
+#include "launch/node/health/rules/rules.hpp"
 
 #include <fmt/format.h>
 

@@ -1,4 +1,4 @@
-#include "launch/node/health/rules/host_rules.hpp"
+#include "launch/node/health/rules/rules.hpp"
 
 #include <fmt/format.h>
 
@@ -33,7 +33,7 @@ const Json& fact_of(const Json& facts, const char* name) {
 Judgements HostRule::judge(const Json& facts) const {
   if (of_gpus && !may_have_gpus(facts)) return not_applicable("no GPU on the PCI bus");
   const Json& known = fact == kAllFacts ? facts : fact_of(facts, fact);
-  return known.is_null() ? absent : judge_fact(known, facts);
+  return known.is_null() ? not_known(absent, action) : judge_fact(known, facts);
 }
 
 std::vector<Finding> judge_host(const std::string& host, const Json& facts, double xid_window_h) {
@@ -46,12 +46,13 @@ std::vector<Finding> judge_host(const std::string& host, const Json& facts, doub
 
 namespace {
 
-Judgements judge_host_stalls(const Json& stalled, const Json&) {
+Judgements judge_host_stalls(const Json&, const Json& facts) {
   Judgements all;
-  for (const Json& name : stalled)
+  for (const Json& name : fact_of(facts, "stalled"))
     all.push_back(failure(Class::infrastructure,
                           fmt::format("reading {} does not return", name.get<std::string>()),
                           "inspect the file systems of the node and their servers; reboot"));
+  if (all.empty()) all.push_back(passed("every fact of the host was read in time"));
   return all;
 }
 
@@ -299,30 +300,6 @@ Judgement judge_peermem(const Json&, const Json& facts) {
                  "reconfigure: modprobe nvidia_peermem");
 }
 
-Judgements judge_port(const Json& port) {
-  const auto name = port.at("port").get<std::string>();
-  Judgements all;
-  if (!port.contains("state"))
-    all.push_back(not_known(name + ": state is not reported"));
-  else if (port.at("state") != "ACTIVE")
-    all.push_back(warning(
-        Class::infrastructure, fmt::format("{} is {}", name, port.at("state").get<std::string>()),
-        "inspect link " + name + "; nothing to do if the port is unused by design"));
-  for (const char* counter : {"link_downed", "symbol_errors"}) {
-    if (!port.contains(counter)) {
-      all.push_back(not_known(fmt::format("{}: {} is not reported", name, counter)));
-      continue;
-    }
-    const double count = port.at(counter);
-    if (count > (std::string(counter) == "symbol_errors" ? kManySymbolErrors : 0))
-      all.push_back(
-          warning(Class::infrastructure,
-                  fmt::format("{}: {} {:.0f} since its counters were reset", name, counter, count),
-                  "inspect link " + name + ": cable and switch port"));
-  }
-  return all;
-}
-
 /// Ports of which one may be compared with another: of one board, or of one firmware where the
 /// board is not known. A port for storage or management is on another.
 std::string kind_of(const Json& port) {
@@ -331,21 +308,34 @@ std::string kind_of(const Json& port) {
 
 Judgements judge_infiniband(const Json& ports, const Json&) {
   if (ports.empty()) return not_applicable("no InfiniBand");
-  Judgements all;
   std::map<std::string, double> best;  // Gbit/s, of the ports of a kind
   for (const Json& port : ports) {
     double& rate = best[kind_of(port)];
     rate = std::max(rate, port.value("rate_gbits", 0.0));
   }
+  Judgements all;
   for (const Json& port : ports) {
-    for (Judgement& judgement : judge_port(port)) all.push_back(std::move(judgement));
+    const auto name = port.at("port").get<std::string>(), state = port.value("state", "");
+    const auto warn = [&](const std::string& cause, const char* where) {
+      all.push_back(warning(Class::infrastructure, cause, "inspect link " + name + where));
+    };
+    constexpr const char* kCable = ": cable and switch port";
+    if (state.empty())
+      all.push_back(not_known(name + ": state is not reported"));
+    else if (state != "ACTIVE")
+      warn(fmt::format("{} is {}", name, state), "; nothing to do if the port is unused by design");
+    for (const auto& [counter, most] :
+         {std::pair("link_downed", 0.0), std::pair("symbol_errors", kManySymbolErrors)})
+      if (!port.contains(counter))
+        all.push_back(not_known(fmt::format("{}: {} is not reported", name, counter)));
+      else if (const double count = port.at(counter); count > most)
+        warn(fmt::format("{}: {} {:.0f} since its counters were reset", name, counter, count),
+             kCable);
     const double rate = port.value("rate_gbits", 0.0), fastest = best.at(kind_of(port));
-    const auto name = port.at("port").get<std::string>();
-    if (port.value("state", "") == "ACTIVE" && rate < fastest)
-      all.push_back(warning(Class::infrastructure,
-                            fmt::format("{} at {:.0f} Gbit/s, the fastest of its kind at {:.0f}",
-                                        name, rate, fastest),
-                            "inspect link " + name + ": cable and switch port"));
+    if (state == "ACTIVE" && rate < fastest)
+      warn(fmt::format("{} at {:.0f} Gbit/s, the fastest of its kind at {:.0f}", name, rate,
+                       fastest),
+           kCable);
   }
   if (all.empty()) all.push_back(passed(fmt::format("{} ports active", ports.size())));
   return all;
@@ -389,43 +379,38 @@ std::vector<HostRule> host_rules(double xid_window_h) {
     return [where](const Json& fact, const Json&) { return judge_space(fact, where); };
   };
   std::vector<HostRule> all{
-      {"host-stall", "files of the host that cannot be read", "stalled",
-       passed("every fact of the host was read in time"), judge_host_stalls},
-      {"system", "operating system, kernel, processor, memory", kAllFacts, {}, judge_system},
+      {"host-stall", "files of the host that cannot be read", kAllFacts, "", judge_host_stalls},
+      {"system", "operating system, kernel, processor, memory", kAllFacts, "", judge_system},
       {"cpu-affinity", "cores that the process may really use", "cores_allowed",
-       not_known("the cores that this process may use are not reported"), judge_affinity},
-      {"host-memory", "memory that is available", "memory", not_known("memory is not reported"),
-       judge_memory},
-      {"swap", "swap in use", "swap", not_known("swap is not reported"), judge_swap},
-      {"limits", "locked memory, stack, open files", kAllFacts, {}, judge_limits},
+       "the cores that this process may use are not reported", judge_affinity},
+      {"host-memory", "memory that is available", "memory", "memory is not reported", judge_memory},
+      {"swap", "swap in use", "swap", "swap is not reported", judge_swap},
+      {"limits", "locked memory, stack, open files", kAllFacts, "", judge_limits},
       {"governor", "frequency governor of the cores", "governor",
-       not_known("no frequency governor is visible: a virtual machine, or the firmware's"),
-       judge_governor},
+       "no frequency governor is visible: a virtual machine, or the firmware's", judge_governor},
       {"clocksource", "where the kernel reads the time", "clocksource",
-       not_known("the clock source is not reported"), judge_clocksource},
+       "the clock source is not reported", judge_clocksource},
       {"numa-balancing", "whether the kernel moves pages between NUMA nodes", "numa_balancing",
-       not_known("NUMA balancing is not reported"), judge_numa_balancing},
+       "NUMA balancing is not reported", judge_numa_balancing},
       {"blocked-processes", "processes in uninterruptible sleep", "blocked_processes",
-       not_known("processes are not visible"), judge_blocked},
+       "processes are not visible", judge_blocked},
       {"container", "container that this runs in", "container",
-       not_known("whether this is a container is not known"), judge_container},
+       "whether this is a container is not known", judge_container},
       {"shared-memory", "/dev/shm: size, rights, what is free and what is left over", "shm",
-       not_known("/dev/shm cannot be read"), judge_shm},
-      {"tmp", "/tmp: space and inodes", "tmp", not_known("/tmp cannot be read"), space("/tmp")},
+       "/dev/shm cannot be read", judge_shm},
+      {"tmp", "/tmp: space and inodes", "tmp", "/tmp cannot be read", space("/tmp")},
       {"current-folder", "the current folder: space and inodes", "current_folder",
-       not_known("the current folder cannot be read"), space("the current folder")},
-      {"acs", "PCIe access control between peers", "acs",
-       not_known("only root can read it", "run as root"), judge_acs, true},
+       "the current folder cannot be read", space("the current folder")},
+      {"acs", "PCIe access control between peers", "acs", "only root can read it", judge_acs, true,
+       "run as root"},
       {"iommu", "IOMMU between GPUs", "iommu",
-       not_known("how the IOMMU translates for the GPUs is not readable"), judge_iommu, true},
-      {"peermem", "module for GPUDirect RDMA", kAllFacts, {}, judge_peermem},
+       "how the IOMMU translates for the GPUs is not readable", judge_iommu, true},
+      {"peermem", "module for GPUDirect RDMA", kAllFacts, "", judge_peermem},
       {"infiniband", "ports: state, rate, link-downed and symbol errors", "infiniband",
-       not_known("InfiniBand devices are not readable"), judge_infiniband},
-      {"nics", "NICs that are up", "nics", not_known("NICs are not readable"), judge_nics},
-      {"tcp-ports", "TCP ports that are free", "ports", not_known("TCP ports are not readable"),
-       judge_ports}};
-  std::ranges::move(software_rules(), std::back_inserter(all));
-  all.push_back(kernel_log_rule(xid_window_h));
+       "InfiniBand devices are not readable", judge_infiniband},
+      {"nics", "NICs that are up", "nics", "NICs are not readable", judge_nics},
+      {"tcp-ports", "TCP ports that are free", "ports", "TCP ports are not readable", judge_ports}};
+  std::ranges::move(software_rules(xid_window_h), std::back_inserter(all));
   return all;
 }
 

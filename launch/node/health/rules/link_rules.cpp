@@ -8,7 +8,7 @@
 
 #include "common/judge/limits.hpp"
 #include "common/statistics.hpp"
-#include "launch/node/health/rules/gpu_rules.hpp"
+#include "launch/node/health/rules/rules.hpp"
 
 namespace shakedown::node {
 namespace {
@@ -22,21 +22,6 @@ std::optional<judge::Board> board_of(const GpuReading& gpu) {
   return judge::Boards::embedded().find(gpu.pci_device_id, gpu.model);
 }
 
-/// Of boards whose links are all wired to NVSwitches or peers. Cards with bridges (H100 NVL, A100
-/// PCIe) have those of their bridges: there the majority decides. Others with an NVSwitch have all
-/// that the driver lists.
-std::optional<std::size_t> expected_links(const GpuReading& gpu) {
-  const auto board = board_of(gpu);
-  if (!board || !board->nvlinks) return std::nullopt;
-  return static_cast<std::size_t>(*board->nvlinks);
-}
-
-/// 0: the board has no slot (Grace), and any is right.
-int expected_width(const GpuReading& gpu) {
-  const auto board = board_of(gpu);
-  return board ? board->pcie_width : kDataCentreWidth;
-}
-
 std::string inactive_links(const GpuReading& gpu) {
   std::vector<int> inactive;
   for (const NvlinkReading& link : gpu.nvlinks)
@@ -48,7 +33,12 @@ Judgement judge_nvlink_count(const GpuReading& gpu, const GpuContext& context) {
   const auto active = active_nvlinks(gpu);
   if (!active) return not_known("the state of the NVLinks is not reported");
   const auto most = majority_of(context.known<std::size_t>(active_nvlinks));
-  auto expected = expected_links(gpu);
+  // Of boards whose links are all wired to NVSwitches or peers. Cards with bridges (H100 NVL, A100
+  // PCIe) have those of their bridges: there the majority decides. Others with an NVSwitch have all
+  // that the driver lists.
+  const auto board = board_of(gpu);
+  std::optional<std::size_t> expected;
+  if (board && board->nvlinks) expected = static_cast<std::size_t>(*board->nvlinks);
   // On a board with NVSwitches every link that the driver lists leads to one. All GPUs may lack the
   // same ones: their majority says nothing where the fabric manager or a switch is the cause.
   const bool has_inactive = *active < gpu.nvlinks.size();
@@ -189,7 +179,8 @@ Judgement judge_pcie(const GpuReading& gpu, const GpuContext& context) {
                    kReseat);
   if (context.under_load || gpu.utilisation_percent > kUnderLoad_percent)
     return judge_pcie_under_load(gpu);
-  if (width < expected_width(gpu) && !peers_width)
+  const auto board = board_of(gpu);  // of no width: it has no slot (Grace), and any is right
+  if (width < (board ? board->pcie_width : kDataCentreWidth) && !peers_width)
     return warning(Class::config, fmt::format("PCIe of GPU and slot {}", most), kReseat);
   return passed(fmt::format("PCIe of GPU and slot {}", most));
 }

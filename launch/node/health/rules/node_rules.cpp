@@ -1,4 +1,4 @@
-#include "launch/node/health/rules/node_rules.hpp"
+#include "launch/node/health/rules/rules.hpp"
 
 #include <fmt/format.h>
 
@@ -12,10 +12,8 @@
 
 #include "common/nvml_library.hpp"
 #include "launch/node/health/facts/gpu_reading.hpp"
-#include "launch/node/health/facts/kernel_log.hpp"
-#include "launch/node/health/facts/near_device.hpp"
-#include "launch/node/health/rules/gpu_rules.hpp"
-#include "launch/node/health/rules/host_rules.hpp"
+#include "launch/node/health/facts/host_facts.hpp"
+#include "launch/node/health/facts/json_fields.hpp"
 
 namespace shakedown::node {
 namespace {
@@ -38,6 +36,32 @@ int gpus_of_slurm(const Json& slurm) {
   return 0;
 }
 
+/// GPUs that a node should have, and who says so.
+struct ExpectedGpus {
+  int count = 0;
+  std::string by;  // "--expect-gpus"
+};
+using MaybeExpected = std::optional<ExpectedGpus>;
+
+MaybeExpected expected_on(const NodeReport& report, const std::vector<NodeReport>& reports,
+                          const Expected& expected) {
+  if (expected.gpus >= 0) return ExpectedGpus{expected.gpus, kOption};
+  if (const int slurm = gpus_of_slurm(fact_of(report.facts, "slurm")); slurm > 0)
+    return ExpectedGpus{slurm, "Slurm"};
+  std::vector<int> counts;
+  for (const NodeReport& other : reports)
+    counts.push_back(static_cast<int>(other.gpus.gpus.size()));
+  if (const auto most = majority_of(counts); most && *most > 0)
+    return ExpectedGpus{*most, "most nodes"};
+  // A container sees the whole bus but may have been given some of its GPUs.
+  const Json& bus = fact_of(report.facts, "gpus_on_bus");
+  if (bus.is_array() && bus.empty() && !report.facts.contains("driver_module"))
+    return ExpectedGpus{0, "PCI bus, no driver"};
+  if (bus.is_array() && !bus.empty() && fact_of(report.facts, "container") == "none seen")
+    return ExpectedGpus{static_cast<int>(bus.size()), "PCI bus"};
+  return std::nullopt;
+}
+
 /// GPUs of the bus that the driver does not report: the names of what is missing.
 std::string missing_on(const NodeReport& report) {
   const Json& bus = fact_of(report.facts, "gpus_on_bus");
@@ -51,31 +75,24 @@ std::string missing_on(const NodeReport& report) {
   return missing.empty() ? "" : fmt::format("; on the bus only: {}", fmt::join(missing, ", "));
 }
 
-/// Where the option says so it was looked at; where nothing else is known there is nothing to
-/// judge.
-Judgement none_expected(const ExpectedGpus& expected) {
-  const std::string cause = fmt::format("no GPU, none expected ({})", expected.by);
-  return expected.by == kOption ? passed(cause) : not_applicable(cause);
-}
-
-/// Whether a node has no GPU and should have none: then its driver is of no concern.
-bool needs_no_driver(const NodeReport& report, const std::vector<NodeReport>& reports,
-                     const Expected& given) {
-  const auto expected = expected_on(report, reports, given);
-  return expected && expected->count == 0 && report.gpus.problem && report.gpus.stalled.empty();
-}
 constexpr const char* kNoneExpected = "no GPU, none expected";
 
-Judgement judge_count(const NodeReport& report, const std::vector<NodeReport>& reports,
-                      const Expected& given) {
-  const auto expected = expected_on(report, reports, given);
+/// Whether a node has no GPU and should have none: then its driver is of no concern.
+bool needs_no_driver(const NodeReport& report, const MaybeExpected& expected) {
+  return expected && expected->count == 0 && report.gpus.problem && report.gpus.stalled.empty();
+}
+
+Judgement judge_count(const NodeReport& report, const MaybeExpected& expected, const Expected&) {
   const int found = static_cast<int>(report.gpus.gpus.size());
   if (report.gpus.problem && (!expected || !report.gpus.stalled.empty()))
     return not_known("how many GPUs there are is not known");
-  if (expected && expected->count == 0 && found == 0) return none_expected(*expected);
-  if (!expected) {
+  if (!expected)
     return not_known(fmt::format("{} GPUs; how many there should be is not known", found),
                      "use --expect-gpus");
+  if (expected->count == 0 && found == 0) {
+    const std::string none = fmt::format("{} ({})", kNoneExpected, expected->by);
+    // Where the option says so it was looked at; else there is nothing to judge.
+    return expected->by == kOption ? passed(none) : not_applicable(none);
   }
   const std::string cause =
       fmt::format("{} GPUs, {} expected ({})", found, expected->count, expected->by);
@@ -114,9 +131,9 @@ Judgement judge_unusable_driver(const NodeReport& report) {
 }
 
 /// Calls of the driver that are no GPU's, and why it cannot be asked.
-Judgement judge_management(const NodeReport& report, const std::vector<NodeReport>& reports,
-                           const Expected& given) {
-  if (needs_no_driver(report, reports, given)) return not_applicable(kNoneExpected);
+Judgement judge_management(const NodeReport& report, const MaybeExpected& expected,
+                           const Expected&) {
+  if (needs_no_driver(report, expected)) return not_applicable(kNoneExpected);
   const HostGpus& gpus = report.gpus;
   if (!gpus.stalled.empty()) {
     const std::string calls =
@@ -139,35 +156,46 @@ Judgement judge_management(const NodeReport& report, const std::vector<NodeRepor
   return passed("the driver answers");
 }
 
-/// A driver that is too old for Shakedown need not be so for the node's jobs.
-Judgement judge_older_driver(const std::string& cause, bool uses_gpus) {
-  if (uses_gpus)
-    return failure(Class::software, cause, "update the driver, or build with an older CUDA");
-  return not_known(cause + ": this is about Shakedown's build, not the node",
-                   "build Shakedown with a CUDA that the driver supports");
-}
-
-Judgement judge_driver(const NodeReport& report, const std::vector<NodeReport>& reports,
+Judgement judge_driver(const NodeReport& report, const MaybeExpected& expected,
                        const Expected& given) {
-  if (needs_no_driver(report, reports, given)) return not_applicable(kNoneExpected);
+  if (needs_no_driver(report, expected)) return not_applicable(kNoneExpected);
   const Json& module = fact_of(report.facts, "driver_module");
   const Json& libraries = fact_of(report.facts, "libraries");
   const HostGpus& gpus = report.gpus;
   if (!gpus.driver_version) return not_known("the driver's version is not known");
+  // NVML refuses to work with another module than its own, which judge_management has: one that
+  // answers fits, whatever /proc shows, as in a container whose driver is another's.
   if (!module.is_null() && module != *gpus.driver_version)
-    return failure(Class::software,
-                   fmt::format("driver {} is loaded, its library is {}", module.get<std::string>(),
-                               *gpus.driver_version),
-                   "reboot, or reload the driver's modules");
+    return warning(
+        Class::software,
+        fmt::format("driver {} is loaded, NVML works and reports {}", module.get<std::string>(),
+                    *gpus.driver_version),
+        "see which libnvidia-ml.so.1 is found first (ldconfig -p), and what is in its place");
   const std::string built = libraries.is_object() ? libraries.value("cuda_built", "") : "";
   if (!built.empty() && gpus.cuda_driver_version &&
-      std::atoi(gpus.cuda_driver_version->c_str()) < std::atoi(built.c_str()))
-    return judge_older_driver(fmt::format("driver {} supports CUDA {}, Shakedown is built with {}",
-                                          *gpus.driver_version, *gpus.cuda_driver_version, built),
-                              given.uses_gpus);
+      std::atoi(gpus.cuda_driver_version->c_str()) < std::atoi(built.c_str())) {
+    const std::string cause = fmt::format("driver {} supports CUDA {}, Shakedown is built with {}",
+                                          *gpus.driver_version, *gpus.cuda_driver_version, built);
+    if (given.uses_gpus)
+      return failure(Class::software, cause, "update the driver, or build with an older CUDA");
+    return not_known(cause + ": this is about Shakedown's build, not the node",  // or its jobs
+                     "build Shakedown with a CUDA that the driver supports");
+  }
   return passed(fmt::format("driver {}, CUDA {}", *gpus.driver_version,
                             gpus.cuda_driver_version.value_or("unknown")));
 }
+
+/// Those that see GPUs and host together.
+struct NodeRule {
+  const char* name;  // of its findings
+  const char* what;  // it looks at
+  Judgement (*judge)(const NodeReport& report, const MaybeExpected& expected,
+                     const Expected& given);
+};
+constexpr NodeRule kNodeRules[] = {
+    {"gpu-count", "GPUs that are missing", judge_count},
+    {"management", "whether the driver answers at all", judge_management},
+    {"driver", "the driver's module, library and CUDA", judge_driver}};
 
 GpuContext context_of(const GpuReading& gpu, const NodeReport& report,
                       const std::vector<NodeReport>& reports) {
@@ -186,38 +214,12 @@ GpuContext context_of(const GpuReading& gpu, const NodeReport& report,
 
 }  // namespace
 
-std::optional<ExpectedGpus> expected_on(const NodeReport& report,
-                                        const std::vector<NodeReport>& reports,
-                                        const Expected& expected) {
-  if (expected.gpus >= 0) return ExpectedGpus{expected.gpus, kOption};
-  if (const int slurm = gpus_of_slurm(fact_of(report.facts, "slurm")); slurm > 0)
-    return ExpectedGpus{slurm, "Slurm"};
-  std::vector<int> counts;
-  for (const NodeReport& other : reports)
-    counts.push_back(static_cast<int>(other.gpus.gpus.size()));
-  if (const auto most = majority_of(counts); most && *most > 0)
-    return ExpectedGpus{*most, "most nodes"};
-  // A container sees the whole bus but may have been given some of its GPUs.
-  const Json& bus = fact_of(report.facts, "gpus_on_bus");
-  if (bus.is_array() && bus.empty() && !report.facts.contains("driver_module"))
-    return ExpectedGpus{0, "PCI bus, no driver"};
-  if (bus.is_array() && !bus.empty() && fact_of(report.facts, "container") == "none seen")
-    return ExpectedGpus{static_cast<int>(bus.size()), "PCI bus"};
-  return std::nullopt;
-}
-
-std::vector<NodeRule> node_rules() {
-  return {{"gpu-count", "GPUs that are missing", judge_count},
-          {"management", "whether the driver answers at all", judge_management},
-          {"driver", "the driver's module, library and CUDA", judge_driver}};
-}
-
 std::string list_of_checks() {
   std::string text;
   const auto add = [&](const char* name, const char* what) {
     text += fmt::format("{:18} {}\n", name, what);
   };
-  for (const NodeRule& rule : node_rules()) add(rule.name, rule.what);
+  for (const NodeRule& rule : kNodeRules) add(rule.name, rule.what);
   for (const GpuRule& rule : gpu_rules()) add(rule.name, rule.what);
   for (const HostRule& rule : host_rules()) add(rule.name, rule.what);
   add(kNodesAlike, "versions and settings that differ between the nodes");
@@ -234,8 +236,9 @@ std::string list_of_checks() {
 std::vector<Finding> judge_nodes(const std::vector<NodeReport>& reports, const Expected& expected) {
   std::vector<Finding> all;
   for (const NodeReport& report : reports) {
-    for (const NodeRule& rule : node_rules())
-      all.push_back(finding_of(rule.name, rule.judge(report, reports, expected), Scope::node,
+    const MaybeExpected gpus = expected_on(report, reports, expected);
+    for (const NodeRule& rule : kNodeRules)
+      all.push_back(finding_of(rule.name, rule.judge(report, gpus, expected), Scope::node,
                                report.host, report.host));
     for (const GpuReading& gpu : report.gpus.gpus) {
       auto found = judge_gpu(report.host, gpu, context_of(gpu, report, reports));
@@ -345,11 +348,11 @@ NodeReport continued(const NodeReport& before, const NodeReport& later) {
   report.facts.erase(kKernelLogFact);
   if (!later.facts.contains(kKernelLogFact) || !before.facts.contains(kKernelLogFact))
     return report;
-  const KernelLog known = kernel_log_of(before.facts.at(kKernelLogFact));
-  KernelLog log = kernel_log_of(later.facts.at(kKernelLogFact));
+  const KernelLog known = read_as<KernelLog>(before.facts.at(kKernelLogFact));
+  KernelLog log = read_as<KernelLog>(later.facts.at(kKernelLogFact));
   std::erase_if(log.events,
                 [&](const KernelEvent& event) { return event.sequence <= known.last_sequence; });
-  report.facts[kKernelLogFact] = to_json(log);
+  report.facts[kKernelLogFact] = log;
   return report;
 }
 

@@ -4,7 +4,7 @@
 #include "common/gpu/native.hpp"
 #include "launch/node/soak/gpu/sm_probe.cuh"
 #include "launch/node/soak/memory_test.hpp"
-#include "launch/node/soak/product_placing.hpp"
+#include "launch/node/soak/placing.hpp"
 #include "launch/node/soak/tile_hash.hpp"
 
 namespace shakedown::node::gpu {

@@ -1,0 +1,183 @@
+#include "collectives/links/visit_measurement.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <charconv>
+#include <map>
+#include <nlohmann/json.hpp>
+#include <set>
+#include <utility>
+
+#include "common/statistics.hpp"
+#include "common/text_table.hpp"
+#include "common/usage_error.hpp"
+
+namespace shakedown::collectives {
+namespace {
+
+constexpr int kMostExact = 64;           // ranks of which each pair is measured
+constexpr int kRounds = 32;              // of more
+constexpr std::uint64_t kPairsSeed = 1;  // the same pairs in each run, so that two can be compared
+
+/// The three links of each pair of a round, as LinkMeter has them: one way, the other, both.
+struct MeasuredVisit {
+  const Link *forward, *backward, *both;
+};
+std::vector<MeasuredVisit> visits_of(const LinkRound& round) {
+  std::vector<MeasuredVisit> visits;
+  for (std::size_t i = 0; i + 2 < round.links.size(); i += 3)
+    visits.push_back({&round.links[i], &round.links[i + 1], &round.links[i + 2]});
+  return visits;
+}
+
+judge::Visit result_of(const MeasuredVisit& visit) {
+  return {
+      {visit.forward->from, visit.forward->to},
+      std::min(visit.forward->bandwidth_gbs, visit.backward->bandwidth_gbs),
+      visit.forward->wrong_elements + visit.backward->wrong_elements + visit.both->wrong_elements >
+          0};
+}
+
+/// A line per pair of nodes: lists have an element per rail.
+void write(const std::vector<MeasuredVisit>& visits, int round, std::size_t words,
+           const NodeMap& nodes, const Json& identity, Record& record) {
+  std::map<std::pair<std::string, std::string>, Json> lines;
+  for (const MeasuredVisit& visit : visits) {
+    Json& line = lines[{nodes.name_of(visit.forward->from), nodes.name_of(visit.forward->to)}];
+    line["from"].push_back(visit.forward->from);
+    line["to"].push_back(visit.forward->to);
+    line["forward_gbs"].push_back(visit.forward->bandwidth_gbs);
+    line["backward_gbs"].push_back(visit.backward->bandwidth_gbs);
+    line["both_gbs"].push_back(visit.both->bandwidth_gbs);
+    line["latency_us"].push_back(visit.forward->latency_us);
+    line["wrong_elements"].push_back(visit.forward->wrong_elements +
+                                     visit.backward->wrong_elements + visit.both->wrong_elements);
+  }
+  for (const auto& [hosts, line] : lines) {
+    Json fields = identity;
+    fields.update({{"round", round},
+                   {"from_host", hosts.first},
+                   {"to_host", hosts.second},
+                   {"bytes", 8 * words}});
+    fields.update(line);
+    record.write("visit", fields);
+  }
+}
+
+Verdict verdict_of(const judge::PairFinding& finding, const NodeMap& nodes,
+                   const std::vector<Unit>& units, BackendKind backend) {
+  std::set<std::string> hosts;
+  for (const int rank : finding.ranks) hosts.insert(nodes.name_of(rank));
+  Verdict verdict;
+  verdict.outcome = finding.proved && backend == BackendKind::gpu ? Outcome::fail : Outcome::warn;
+  verdict.cause = finding.cause;
+  verdict.hosts = {hosts.begin(), hosts.end()};
+  const int rank = finding.ranks.front();
+  if (finding.kind == judge::PairFinding::path) {
+    verdict.scope = Scope::link;
+    verdict.name = fmt::format("{}<->{}", rank, finding.ranks[1]);
+    verdict.check = "pair-path";
+    verdict.class_ = Class::infrastructure;
+    verdict.action = finding.proved ? "inspect the switches and cables between the two nodes"
+                                    : "measure again: link_matrix --pairs all";
+    return verdict;
+  }
+  const bool port =
+      finding.ranks.size() == 1 && nodes.ranks_per_node()[static_cast<std::size_t>(
+                                       nodes.node_of[static_cast<std::size_t>(rank)])] > 1;
+  const std::string& uuid = units[static_cast<std::size_t>(rank)].uuid;
+  verdict.scope = !port ? Scope::node : uuid.empty() ? Scope::rank : Scope::gpu;
+  verdict.name = !port ? nodes.name_of(rank) : uuid.empty() ? std::to_string(rank) : uuid;
+  if (finding.kind == judge::PairFinding::slow) {
+    verdict.check = "pair-port";
+    verdict.class_ = Class::infrastructure;
+    verdict.action = "inspect the adapter, cable and switch port of this node";
+  } else {
+    verdict.check = "pair-intermittent";
+    verdict.action = "drain the node; run bin/node_check and bin/soak on it";
+  }
+  return verdict;
+}
+
+/// Of a port, its visits as samples.
+judge::Observation observation_of(const Unit& unit, const std::vector<double>& gbs,
+                                  const Communicator& world, std::size_t words) {
+  judge::Observation observation = observed("port/one_way", "GB/s", unit);
+  observation.conditions = {{"bytes", std::to_string(8 * words)}, {"transport", world.transport()}};
+  observation.samples = gbs;
+  return observation;
+}
+
+/// By rail, its ports' medians.
+using Ports = std::map<int, std::vector<std::pair<double, int>>>;
+
+std::string table_of(const Ports& of_rail, int sampled, int rounds, const NodeMap& nodes) {
+  const std::vector<Column> columns{{"", "rail", 4},       {"", "ports", 6},
+                                    {"median", "GB/s", 8}, {"slowest", "GB/s", 8},
+                                    {"of", "rank", 6},     {"", "on", 16}};
+  std::string text =
+      fmt::format("\nbetween nodes, one way: {} rounds of pairs of nodes, {} to confirm\n{}",
+                  sampled, rounds - sampled, heading(columns));
+  for (const auto& [rail, ports] : of_rail) {
+    std::vector<double> medians;
+    for (const auto& [median, rank] : ports) medians.push_back(median);
+    const auto& [slowest, rank] = *std::min_element(ports.begin(), ports.end());
+    text += row(columns, {std::to_string(rail), std::to_string(ports.size()),
+                          fmt::format("{:.4g}", median_of(medians)), fmt::format("{:.4g}", slowest),
+                          std::to_string(rank), nodes.name_of(rank)});
+  }
+  return text;
+}
+
+}  // namespace
+
+int sampled_rounds(const std::string& pairs, const NodeMap& nodes) {
+  const int count = static_cast<int>(nodes.names.size());
+  const bool exact = static_cast<int>(nodes.node_of.size()) <= kMostExact;
+  int rounds = pairs == "all" ? (exact ? 0 : count) : exact ? 0 : kRounds;
+  if (pairs != "auto" && pairs != "all") {
+    const auto [end, error] = std::from_chars(pairs.data(), pairs.data() + pairs.size(), rounds);
+    if (error != std::errc() || end != pairs.data() + pairs.size() || rounds < 1)
+      throw UsageError(fmt::format("--pairs {}: must be auto, all or a number of rounds", pairs));
+  }
+  return count > 1 ? rounds : 0;
+}
+
+VisitResults measure_visits(int rounds, const NodeMap& nodes, const std::vector<Unit>& units,
+                            const MessageSettings& settings, const Backend& backend,
+                            const MpiSession& session, LinkMeter& meter, Record& record,
+                            const Json& identity, Judging& judging) {
+  judge::PairSearch search(nodes, rounds, kPairsSeed);
+  std::vector<std::vector<double>> gbs(units.size());  // by rank
+  Progress progress("pairs of nodes", search.planned(), "rounds", session.is_root());
+  int round = 0;
+  for (auto pairs = search.next(); !pairs.empty(); pairs = search.next()) {
+    const bool sampled = round < search.sampled();
+    const LinkRound measured = meter.measure(pairs, false);
+    const std::vector<MeasuredVisit> visits = visits_of(measured);
+    write(visits, round, settings.words, nodes, identity, record);
+    std::vector<judge::Visit> results;
+    for (const MeasuredVisit& visit : visits) {
+      results.push_back(result_of(visit));
+      for (const int rank : {visit.forward->from, visit.forward->to})
+        if (sampled) gbs[static_cast<std::size_t>(rank)].push_back(results.back().gbs);
+    }
+    search.add(results);
+    progress.update(++round);
+  }
+
+  VisitResults results;
+  for (const judge::PairFinding& finding : search.findings())
+    results.verdicts.push_back(verdict_of(finding, nodes, units, backend.kind));
+  Ports of_rail;
+  for (std::size_t rank = 0; rank < units.size(); ++rank) {
+    if (gbs[rank].empty()) continue;
+    judging.add(observation_of(units[rank], gbs[rank], *backend.world, settings.words), record);
+    of_rail[nodes.local_rank[rank]].push_back({median_of(gbs[rank]), static_cast<int>(rank)});
+  }
+  results.table = table_of(of_rail, search.sampled(), round, nodes);
+  return results;
+}
+
+}  // namespace shakedown::collectives

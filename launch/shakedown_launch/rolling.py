@@ -1,0 +1,210 @@
+"""launch/slurm/rolling: accepts the nodes of a partition in use, each in a job of its own, as they get free."""
+
+import collections
+import glob
+import json
+import os
+import re
+import shlex
+import sys
+import time
+
+from . import places, slurm
+from .command import Command, Option, UsageError, parse, positive, say
+from .words import count, nodes as listed
+
+COMMAND = Command(
+    "--output DIR [--partition NAME | --nodes LIST] [options] [-- ACCEPTANCE OPTION...]",
+    """Accepts the nodes of a partition in use: a job of launch/slurm/acceptance.sbatch per node, by name, with the lowest
+    priority, for a few nodes at a time, idle ones first. What is done is kept in DIR: a later call goes on, and a job that
+    is preempted or lost is submitted again.""",
+    [Option(("--output",), "DIR", "folder of the campaign, on a file system that all nodes see"),
+     Option(("--partition",), "NAME", "its nodes are accepted, and the jobs run in it"),
+     Option(("--nodes",), "LIST", "nodes such as n[001-128], in place of all of the partition"),
+     Option(("--most",), "N", "jobs at a time, running or waiting (default: 4)"),
+     Option(("--days",), "N", "a result older than this is measured again (default: never)"),
+     Option(("--sbatch",), "WORDS", "more options of sbatch, such as '--qos=preempt --time=01:00:00'"),
+     Option(("--once",), None, "submit what may run now and end, as in a scrontab; else until each node has a result"),
+     Option(("--status",), None, "print the table and end"),
+     Option(("--every",), "S", "seconds between two looks at the queue (default: 30)")],
+    """
+    DIR/NODE has a folder per job with the report; DIR/rolling.tsv the jobs that were submitted. ACCEPTANCE OPTION: of
+    launch/acceptance, such as --full or --expect-gpus 8.
+
+    Ends with 0: each node is PASS; 1: a node is FAIL; 2: wrong usage; 3: a node is INCONCLUSIVE, waits, or cannot be
+    reached; 4: internal error; 5: stopped by a signal; jobs that wait stay in the queue.
+    """)
+JOB = "rolling"  # its name
+SUBMITTED = "rolling.tsv"  # node, job, time
+NICE = 2147483645  # the largest: lowest priority
+FREE = re.compile(r"idle[^*]*$")  # of sinfo; "*": does not answer
+AWAY = re.compile(r"down|drain|fail|maint|power|reboot|unknown|no_respond|\*")
+PASS, FAIL, INCONCLUSIVE = "PASS", "FAIL", "INCONCLUSIVE"
+RUNNING, WAITING, ABSENT, OPEN, LOST = "running", "waiting", "not available", "not yet", "no result"
+ATTEMPTS = 3  # jobs of a node that leave no result, after which it has none
+
+Node = collections.namedtuple("Node", "name state reason")  # as Slurm has it
+Result = collections.namedtuple("Result", "verdict cause when")
+
+
+def ask(words, environ):
+    said = places.ask(words, 60, environ)
+    if said.code != 0:
+        raise UsageError(f"{shlex.join(words)}: {said.error or said.output.strip() or f'exit code {said.code}'}")
+    return said.output
+
+
+# ---- what Slurm says ----
+
+def nodes_of(partition, names, environ):
+    """{name: Node} of the partition, or of the nodes named."""
+    words = ["sinfo", "--noheader", "--Node", "--format=%N|%T|%E", *(["--partition", partition] if partition else []),
+             *(["--nodes", ",".join(names)] if names else [])]
+    found = {}
+    for line in ask(words, environ).splitlines():
+        name, state, reason = (*line.split("|", 2), "", "")[:3]
+        found[name] = Node(name, state, "" if reason == "none" else reason)
+    missing = [name for name in names if name not in found]
+    if missing or not found:
+        raise UsageError(f"--nodes: Slurm does not know {listed(missing)}" if missing else f"--partition {partition}: has no nodes")
+    return found
+
+
+def jobs_of(environ):
+    """{job: state} of this user's jobs of this name: what else has ended, or was cancelled."""
+    lines = ask(["squeue", "--noheader", "--me", "--name", JOB, "--format=%i|%T"], environ).splitlines()
+    return dict(line.split("|", 1) for line in lines if "|" in line)
+
+
+# ---- what was done ----
+
+def submitted(folder):
+    """{node: [job, ...]}."""
+    try:
+        with open(os.path.join(folder, SUBMITTED), encoding="utf-8") as file:
+            rows = [line.rstrip("\n").split("\t") for line in file]
+    except OSError:
+        return {}
+    found = collections.defaultdict(list)
+    for row in rows:
+        found[row[0]] += row[1:2]
+    return found
+
+
+def results(folder, name):
+    """Of the node's acceptances that came to an end, the oldest first."""
+    found = []
+    for path in glob.glob(os.path.join(glob.escape(os.path.join(folder, name)), "*", "acceptance.jsonl")):
+        with open(path, encoding="utf-8", errors="replace") as file:
+            lines = [line for line in map(parsed, file) if line]
+        verdicts = [line for line in lines if line.get("kind") == "verdict" and line.get("scope") == "node" and "stages" in line]
+        if verdicts and lines[-1].get("kind") == "end":
+            found.append(Result(verdicts[-1]["verdict"], verdicts[-1].get("cause", ""), os.path.getmtime(path)))
+    return sorted(found, key=lambda each: each.when)
+
+
+def parsed(line):
+    try:
+        found = json.loads(line)
+    except ValueError:  # cut off
+        return None
+    return found if isinstance(found, dict) else None
+
+
+class Campaign:
+    def __init__(self, folder, partition, names, most, days, environ, now=time.time):
+        self.folder, self.partition, self.names, self.most, self.days = folder, partition, names, most, days
+        self.environ, self.now = environ, now
+        self.look()
+
+    def look(self):
+        self.nodes = nodes_of(self.partition, self.names, self.environ)
+        queue, self.submitted = jobs_of(self.environ), submitted(self.folder)
+        self.jobs = {name: queue[jobs[-1]] for name, jobs in self.submitted.items() if jobs[-1] in queue and name in self.nodes}
+        found = {name: results(self.folder, name) for name in self.nodes}
+        self.ended = {name: len(each) for name, each in found.items()}
+        self.results = {name: each[-1] for name, each in found.items() if each and not self.is_old(each[-1])}
+
+    def is_old(self, each):
+        return self.days is not None and self.now() - each.when > 86400 * self.days
+
+    def state(self, name):
+        if name in self.jobs:
+            return WAITING if self.jobs[name] in ("PENDING", "REQUEUED", "REQUEUE_HOLD", "SUSPENDED") else RUNNING
+        if name in self.results:
+            return self.results[name].verdict
+        if AWAY.search(self.nodes[name].state):
+            return ABSENT
+        return LOST if len(self.submitted.get(name, ())) - self.ended[name] >= ATTEMPTS else OPEN
+
+    def next(self):
+        """Names of the nodes that a job is submitted for now: idle ones, else those that are in use."""
+        room = self.most - len(self.jobs)
+        todo = [name for name in self.nodes if self.state(name) == OPEN]
+        free = [name for name in todo if FREE.match(self.nodes[name].state)]
+        return (free or todo)[:max(room, 0)]
+
+    def is_over(self):
+        return all(self.state(name) in (PASS, FAIL, INCONCLUSIVE, ABSENT, LOST) for name in self.nodes)
+
+    def table(self):
+        rows = [("node", "result", "when", "cause")]
+        for name, node in self.nodes.items():
+            each, state = self.results.get(name), self.state(name)
+            done = each and state == each.verdict
+            why = f"{len(self.submitted[name])} jobs ended without one: {os.path.join(self.folder, name)}" if state == LOST else ""
+            rows.append((name, state, time.strftime("%Y-%m-%d %H:%M", time.localtime(each.when)) if done else "",
+                         each.cause if done else why or node.state + (f": {node.reason}" if node.reason else "")))
+        widths = [max(map(len, column)) for column in zip(*rows)]
+        return ["  ".join(cell.ljust(width) for cell, width in zip(row, widths)).rstrip() for row in rows]
+
+    def summary(self):
+        counts = collections.Counter(map(self.state, self.nodes))
+        return f"{count(len(self.nodes), 'node')}: " + ", ".join(f"{number} {state}" for state, number in counts.items())
+
+    def code(self):
+        states = set(map(self.state, self.nodes))
+        return 1 if FAIL in states else 0 if states == {PASS} else 3
+
+
+def submit(campaign, name, more, words, here):
+    """Submits the node's job, and records it in DIR."""
+    folder = os.path.join(campaign.folder, name)
+    os.makedirs(folder, exist_ok=True)
+    partition = ["--partition", campaign.partition] if campaign.partition else []
+    line = ["sbatch", "--parsable", "--job-name", JOB, "--nodes=1", "--nodelist", name, f"--nice={NICE}", "--requeue", *partition,
+            "--output", os.path.join(folder, "%x-%j.out"), *more, os.path.join(here, "slurm", "acceptance.sbatch"), *words]
+    job = ask(line, {"SHAKEDOWN": os.path.dirname(here), **campaign.environ, "SHAKEDOWN_RUNS": folder}).split(";")[0].strip()
+    with open(os.path.join(campaign.folder, SUBMITTED), "a", encoding="utf-8") as file:
+        print(name, job, time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()), sep="\t", file=file)
+    say(f"{name}: job {job}")
+
+
+def main(arguments):
+    ours = arguments[:arguments.index("--")] if "--" in arguments else arguments
+    values, rest = parse(COMMAND, ours)
+    words = arguments[len(ours) + 1:]
+    if rest:
+        raise UsageError(f"{rest[0]}: options of launch/acceptance follow --")
+    if "--output" not in values:
+        raise UsageError("--output DIR is needed")
+    if "--partition" not in values and "--nodes" not in values:
+        raise UsageError("--partition NAME or --nodes LIST is needed")
+    names = slurm.hosts(values["--nodes"]) if "--nodes" in values else []
+    folder = os.path.realpath(values["--output"])
+    os.makedirs(folder, exist_ok=True)
+    environ = dict(os.environ)
+    most, every = positive(values, "--most", 4, "jobs"), positive(values, "--every", 30, "seconds")
+    days = positive(values, "--days", None, "days")
+    campaign = Campaign(folder, values.get("--partition"), names, most, days, environ)
+    here = os.path.dirname(os.path.dirname(os.path.realpath(__file__)))
+    while "--status" not in values:
+        for name in campaign.next():
+            submit(campaign, name, shlex.split(values.get("--sbatch", "")), words, here)
+        campaign.look()
+        if "--once" in values or campaign.is_over():
+            break
+        time.sleep(every)
+        campaign.look()
+    print(*campaign.table(), campaign.summary(), sep="\n", file=sys.stdout, flush=True)
+    return campaign.code()

@@ -1,0 +1,115 @@
+"""launch/slurm/rolling: which nodes get a job, what is known of each. sinfo, squeue and sbatch are scripts."""
+
+import json
+import os
+import pathlib
+import subprocess
+import tempfile
+import unittest
+
+TREE = pathlib.Path(__file__).resolve().parents[2]
+FAKES = {
+    "sinfo": "cat $FAKE/nodes",
+    "squeue": "cat $FAKE/queue",
+    "sbatch": 'n=$(($(cat $FAKE/count) + 1)); echo $n >$FAKE/count; echo "$SHAKEDOWN_RUNS $*" >>$FAKE/submitted; '
+              'echo "$n|PENDING" >>$FAKE/queue; echo $n'}
+
+
+class Rolling(unittest.TestCase):
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.fake = pathlib.Path(folder.name)
+        self.output = self.fake / "campaign"
+        for name, text in FAKES.items():
+            path = self.fake / "bin" / name
+            path.parent.mkdir(exist_ok=True)
+            path.write_text(f"#!/bin/sh\n{text}\n")
+            path.chmod(0o755)
+        self.queue("")
+        (self.fake / "count").write_text("0\n")
+        self.nodes(n1="allocated", n2="idle", n3="drained", n4="idle", n5="mixed")
+
+    def nodes(self, **states):
+        (self.fake / "nodes").write_text("".join(f"{name}|{state}|{'broken fan' if state == 'drained' else 'none'}\n"
+                                                 for name, state in states.items()))
+
+    def queue(self, text):
+        (self.fake / "queue").write_text(text)
+
+    def result(self, node, job, verdict, cause="", ended=True):
+        folder = self.output / node / f"rolling-{job}"
+        folder.mkdir(parents=True, exist_ok=True)
+        lines = [{"kind": "run"}, {"kind": "verdict", "scope": "node", "name": node, "verdict": verdict, "cause": cause, "stages": ["x"]}]
+        lines += [{"kind": "end", "exit_code": 0}] if ended else []
+        (folder / "acceptance.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+
+    def run_it(self, *words, code=3):
+        done = subprocess.run([TREE / "launch/slurm/rolling", "--output", self.output, "--partition", "gpu", *words],
+                              env={**os.environ, "FAKE": str(self.fake), "PATH": f"{self.fake / 'bin'}:{os.environ['PATH']}"},
+                              capture_output=True, text=True, timeout=60)
+        self.assertEqual(done.returncode, code, done.stdout + done.stderr)
+        rows = [line.split() for line in done.stdout.splitlines()]
+        return done, {row[0]: " ".join(row[1:]) for row in rows[1:-1]}
+
+    def submitted(self):
+        try:
+            return [line.split("--nodelist ")[1].split()[0] for line in (self.fake / "submitted").read_text().splitlines()]
+        except OSError:
+            return []
+
+    def test_idle_nodes_first_and_no_more_at_a_time_than_wanted(self):
+        _, rows = self.run_it("--once", "--most", "3", "--sbatch", "--qos=low --time=10", "--", "--full")
+        self.assertEqual(self.submitted(), ["n2", "n4"])
+        self.assertEqual(rows["n3"], "not available drained: broken fan")
+        self.assertEqual((rows["n1"], rows["n2"]), ("not yet allocated", "waiting idle"))
+        line = (self.fake / "submitted").read_text().splitlines()[0]
+        self.assertTrue(line.startswith(f"{self.output}/n2 "), line)
+        for words in ("--nodes=1", "--partition gpu", "--nice=", "--requeue", "--qos=low --time=10 ", "acceptance.sbatch --full"):
+            self.assertIn(words, line)
+        # What is in use comes when no idle one is left, in the room that there is.
+        self.run_it("--once", "--most", "3")
+        self.assertEqual(self.submitted(), ["n2", "n4", "n1"])
+
+    def test_it_goes_on_where_it_was(self):
+        self.run_it("--once")
+        self.queue("2|RUNNING\n")  # n2's job has ended
+        self.result("n2", 1, "FAIL", "rank 0: wrong data")
+        done, rows = self.run_it("--status", code=1)
+        self.assertRegex(rows["n2"], r"FAIL \d{4}-\d\d-\d\d \d\d:\d\d rank 0: wrong data")
+        self.assertEqual(rows["n4"], "running idle")
+        self.assertIn("5 nodes: 2 not yet, 1 FAIL, 1 not available, 1 running", done.stdout)
+        self.assertEqual(self.submitted(), ["n2", "n4"])
+
+    def test_a_job_that_was_lost_is_submitted_again_but_not_for_ever(self):
+        self.nodes(n2="idle")
+        for expected in (1, 2, 3, 3):
+            self.run_it("--once")
+            self.assertEqual(len(self.submitted()), expected)
+            self.queue("")
+            self.result("n2", "cut", "PASS", ended=False) if expected == 1 else None
+        _, rows = self.run_it("--status")
+        self.assertIn("no result 3 jobs ended without one", rows["n2"])
+
+    def test_all_nodes_pass(self):
+        self.nodes(n1="idle", n2="idle")
+        for number, node in enumerate(("n1", "n2")):
+            self.result(node, number, "PASS")
+        self.run_it(code=0)  # and ends
+        self.assertEqual(self.submitted(), [])
+        os.utime(self.output / "n2/rolling-1/acceptance.jsonl", (0, 0))
+        self.run_it("--once", "--days", "30")
+        self.assertEqual(self.submitted(), ["n2"])
+
+    def test_usage(self):
+        done, _ = self.run_it("--nodes", "n[1-9]", "--once", code=2)
+        self.assertIn("Slurm does not know n[6-9]", done.stderr)
+        done, _ = self.run_it("--full", code=2)
+        self.assertIn("--full", done.stderr)
+        (self.fake / "bin/sinfo").write_text("#!/bin/sh\necho 'Unable to contact slurm controller' >&2; exit 1\n")
+        done, _ = self.run_it(code=2)
+        self.assertIn("Unable to contact slurm controller", done.stderr)
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,90 @@
+"""launch/variants --sweep: what NCCL's log says, which launches are wrong, what was faster. NCCL is not needed."""
+
+import json
+import pathlib
+import sys
+import tempfile
+import unittest
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "launch"))
+from shakedown_launch import sweep  # noqa: E402
+from shakedown_launch.command import UsageError  # noqa: E402
+
+# As NCCL 2.28 prints it (src/graph/tuning.cc), of two blocks of three algorithms each.
+LOG = """vm:71:71 [0] NCCL INFO   Algorithm   |                            Tree                  |                            Ring                  |                   CollNetDirect                  |
+vm:71:71 [0] NCCL INFO   Protocol    |             LL |          LL128 |         Simple |             LL |          LL128 |         Simple |             LL |          LL128 |         Simple |
+vm:71:71 [0] NCCL INFO  Max NThreads |            512 |            640 |            512 |            512 |            640 |            256 |              0 |              0 |            640 |
+vm:71:71 [0] NCCL INFO     Broadcast |     0.0/   0.0 |     0.0/   0.0 |     0.0/   0.0 |     7.6/  46.0 |    14.0/ 220.0 |    18.0/ 240.0 |     0.0/   0.0 |     0.0/   0.0 |     0.0/   0.0 |
+vm:71:71 [0] NCCL INFO     AllReduce |     7.6/  46.0 |    14.0/   0.0 |    18.0/ 240.0 |     7.6/  46.0 |    14.0/   0.0 |    18.0/ 240.0 |     0.0/   0.0 |     0.0/   0.0 |     0.0/   0.0 |
+vm:71:71 [0] NCCL INFO   Algorithm   |                   CollNetChain                   |                            NVLS                  |                            NVLSTree              |
+vm:71:71 [0] NCCL INFO   Protocol    |             LL |          LL128 |         Simple |             LL |          LL128 |         Simple |             LL |          LL128 |         Simple |
+vm:71:71 [0] NCCL INFO     AllReduce |     0.0/   0.0 |     0.0/   0.0 |     0.0/   0.0 |     0.0/   0.0 |     0.0/   0.0 |    25.0/ 370.0 |     0.0/   0.0 |     0.0/   0.0 |     0.0/   0.0 |
+vm:71:71 [0] NCCL INFO AllReduce: 1048576 Bytes -> Algo RING proto LL channel{Lo..Hi}={0..7}
+vm:71:71 [0] NCCL INFO AllReduce: 134217728 Bytes -> Algo NVLS proto SIMPLE channel{Lo..Hi}={0..15}
+"""
+
+
+class Sweep(unittest.TestCase):
+    def setUp(self):
+        self.folder = tempfile.TemporaryDirectory()
+        self.addCleanup(self.folder.cleanup)
+
+    def launch(self, combination, number=0, code=0, times=(), wrong=0, said=""):
+        """A launch whose record has these times of 1 MiB, 2 MiB, ..."""
+        path = f"{self.folder.name}/{combination}-{number}"
+        with open(f"{path}.jsonl", "w") as file:
+            for i, time in enumerate(times, 1):
+                file.write(json.dumps({"kind": "collective", "operation": "all_reduce", "dtype": "float32", "in_place": False,
+                                       "bytes": i << 20, "count": i << 18, "time_us_p50": time, "wrong_elements": wrong}) + "\n")
+        return sweep.Launch("all_reduce", combination, number, code, path, said)
+
+    def test_combinations_are_those_of_nccl_s_table(self):
+        self.assertEqual(sweep.plan(LOG, "all_reduce"), ["Ring LL", "Ring Simple", "Tree LL", "Tree Simple", "NVLS Simple"])
+        self.assertEqual(sweep.plan(LOG, "broadcast"), ["Ring LL", "Ring LL128", "Ring Simple"])
+        self.assertEqual(sweep.plan(LOG, "reduce"), [])
+        self.assertEqual(sweep.choices(LOG), {("AllReduce", 1 << 20): "Ring LL", ("AllReduce", 128 << 20): "NVLS Simple"})
+        self.assertEqual(sweep.settings("Ring LL128"), {"NCCL_ALGO": "Ring", "NCCL_PROTO": "LL128"})
+
+    def test_operations_that_have_algorithms(self):
+        self.assertEqual(sweep.operations_of(["collective_perf", "-b", "1M"]), (["all_reduce"], ["collective_perf", "-b", "1M"]))
+        self.assertEqual(sweep.operations_of(["c", "--operation", "broadcast,reduce", "-e", "1M"]),
+                         (["broadcast", "reduce"], ["c", "-e", "1M"]))
+        self.assertEqual(sweep.operations_of(["c", "--operation=all"])[0], list(sweep.FUNCTIONS))
+        with self.assertRaisesRegex(UsageError, "--operation all_to_all: NCCL has no choice"):
+            sweep.operations_of(["c", "--operation", "all_to_all"])
+
+    def test_the_table_has_what_nccl_chose_and_the_regret(self):
+        launches = [self.launch(sweep.DEFAULT, times=(10, 40)), self.launch("Ring LL", times=(10, 60)),
+                    self.launch("Tree Simple", times=(20, 30)), self.launch("Tree LL", code=3, said=sweep.NOT_AVAILABLE)]
+        rows = list(sweep.table("all_reduce", launches, sweep.choices(LOG)))
+        self.assertEqual(rows, [
+            ("all_reduce", "NCCL chose", "us", "Ring LL", "Tree Simple", "regret"),
+            ("float32 1 MiB", "Ring LL", "10", "10", "20", ""),
+            ("float32 2 MiB", "-", "40", "60", "30", "33 %: Tree Simple")])
+        self.assertEqual(sweep.candidates(launches), ["Tree Simple"])
+
+    def test_regret_is_named_where_launches_next_to_one_another_agree(self):
+        def launches(gains):
+            return [each for i, gain in enumerate(gains)
+                    for each in (self.launch(sweep.DEFAULT, i, times=(10 * gain,)), self.launch("Tree LL", i, times=(10,)))]
+        self.assertEqual(list(sweep.confirmed(launches([1.2, 1.25, 1.3, 1.22, 1.21]), "Tree LL")),
+                         ["float32 1 MiB: NCCL's choice takes 22 % longer than Tree LL (20 to 30 %, 5 pairs of launches)"])
+        self.assertEqual(list(sweep.confirmed(launches([1.4, 0.8, 1.3, 0.9, 1.1]), "Tree LL")), [])
+
+    def test_a_combination_that_is_wrong_more_often_than_the_others_is_blamed(self):
+        def launches(wrong_of_ll, wrong_of_others):
+            return [*(self.launch("Ring LL", i, code=1 if i < wrong_of_ll else 0) for i in range(20)),
+                    *(self.launch("Ring Simple", i, code=1 if i < wrong_of_others else 0) for i in range(40))]
+        self.assertEqual(list(sweep.blame(launches(6, 0))),
+                         ["FAIL Ring LL: 6 of 20 launches wrong, of the others 0 of 40: by chance in 0.077 % of cases"])
+        self.assertEqual([line.split(":")[0] for line in sweep.blame(launches(5, 0))], ["WARN Ring LL"])
+        self.assertEqual([line.split(":")[0] for line in sweep.blame(launches(6, 12))], ["WARN Ring LL", "WARN Ring Simple"])
+        self.assertEqual(list(sweep.blame([self.launch("Tree LL128", code=3, said=sweep.NOT_AVAILABLE)])), [])
+
+    def test_twenty_launches_find_a_fault_in_thirty_percent(self):
+        self.assertAlmostEqual(sweep.found_share(20), 0.29, places=2)
+        self.assertAlmostEqual(sweep.found_share(1), 0.999)
+
+
+if __name__ == "__main__":
+    unittest.main()
