@@ -315,7 +315,7 @@ FUZZ_CXX ?= clang++
 FUZZ_SECONDS ?= 600
 FUZZERS := image pack tensor_file
 fuzzed := common/error.cpp common/output_file.cpp common/hash.cpp resnet/tensor_file.cpp tests/support/jpeg.cpp \
-          $(wildcard $(addprefix training/data/,image.cpp codecs.cpp source.cpp input_file.cpp pack.cpp))
+          $(wildcard $(addprefix training/data/,image.cpp jpeg_header.cpp source.cpp pack.cpp))
 fuzz_object = $(patsubst %,$(BUILD)/fuzz/%.o,$(1))
 fuzz_flags := -O1 -g -fsanitize=address,undefined -fno-sanitize-recover=undefined
 fuzz_programs := $(addprefix $(BUILD)/fuzz/,$(FUZZERS) seeds)

@@ -1,7 +1,7 @@
 // The recorder of device time: what a rank's streams did in a training step, from events around
 // each piece of it. The events are read when the work is done, so that looking costs no host
 // synchronisation; while nothing is recorded it costs nothing. measure/ reads what it returns:
-// breakdown and trace_file the steps, layer_times the calls.
+// breakdown the steps, layer_times the calls.
 #pragma once
 
 #include <chrono>

@@ -24,7 +24,7 @@ void read_all(const std::string& path) {
   const PackSource source(path);
   source.listing_checksum();
   std::vector<std::uint8_t> bytes;
-  StageTimes times;
+  InputTimes times;
   for (std::size_t i = 0; i < source.size(); ++i) {
     if (source.classes().at(static_cast<std::size_t>(source.label(i))).size() > bytes.max_size())
       __builtin_trap();

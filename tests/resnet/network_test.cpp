@@ -8,7 +8,7 @@
 #include "tests/catch.hpp"
 #include "tests/support.hpp"
 #include "tests/support/files.hpp"
-#include "training/exchange/buckets.hpp"
+#include "training/exchange/strategy.hpp"
 
 namespace shakedown {
 namespace {

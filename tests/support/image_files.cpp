@@ -43,7 +43,7 @@ FolderSource numbered_images(const TempFolder& folder, int count) {
 
 Bytes image_of(const ImageSource& source, std::size_t index) {
   Bytes bytes;
-  StageTimes times;
+  InputTimes times;
   source.read(index, bytes, times);
   return bytes;
 }

@@ -3,12 +3,12 @@
 
 #include <algorithm>
 #include <cmath>
+#include <functional>
 #include <numeric>
 
 #include "common/numbers.hpp"
 #include "tests/catch.hpp"
 #include "tests/support.hpp"
-#include "training/measure/rank_census.hpp"
 #include "training/step/model_state.hpp"
 
 namespace shakedown::training {
@@ -28,6 +28,11 @@ struct OneStep {
   }
   const Parameter& middle() const {
     return table.parameters().at(table.parameter("layer3.0.conv1.weight"));
+  }
+  /// change(start, wanted, got) of each of its weights.
+  void change_middle(const std::function<void(float&, float&, float&)>& change) {
+    for (std::size_t i = middle().offset; i < middle().offset + middle().stored; ++i)
+      change(start[i], wanted[i], got[i]);
   }
   WeightDifference compare(bool adam, DataType gradient = DataType::float32) const {
     return compare_weights(table, gradient, adam, wanted, got, start);
@@ -123,14 +128,13 @@ TEST_CASE("a tensor that did not move, moved twice or is not a number fails", "[
   for (bool adam : {false, true}) {
     for (double factor : {0.0, 2.0, double{NAN}, double{INFINITY}}) {
       OneStep step;
-      const Parameter& p = step.middle();
-      for (std::size_t i = p.offset; i < p.offset + p.stored; ++i)
-        step.got[i] = static_cast<float>(
-            step.start[i] + factor * (static_cast<double>(step.wanted[i]) - step.start[i]));
+      step.change_middle([&](float& start, float& wanted, float& got) {
+        got = static_cast<float>(start + factor * (static_cast<double>(wanted) - start));
+      });
       CAPTURE(adam, factor);
       const WeightDifference found = step.compare(adam);
       CHECK_FALSE(found.pass);
-      CHECK(found.tensor == p.name);
+      CHECK(found.tensor == step.middle().name);
     }
   }
 }
@@ -150,15 +154,14 @@ TEST_CASE("movements that the rounding of stored weights hides show nothing", "[
   for (const auto& [places, shown] : {std::pair{0, false}, std::pair{1, false}, std::pair{8, true}})
     for (bool adam : {false, true}) {
       OneStep step;
-      const Parameter& p = step.middle();
-      for (std::size_t i = p.offset; i < p.offset + p.stored; ++i) {
-        step.start[i] = 1;
-        step.got[i] = step.wanted[i] = 1 + static_cast<float>(places) * kLastPlace;
-      }
+      step.change_middle([&](float& start, float& wanted, float& got) {
+        start = 1;
+        got = wanted = 1 + static_cast<float>(places) * kLastPlace;
+      });
       CAPTURE(places, adam);
       const WeightDifference found = step.compare(adam, DataType::bfloat16);
       for (std::size_t i = 0; i < found.visible.size(); ++i)
-        CHECK(found.visible[i] == (shown || &step.table.parameters()[i] != &p));
+        CHECK(found.visible[i] == (shown || &step.table.parameters()[i] != &step.middle()));
     }
 }
 
@@ -166,12 +169,11 @@ TEST_CASE("the last place of a weight is no difference, a few are", "[certificat
   constexpr float kLastPlace = 0x1p-23F;  // of weights in [1, 2)
   for (const auto& [places, fits] : {std::pair{1.0F, true}, std::pair{8.0F, false}}) {
     OneStep step;
-    const Parameter& p = step.middle();
-    for (std::size_t i = p.offset; i < p.offset + p.stored; ++i) {
-      step.start[i] = 1;
-      step.wanted[i] = 1 + 42 * kLastPlace;
-      step.got[i] = step.wanted[i] + places * kLastPlace;
-    }
+    step.change_middle([&](float& start, float& wanted, float& got) {
+      start = 1;
+      wanted = 1 + 42 * kLastPlace;
+      got = wanted + places * kLastPlace;
+    });
     CAPTURE(places);
     CHECK(step.compare(false).pass == fits);
   }

@@ -56,7 +56,7 @@ Checkpoint checkpoint_at(long update) {
   checkpoint.state.ranks[1].scalars = {0.1F, 512, 1, 41, 2, 30};
   checkpoint.state.ranks[1].scalars.grad_norm = 1.5F;
   checkpoint.state.ranks[1].metrics = {NAN, 5, 9, 10};
-  checkpoint.state.ranks[1].input = {{2, 3, 4, 5}, 1, 6, 7, 8, 9};
+  checkpoint.state.ranks[1].input = {2, 3, 4, 5, 1, 6, 7, 8, 9};
   checkpoint.state.bad_images = {3, 1234567};
   checkpoint.tensors = {{"conv1.weight", {2, 2}, {1, 2, 3, 1.0F / 3}},
                         {"bn1.num_batches_tracked", {}, {}, {43}},

@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <nlohmann/json.hpp>
 #include <set>
 #include <sstream>
 
@@ -16,7 +17,6 @@
 #include "tests/support/transcript.hpp"
 #include "training/exchange/strategy.hpp"
 #include "training/programs/compare_options.hpp"
-#include "training/programs/comparison_table.hpp"
 
 namespace shakedown::training {
 namespace {
@@ -32,26 +32,32 @@ Result measured(const std::string& strategy, int ranks) {
   return result;
 }
 
-Result certified(bool pass) {
-  Result result = measured("ddp", 2);
-  result.certificate.emplace();
-  result.certificate->reference = "all-reduce";
-  result.certificate->difference.tensor = "fc.weight";
-  result.certificate->outcome = pass ? Outcome::pass : Outcome::fail;
-  result.certificate->census = {.ranks = 2, .pass = pass};
-  return result;
-}
-
-Result waived() {
-  Result result = certified(false);
-  result.certificate->waived = "ranks train independently";
-  return result;
-}
-
-Result unclear() {
-  Result result = certified(false);
-  result.certificate->outcome = Outcome::inconclusive;
-  result.certificate->cause = "all-reduce, the reference: its weights did not move";
+/// Of ddp on two ranks, or of none on one.
+Result result_of(const std::string& what) {
+  Result result = what.starts_with("none") ? measured("none", 1) : measured("ddp", 2);
+  if (what == "skipped") {
+    result.rounds.clear();
+    result.skipped = "does not fit";
+  }
+  if (what == "failed otherwise") result.failure = "the loss is not finite";
+  if (what == "skipped" || what.ends_with("not certified") || what == "failed otherwise")
+    return result;
+  Certificate& certificate = result.certificate.emplace();
+  if (what == "of unknown outcome") return result;
+  certificate.reference = "all-reduce";
+  certificate.difference.tensor = "fc.weight";
+  certificate.outcome = what.ends_with("passed")  ? Outcome::pass
+                        : what == "did not train" ? Outcome::inconclusive
+                                                  : Outcome::fail;
+  certificate.census = {.ranks = 2, .pass = certificate.outcome == Outcome::pass};
+  if (what.ends_with("waived")) certificate.waived = "ranks train independently";
+  if (what == "did not train")
+    certificate.cause = "all-reduce, the reference: its weights did not move";
+  if (what == "has another batch") certificate.cause = "rank 1 has another batch";
+  if (what == "diverged" || what == "has another batch")
+    certificate.census.pass = what == "diverged";
+  if (what == "diverged") certificate.cause = "all-reduce, the reference, diverged";
+  if (what == "failed though it passed") result.failure = "the loss is not finite";
   return result;
 }
 
@@ -77,12 +83,6 @@ Result timed(const std::string& strategy, int ranks, const std::vector<double>& 
   result.certificate->outcome = Outcome::pass;
   result.identity.strategy = strategy;
   result.identity.world_size = ranks;
-  return result;
-}
-
-Result skipped() {
-  Result result;
-  result.skipped = "does not fit";
   return result;
 }
 
@@ -114,51 +114,37 @@ std::string left_out(const CompareOptions& options, const JobRanks& ranks,
 
 }  // namespace
 
-TEST_CASE("a certificate decides a configuration's verdict", "[compare]") {
-  CHECK(verdict_of(certified(true)).outcome == Outcome::pass);
-  CHECK(verdict_of(certified(false)).outcome == Outcome::fail);
-  CHECK_THAT(verdict_of(certified(false)).cause, ContainsSubstring("fc.weight"));
-  CHECK_THAT(verdict_of(certified(true)).cause, ContainsSubstring("each rank's gradients (2)"));
-  // its reference did not train: that is no proof, while one rank or no exchange needs none
-  CHECK(verdict_of(unclear()).outcome == Outcome::inconclusive);
-  CHECK(verdict_of(waived()).outcome == Outcome::pass);
-  Result unknown = measured("ddp", 2);
-  unknown.certificate.emplace();
-  CHECK(verdict_of(unknown).outcome == Outcome::inconclusive);
-  CHECK(verdict_of(measured("ddp", 2)).outcome == Outcome::inconclusive);  // --certificate off
-  Result diverged = certified(false);
-  diverged.certificate->cause = "all-reduce, the reference, diverged";
-  CHECK(verdict_of(diverged).outcome == Outcome::fail);
-  CHECK_THAT(verdict_of(diverged).cause, ContainsSubstring("diverged"));
+TEST_CASE("what a job's configurations come to", "[compare]") {
+  test::check_transcript("tests/training/comparison.txt", [](const std::string& given) {
+    std::istringstream lines(given);
+    std::string line;
+    std::getline(lines, line);
+    const Texts requested = Words(line);
+    std::vector<Result> results;
+    std::string text;
+    while (std::getline(lines >> std::ws, line)) {
+      results.push_back(result_of(line));
+      text += line_of(verdict_of(results.back())) + "\n";
+    }
+    text += fmt::format("exit code {}\n", static_cast<int>(exit_code_of(results, requested)));
+    for (const std::string& below : lines_of_verdicts(results)) text += below + "\n";
+    return text;
+  });
 }
 
-TEST_CASE("what went wrong otherwise fails a certified configuration too", "[compare]") {
-  Result result = certified(true);
-  result.failure = "the loss is not finite";
-  CHECK(verdict_of(result).outcome == Outcome::fail);
-  CHECK(verdict_of(result).cause == result.failure);
-}
-
-TEST_CASE("one failure fails the job, what was skipped leaves it inconclusive", "[compare]") {
-  const std::vector<std::string> ddp{"ddp"};
-  CHECK(exit_code_of({certified(true), certified(true)}, ddp) == ExitCode::pass);
-  CHECK(exit_code_of({certified(true), certified(false), skipped()}, ddp) == ExitCode::fail);
-  CHECK(exit_code_of({certified(true), skipped()}, ddp) == ExitCode::inconclusive);
-  CHECK(exit_code_of({skipped(), skipped()}, ddp) == ExitCode::usage);
-  const Result none = measured("none", 1);  // is there, requested or not
-  CHECK(exit_code_of({none, skipped()}, ddp) == ExitCode::usage);
-  CHECK(exit_code_of({none, skipped()}, {"none", "ddp"}) == ExitCode::inconclusive);
-  CHECK(exit_code_of({certified(true), unclear()}, ddp) == ExitCode::inconclusive);
-  CHECK(exit_code_of({certified(true), measured("ddp", 2)}, ddp) == ExitCode::pass);
-  CHECK(verdict_of(skipped()).outcome == Outcome::inconclusive);
+TEST_CASE("a certificate's record has null where nothing was compared", "[records]") {
+  test::check_transcript("tests/training/certificates.txt", [](const std::string& given) {
+    const Certificate certificate = result_of(given).certificate.value();
+    return record_of(certificate).dump() + "\n" + summary_of(certificate);
+  });
 }
 
 TEST_CASE("the table has a row per configuration, the fastest first, in 110 columns", "[compare]") {
   Result setting = timed("ddp", 2, {700, 700, 700});
   setting.configuration.setting = "broadcast-buffers";
-  const std::string text =
-      table_of({timed("none", 1, {500, 510, 505}),
-                timed("parameter-server-sharded", 2, {880.4, 900, 910}), setting, skipped()});
+  const std::string text = table_of({timed("none", 1, {500, 510, 505}),
+                                     timed("parameter-server-sharded", 2, {880.4, 900, 910}),
+                                     setting, result_of("skipped")});
   std::istringstream lines(text);
   std::vector<std::string> rows;
   for (std::string line; std::getline(lines, line);) {
@@ -192,26 +178,6 @@ TEST_CASE("the account is that of a round in which nothing was disturbed", "[com
   CHECK(account_of(zero1).step_ms == 8.73);
   zero1.rounds.resize(2);
   CHECK(account_of(zero1).step_ms == 8.73);  // two are as near: the shorter one
-}
-
-TEST_CASE("what failed, was not certified or was skipped is named with its cause", "[compare]") {
-  const auto failures = [](const std::vector<Result>& results) {
-    return lines_of_verdicts(results);
-  };
-  CHECK(failures({timed("ddp", 2, {900}), unclear()}) ==
-        Texts{"INCONCLUSIVE strategy ddp, 25 MiB on 2 ranks: all-reduce, the "
-              "reference: its weights did not move"});
-  CHECK(failures({timed("ddp", 2, {900}), waived()}).front() ==
-        "No configuration failed. Certificates: 1 passed, 1 waived.");
-  CHECK(failures({certified(false)}).front() ==
-        "FAIL strategy ddp, 25 MiB on 2 ranks: other weights than by all-reduce: fc.weight");
-  CHECK(failures({measured("ddp", 2), measured("none", 2)}).front() ==
-        "INCONCLUSIVE: 2 configurations without a certificate");
-  Result lost = measured("ddp", 2);
-  lost.failure = "the loss is not finite";
-  CHECK(failures({lost}).front() == "FAIL strategy ddp, 25 MiB on 2 ranks: the loss is not finite");
-  CHECK(failures({skipped(), skipped()}).front() ==
-        "INCONCLUSIVE, skipped: does not fit (ddp, 25 MiB on 1 rank; ddp, 25 MiB on 1 rank)");
 }
 
 TEST_CASE("every strategy of the table is compared unless some are named", "[compare]") {

@@ -17,7 +17,6 @@
 #include "tests/support/files.hpp"
 #include "tests/support/jpeg.hpp"
 #include "training/data/batches.hpp"
-#include "training/data/codecs.hpp"
 #include "training/data/image.hpp"
 #include "training/data/source.hpp"
 

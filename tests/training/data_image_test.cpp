@@ -1,12 +1,10 @@
-// Decoding, against files written here with the same libraries and against Pillow; images that a
-// camera stored turned.
+// Decoding, against files written here with the same libraries and against Pillow.
 #include "training/data/image.hpp"
 
 #include <fmt/format.h>
 #include <png.h>
 
 #include <algorithm>
-#include <array>
 #include <fstream>
 #include <functional>
 #include <nlohmann/json.hpp>
@@ -27,9 +25,6 @@ namespace {
 using namespace shakedown::test;
 using nlohmann::json;
 using test::Bytes;
-using test::half_white_jpeg;
-using test::png_of;
-using test::TempFolder;
 
 Bytes decode(const Bytes& file, std::optional<Region> region = {}) {
   ImageDecoder decoder;
@@ -105,34 +100,6 @@ Bytes claiming(unsigned width, unsigned height) {
     at[shift == 8 ? 7 : 8] = static_cast<std::uint8_t>(width >> shift);
   }
   return file;
-}
-
-/// An EXIF segment with an orientation, in one of TIFF's byte orders.
-Bytes exif_segment(int orientation, bool big_endian, std::uint32_t type = 3) {
-  const auto number = [&](Bytes& to, std::uint32_t value, int bytes) {
-    for (int i = 0; i < bytes; ++i)
-      to.push_back(static_cast<std::uint8_t>(value >> 8 * (big_endian ? bytes - 1 - i : i)));
-  };
-  Bytes segment{0xFF, 0xE1, 0, 0, 'E', 'x', 'i', 'f', 0, 0};
-  segment.insert(segment.end(), 2, big_endian ? 'M' : 'I');
-  number(segment, 42, 2);
-  number(segment, 8, 4);  // the directory follows
-  number(segment, 2, 2);  // entries
-  for (const std::uint32_t tag : {0x010FU, 0x0112U}) {
-    number(segment, tag, 2);
-    number(segment, type, 2);
-    number(segment, 1, 4);
-    number(segment, static_cast<std::uint32_t>(orientation), 2);
-    number(segment, 0, 2);
-  }
-  number(segment, 0, 4);  // no further directory
-  segment[3] = static_cast<std::uint8_t>(segment.size() - 2);
-  return segment;
-}
-
-Bytes with_exif(Bytes jpeg, const Bytes& segment) {
-  jpeg.insert(jpeg.begin() + 2, segment.begin(), segment.end());
-  return jpeg;
 }
 
 json golden() {
@@ -282,74 +249,6 @@ TEST_CASE("what is not an image is an error that says so") {
              ContainsSubstring("70000 x 1 pixels"));
 }
 
-// Images that a camera stored turned.
-
-TEST_CASE("images are turned as PIL's exif_transpose does", "[exif]") {
-  // 3 x 2: 1 2 3 / 4 5 6; expected: Pillow 12
-  const std::vector<std::vector<int>> expected{
-      {1, 2, 3, 4, 5, 6}, {3, 2, 1, 6, 5, 4}, {6, 5, 4, 3, 2, 1}, {4, 5, 6, 1, 2, 3},
-      {1, 4, 2, 5, 3, 6}, {4, 1, 5, 2, 6, 3}, {6, 3, 5, 2, 4, 1}, {3, 6, 2, 5, 1, 4}};
-  Image image;
-  image.reshape({3, 2}, 3, 0);
-  for (int v = 0; v < 6; ++v) {
-    const std::array<std::uint8_t, 3> pixel{static_cast<std::uint8_t>(v + 1), 100,
-                                            static_cast<std::uint8_t>(v + 1)};
-    std::copy(pixel.begin(), pixel.end(), image.row(v / 3) + 4 * (v % 3));
-  }
-  for (int orientation = 1; orientation <= 8; ++orientation) {
-    Image turned;
-    turn_upright(image, orientation, turned);
-    const auto [width, height] = turned.size();
-    CHECK(turned.size() == upright(image.size(), orientation));
-    CHECK(width == (orientation < 5 ? 3 : 2));
-    CHECK(height == (orientation < 5 ? 2 : 3));
-    CHECK(as_stored(whole(turned.size()), image.size(), orientation) == whole(image.size()));
-    std::vector<int> values;
-    for (int i = 0; i < 6; ++i) {
-      const std::uint8_t* pixel = turned.row(i / width) + 4 * (i % width);
-      CHECK(pixel[1] == 100);
-      values.push_back(pixel[0]);
-    }
-    CHECK(values == expected[orientation - 1]);
-    for (const bool big_endian : {false, true})
-      CHECK(exif_orientation(with_exif(half_white_jpeg(), exif_segment(orientation, big_endian))) ==
-            orientation);
-  }
-}
-
-TEST_CASE("EXIF that makes no sense turns nothing", "[exif]") {
-  CHECK(exif_orientation({}) == 1);
-  CHECK(exif_orientation(half_white_jpeg()) == 1);
-  CHECK(exif_orientation(png_of(0)) == 1);
-  for (const int strange : {0, 9, 65535})
-    CHECK(exif_orientation(with_exif(half_white_jpeg(), exif_segment(strange, true))) == 1);
-  CHECK(exif_orientation(with_exif(half_white_jpeg(), exif_segment(6, true, 1))) == 1);  // BYTE
-  const Bytes file = with_exif(half_white_jpeg(), exif_segment(6, false));
-  for (std::size_t size = 0; size < 2 + exif_segment(6, false).size(); ++size)
-    CHECK(exif_orientation(std::span(file).first(size)) == 1);  // the segment is cut
-  for (const std::size_t at : {12U, 14U, 16U, 17U}) {  // not II, not 42, the directory elsewhere
-    Bytes bad = file;
-    bad[at] ^= 0xFF;
-    CHECK(exif_orientation(bad) == 1);
-  }
-}
-
-TEST_CASE("--exif turns what is read", "[exif]") {
-  const TempFolder folder;
-  folder.write("a/1.jpg", with_exif(half_white_jpeg(), exif_segment(6, false)));
-  const FolderSource images(scan_image_folder(folder.path));
-  BadImages bad(0, {});
-  TransformSettings settings{16, Augmentation::none, true, false};
-  Bytes plain(16 * 16 * 3), turned(plain.size());
-  CHECK(SampleReader(images, settings, bad).read(0, 0, plain).label == 0);
-  settings.exif = true;
-  CHECK(SampleReader(images, settings, bad).read(0, 0, turned).label == 0);
-  const std::size_t left_below = std::size_t{15} * 16 * 3;
-  CHECK(plain[left_below] > 200);
-  CHECK(turned[left_below] < 50);
-  CHECK(turned[15 * 3] > 200);  // the left half came to the top
-}
-
 // Decoding and scaling against Pillow: tests/golden/make_images.py says what is in the file.
 
 TEST_CASE("every kind of file is decoded to Pillow's pixels", "[golden]") {
@@ -366,17 +265,15 @@ TEST_CASE("every kind of file is decoded to Pillow's pixels", "[golden]") {
 }
 
 TEST_CASE("images are scaled to Pillow's pixels", "[golden]") {
-  Resizer portable(portable_passes()), fastest;
+  Resizer resize;
   const json cases = golden().at("resized");  // a temporary would be gone in the loop
   for (const json& c : cases) {
     INFO(c.dump());
     const Image image = make_image(size_of(c.at("from")));
     const Size to = size_of(c.at("to"));
     Bytes out(static_cast<std::size_t>(3 * to.width * to.height));
-    for (Resizer* resize : {&portable, &fastest}) {
-      (*resize)(image, to, whole(to), false, out);
-      CHECK(hash_of(out) == c.at("rgb").get<std::string>());
-    }
+    resize(image, to, whole(to), false, out);
+    CHECK(hash_of(out) == c.at("rgb").get<std::string>());
   }
 }
 

@@ -4,9 +4,8 @@
 #include "tests/catch.hpp"
 #include "tests/support.hpp"
 #include "tests/support/jpeg.hpp"
-#include "training/data/codecs.hpp"
 #include "training/data/crops.hpp"
-#include "training/data/resize.hpp"
+#include "training/data/transform.hpp"
 
 using namespace shakedown;
 using namespace shakedown::training;

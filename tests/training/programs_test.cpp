@@ -3,11 +3,14 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <sstream>
+#include <string>
 #include <vector>
 
 #include "common/error.hpp"
 #include "tests/catch.hpp"
 #include "tests/support.hpp"
+#include "tests/support/transcript.hpp"
 #include "training/programs/describe.hpp"
 #include "training/programs/epochs.hpp"
 #include "training/programs/self_test.hpp"
@@ -28,15 +31,6 @@ struct Asked {
     });
   }
 };
-
-SelfTraining sound() { return {{1.4, 0.5, 0.01}, 1, 0, ""}; }
-
-Certificate passed() {
-  Certificate certificate;
-  certificate.reference = "all-reduce";
-  certificate.outcome = Outcome::pass;
-  return certificate;
-}
 
 }  // namespace
 
@@ -158,52 +152,34 @@ TEST_CASE("the batch that an engine finds is the one that it takes", "[max_batch
   CHECK_THROWS_AS(engine.allocate(2 * ranks), BatchTooLarge);
 }
 
-// What bin/train --self-test concludes from what it measured.
-
-TEST_CASE("self-test: a loss that does not fall to a half fails", "[self_test]") {
-  CHECK(verdict_on_loss(sound()).outcome == Outcome::pass);
-  for (const double last : {0.8, 1.4, std::nan("")}) {
-    SelfTraining trained = sound();
-    trained.losses.back() = last;
-    CHECK(verdict_on_loss(trained).outcome == Outcome::fail);
-  }
-}
-
-TEST_CASE("self-test: what is not finite, and a skipped step, fail", "[self_test]") {
-  CHECK(verdict_on_stability(sound(), "").outcome == Outcome::pass);
-  SelfTraining diverged = sound();
-  diverged.losses[1] = INFINITY;
-  CHECK(verdict_on_stability(diverged, "").outcome == Outcome::fail);
-  CHECK_THAT(verdict_on_stability(diverged, "").cause, ContainsSubstring("by step 40"));
-  CHECK_THAT(verdict_on_stability(sound(), "fc.bias on rank 1").cause,
-             ContainsSubstring("fc.bias on rank 1"));
-  SelfTraining skipped = sound();
-  skipped.skipped = 2;
-  CHECK(verdict_on_stability(skipped, "").outcome == Outcome::fail);
-}
-
-TEST_CASE("self-test: gradients are judged by certificate and weights", "[self_test]") {
-  const std::string name = "ddp";
-  const StrategyEntry& ddp = find_strategy(name);
-  CHECK(verdict_on_gradients(ddp, passed(), sound()).outcome == Outcome::pass);
-  SelfTraining apart = sound();
-  apart.differed = "after step 40 rank 1 differs from rank 0";
-  CHECK(verdict_on_gradients(ddp, passed(), apart).outcome == Outcome::fail);
-  CHECK(verdict_on_gradients(ddp, passed(), apart).cause == apart.differed);
-  Certificate failed = passed();
-  failed.outcome = Outcome::fail;
-  failed.difference.tensor = "conv1.weight";
-  CHECK(verdict_on_gradients(ddp, failed, sound()).outcome == Outcome::fail);
-  CHECK_THAT(verdict_on_gradients(ddp, failed, sound()).cause, ContainsSubstring("conv1.weight"));
-  Certificate waived;
-  waived.waived = "one rank exchanges nothing";
-  CHECK(verdict_on_gradients(ddp, waived, sound()).outcome == Outcome::inconclusive);
-  CHECK(verdict_on_gradients(ddp, waived, apart).outcome == Outcome::fail);
-  Certificate unclear = passed();
-  unclear.outcome = Outcome::inconclusive;
-  unclear.cause = "conv1.weight moves by too little";
-  CHECK(verdict_on_gradients(ddp, unclear, sound()).outcome == Outcome::inconclusive);
-  CHECK(verdict_on_gradients(ddp, unclear, sound()).cause == unclear.cause);
+TEST_CASE("what --self-test concludes from what it measured", "[self_test]") {
+  test::check_transcript("tests/training/self_test.txt", [](const std::string& given) {
+    std::istringstream lines(given);
+    SelfTraining trained{{1.4, 0.5}, 1, 0, ""};
+    Certificate certificate;
+    certificate.reference = "all-reduce";
+    certificate.outcome = Outcome::pass;
+    certificate.census.ranks = 2;
+    std::string unsound, line;
+    std::getline(lines, line);
+    trained.losses.push_back(std::stod(line));
+    while (std::getline(lines >> std::ws, line)) {
+      const auto colon = line.find(": ");
+      const std::string what = line.substr(0, colon), text = line.substr(colon + 2);
+      if (what == "then") trained.losses.push_back(std::stod(text));
+      if (what == "skipped") trained.skipped = std::stoi(text);
+      if (what == "unsound") unsound = text;
+      if (what == "differed") trained.differed = text;
+      if (what == "waived") certificate.waived = text;
+      if (what == "other weights") certificate.difference.tensor = text;
+      if (what == "unclear") certificate.cause = text;
+      if (what == "other weights") certificate.outcome = Outcome::fail;
+      if (what == "unclear") certificate.outcome = Outcome::inconclusive;
+    }
+    return line_of(verdict_on_loss(trained)) + "\n" +
+           line_of(verdict_on_gradients(find_strategy("ddp"), certificate, trained)) + "\n" +
+           line_of(verdict_on_stability(trained, unsound));
+  });
 }
 
 TEST_CASE("rows of several ranks are put in the order of the images", "[evaluation]") {

@@ -79,46 +79,6 @@ TEST_CASE("an identity names what is known, and buckets where there are any", "[
   CHECK(record.contains("throttle_gbs"));
 }
 
-TEST_CASE("a certificate's record has null where nothing was compared", "[records]") {
-  Certificate certificate;
-  certificate.reference = "all-reduce";
-  certificate.difference.tensor = "fc.weight";
-  certificate.outcome = Outcome::pass;
-  certificate.census = {.ranks = 8, .pass = true};
-  CHECK(keys_of(record_of(certificate)) ==
-        Keys{"reference", "detects_one_rank_in", "inputs_compared", "tensor", "max_abs_diff",
-             "tolerance", "relative_diff", "relative_tolerance", "learning_rate", "pass"});
-  CHECK(record_of(certificate).at("detects_one_rank_in") == 8);
-  CHECK(record_of(certificate).at("pass") == true);
-  Certificate diverged = certificate;
-  diverged.outcome = Outcome::fail;
-  diverged.cause = "all-reduce, the reference, diverged";
-  CHECK(keys_of(record_of(diverged)) == Keys{"reference", "detects_one_rank_in", "inputs_compared",
-                                             "tensor", "max_abs_diff", "tolerance", "pass",
-                                             "cause"});
-  CHECK(record_of(diverged).at("pass") == false);
-  CHECK(record_of(diverged).at("tolerance").is_null());
-  Certificate unclear = diverged;
-  unclear.outcome = Outcome::inconclusive;
-  CHECK(record_of(unclear).at("pass").is_null());
-  CHECK_THAT(summary_of(unclear), ContainsSubstring("INCONCLUSIVE"));
-  Certificate lossy = diverged;
-  lossy.census.pass = false;
-  CHECK(record_of(lossy).at("detects_one_rank_in").is_null());
-  CHECK(summary_of(lossy).find("every average once") == std::string::npos);
-  CHECK(record_of(Certificate()).at("pass").is_null());  // of which nothing is known
-  CHECK(Certificate().passes() == false);
-  Certificate waived;
-  waived.waived = "one rank exchanges nothing";
-  CHECK(keys_of(record_of(waived)) ==
-        Keys{"reference", "max_abs_diff", "tolerance", "pass", "waived"});
-  CHECK(record_of(waived).at("pass").is_null());
-  CHECK_THAT(summary_of(certificate),
-             ContainsSubstring("of 8 ranks that is lost") && ContainsSubstring("fc.weight"));
-  CHECK_THAT(summary_of(diverged), ContainsSubstring("FAIL") && ContainsSubstring("diverged"));
-  CHECK_THAT(summary_of(waived), ContainsSubstring("waived: one rank"));
-}
-
 TEST_CASE("what is unknown of a GPU is null in the record, and not zero", "[records]") {
   const Json record = record_of(on_gpus());
   CHECK(record.at("throttle_reasons") == Json{nullptr, "sw_power_cap"});

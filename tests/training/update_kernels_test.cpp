@@ -1,13 +1,19 @@
 // The kernels of an update, on every backend, against plain arithmetic; schedules against PyTorch.
 #include "training/step/update_kernels.hpp"
 
-#include <cmath>
-#include <numbers>
-#include <numeric>
+#include <fmt/format.h>
 
+#include <cmath>
+#include <numeric>
+#include <sstream>
+
+#include "common/usage_error.hpp"
 #include "tests/catch.hpp"
 #include "tests/support.hpp"
-#include "training/exchange/buckets.hpp"
+#include "tests/support/options.hpp"
+#include "tests/support/transcript.hpp"
+#include "training/exchange/strategy.hpp"
+#include "training/programs/train_options.hpp"
 #include "training/step/optimizer.hpp"
 #include "training/step/schedule.hpp"
 
@@ -43,13 +49,6 @@ struct Values {
         a(test::random_values(count, 3)),
         b(test::random_values(count, 4, 0, 1)) {}
 };
-
-constexpr long kUpdates = 50;  // per epoch
-constexpr double kEpochs = 10;
-
-double rate_at(const ScheduleOptions& options, double epoch) {
-  return Schedule(options, 0.4, kEpochs, kUpdates).at(std::lround(epoch * kUpdates));
-}
 
 }  // namespace
 
@@ -87,13 +86,12 @@ TEST_CASE("optimisers follow PyTorch's formulas", "[update]") {
   const bool nesterov = optimizer.ends_with("nesterov");
   const bool is_lars = optimizer.starts_with("lars");
   const bool is_sgd = optimizer == "sgd" || optimizer == "nesterov";
-  const SgdSettings settings{0.9F, static_cast<float>(decay), nesterov};
-  const AdamSettings of_adam{0.9, 0.999, 1e-8F, static_cast<float>(decay), optimizer == "adamw"};
-  const auto update = [&] {
-    if (is_sgd) return rig.kernels.sgd(range, settings, rig.on_device(), *rig.stream);
-    if (is_lars) return rig.kernels.lars(range, settings, rig.on_device(), *rig.stream);
-    rig.kernels.adam(range, of_adam, rig.on_device(), *rig.stream);
-  };
+  const UpdateRule rule{is_sgd    ? UpdateRule::sgd
+                        : is_lars ? UpdateRule::lars
+                                  : UpdateRule::adam,
+                        {0.9F, static_cast<float>(decay), nesterov},
+                        {0.9, 0.999, 1e-8F, static_cast<float>(decay), optimizer == "adamw"}};
+  const auto update = [&] { rig.kernels.update(range, rule, rig.on_device(), *rig.stream); };
   update();
 
   std::vector<double> wanted;
@@ -155,10 +153,8 @@ TEST_CASE("optimisers accept gradients of any type with a copy of any other", "[
     range.state_a = static_cast<float*>(a.data());
     range.state_b = static_cast<float*>(b.data());
     range.count = count;
-    if (sgd)
-      rig.kernels.sgd(range, {}, rig.on_device(), *rig.stream);
-    else
-      rig.kernels.adam(range, {}, rig.on_device(), *rig.stream);
+    rig.kernels.update(range, {sgd ? UpdateRule::sgd : UpdateRule::adam}, rig.on_device(),
+                       *rig.stream);
     return rig.floats(w, count);
   };
 
@@ -303,99 +299,26 @@ TEST_CASE("the average of the weights warms up, and skips what is skipped", "[up
   for (float value : rig.floats(average, count)) CHECK(value == Approx(wanted));
 }
 
-// Schedules against the closed forms of torch.optim.lr_scheduler.
-
-TEST_CASE("the rate warms up by epochs or by updates", "[schedule]") {
-  ScheduleOptions options;
-  CHECK(rate_at(options, 7.3) == 0.4);
-  options.lr_warmup_epochs = 2;
-  CHECK(rate_at(options, 0) == Approx(0.4e-3));
-  CHECK(rate_at(options, 1) == Approx(0.2));
-  CHECK(rate_at(options, 1.98) == Approx(0.4 * 0.99));
-  CHECK(rate_at(options, 2) == 0.4);
-  options = {};
-  options.lr_warmup_steps = 20;
-  CHECK(Schedule(options, 0.4, kEpochs, kUpdates).at(5) == Approx(0.1));
-  CHECK(Schedule(options, 0.4, kEpochs, kUpdates).at(20) == 0.4);
-}
-
-TEST_CASE("cosine and polynomial fall to the floor from the warm-up's end", "[schedule]") {
-  ScheduleOptions options;
-  options.schedule = GENERATE("cosine", "polynomial");
-  options.lr_warmup_epochs = GENERATE(0.0, 2.0);
-  options.lr_min = GENERATE(0.0, 0.05);
-  options.lr_power = GENERATE(1.0, 2.0);
-  for (double epoch = options.lr_warmup_epochs; epoch <= kEpochs; epoch += 0.5) {
-    const double progress =
-        (epoch - options.lr_warmup_epochs) / (kEpochs - options.lr_warmup_epochs);
-    const double share = options.schedule == "cosine"
-                             ? (1 + std::cos(std::numbers::pi * progress)) / 2
-                             : std::pow(1 - progress, options.lr_power);
-    CHECK(rate_at(options, epoch) ==
-          Approx(options.lr_min + (0.4 - options.lr_min) * share).margin(1e-12));
-  }
-  CHECK(rate_at(options, kEpochs + 1) == Approx(options.lr_min).margin(1e-12));
-}
-
-TEST_CASE("the warm-up and the milestones after it are within the training", "[schedule]") {
-  ScheduleOptions options;
-  options.schedule = GENERATE("cosine", "polynomial", "constant");
-  options.lr_min = 0.05;
-  options.lr_warmup_epochs = kEpochs;  // all of it
-  CHECK(rate_at(options, kEpochs - 1) == Approx(0.36));
-  CHECK(rate_at(options, kEpochs) == Approx(options.schedule == "constant" ? 0.4 : 0.05));
-  options.lr_warmup_epochs = 0;
-  options.lr_warmup_steps = 500;
-  CHECK(rate_at(options, kEpochs) == Approx(options.schedule == "constant" ? 0.4 : 0.05));
-  options.lr_warmup_steps = 501;
-  CHECK_THROWS_WITH(rate_at(options, 0),
-                    ContainsSubstring("--lr-warmup 501steps: must be at most 500"));
-
-  options = {};
-  options.schedule = "multi-step";
-  options.lr_milestones = {3, 8};
-  options.lr_warmup_steps = 99;
-  CHECK_NOTHROW(rate_at(options, 0));
-  options.lr_warmup_steps = 100;
-  CHECK_THROWS_WITH(rate_at(options, 0),
-                    ContainsSubstring("--lr-milestones 3,8: must be below --epochs 10 less the "
-                                      "warm-up's 2"));
-}
-
-TEST_CASE("steps begin after the warm-up, as SequentialLR's of torch 1.13", "[schedule]") {
-  ScheduleOptions options;
-  options.lr_warmup_epochs = 2;
-  options.schedule = "step";
-  options.lr_step_epochs = 2;
-  const auto rates = [&] {  // of the last update of each of six epochs of one update
-    const Schedule schedule(options, 0.01, 6, 1);
-    return std::vector<double>{schedule.at(1), schedule.at(2), schedule.at(3), schedule.at(4),
-                               schedule.at(5)};
-  };
-  const std::vector<double> torch{0.005, 0.01, 0.01, 0.001, 0.001};
-  for (std::size_t i = 0; i < torch.size(); ++i) CHECK(rates()[i] == Approx(torch[i]));
-  options.schedule = "multi-step";
-  options.lr_milestones = {2};
-  for (std::size_t i = 0; i < torch.size(); ++i) CHECK(rates()[i] == Approx(torch[i]));
-}
-
-TEST_CASE("steps are at whole epochs, or at milestones", "[schedule]") {
-  ScheduleOptions options;
-  options.schedule = "step";
-  options.lr_step_epochs = 3;
-  CHECK(rate_at(options, 2.98) == 0.4);
-  CHECK(rate_at(options, 3) == Approx(0.04));
-  CHECK(rate_at(options, 9.5) == Approx(0.4e-3));
-
-  options.schedule = "multi-step";
-  CHECK(rate_at(options, 9) == 0.4);
-  options.lr_milestones = {3, 4.5, 8};
-  options.lr_step_factor = 0.5;
-  CHECK(rate_at(options, 2.98) == 0.4);
-  CHECK(rate_at(options, 3) == Approx(0.2));
-  CHECK(rate_at(options, 4.48) == Approx(0.2));
-  CHECK(rate_at(options, 4.5) == Approx(0.1));
-  CHECK(rate_at(options, 9.98) == Approx(0.05));
+TEST_CASE("learning rates of schedules", "[schedule]") {
+  test::check_transcript("tests/training/schedules.txt", [](const std::string& given) {
+    std::istringstream words(given);
+    std::string line, rates;
+    std::getline(words, line);
+    const test::ParsedAs<TrainOptions> parsed("--data-dir d " + line);
+    if (parsed.ending) return test::complaint_of(parsed.set, parsed.ending);
+    const TrainOptions& options = parsed.values;
+    long updates = 0;  // per epoch
+    words >> updates;
+    try {
+      const Schedule schedule(options.schedule, options.optimizer.learning_rate, options.epochs,
+                              updates);
+      for (double epoch = 0; words >> epoch;)
+        rates += fmt::format(" {:.6g}", schedule.at(std::lround(epoch * updates)));
+    } catch (const UsageError& error) {
+      return std::string(error.what());
+    }
+    return rates.substr(1);
+  });
 }
 
 }  // namespace shakedown::training

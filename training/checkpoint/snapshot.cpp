@@ -215,17 +215,14 @@ InputTimes restore_numbers(Engine& engine, const MpiSession& session,
   const bool own = static_cast<int>(saved.size()) == session.world_size();
   engine.model.set_scalars(saved[std::min(rank, saved.size() - 1)].scalars);
   Metrics metrics;  // rank 0 has the sum of ranks that are no more
-  InputTimes input;
-  double stall_s = 0;
+  std::vector<InputTimes> inputs;
   for (std::size_t r = 0; r < saved.size(); ++r) {
     if (own ? r != rank : rank != 0) continue;
     metrics += saved[r].metrics;
-    input = input + saved[r].input;
-    stall_s = std::max(stall_s, saved[r].input.stall_s);  // as over_ranks() has it
+    inputs.push_back(saved[r].input);
   }
-  input.stall_s = stall_s;
   engine.model.network().set_total_metrics(metrics);
-  return input;
+  return over_ranks(inputs);
 }
 
 }  // namespace

@@ -18,64 +18,46 @@ std::size_t label_bytes(const NetworkSettings& shape) {
   return static_cast<std::size_t>(shape.batch_size) * sizeof(std::int32_t);
 }
 
-class SyntheticBatches final : public BatchSource {
+struct HeldBatch {
+  Buffer images;
+  Buffer labels;
+
+  DeviceBatch batch() const {
+    return {static_cast<const std::uint8_t*>(images.data()),
+            static_cast<const std::int32_t*>(labels.data())};
+  }
+};
+
+class HeldBatches final : public BatchSource {
  public:
-  SyntheticBatches(Device& device, Stream& stream, const NetworkSettings& shape, std::uint64_t seed)
-      : images_(device, image_bytes(shape)), labels_(device, label_bytes(shape)) {
-    Random random(seed);
-    std::vector<std::uint8_t> pixels(images_.bytes());
-    for (std::uint8_t& pixel : pixels) pixel = static_cast<std::uint8_t>(random.next() >> 56);
-    std::vector<std::int32_t> labels(static_cast<std::size_t>(shape.batch_size));
-    for (std::int32_t& label : labels)
-      label = static_cast<std::int32_t>(random.below(static_cast<std::size_t>(shape.classes)));
-    upload<std::uint8_t>(device, stream, images_.data(), pixels);
-    upload<std::int32_t>(device, stream, labels_.data(), labels);
+  HeldBatches(Device& device, Stream& stream, const std::vector<HostBatch>& batches) {
+    for (const HostBatch& batch : batches) {
+      const HeldBatch& held =
+          batches_.emplace_back(Buffer(device, batch.images.size()),
+                                Buffer(device, batch.labels.size() * sizeof(std::int32_t)));
+      upload<std::uint8_t>(device, stream, held.images.data(), batch.images);
+      upload<std::int32_t>(device, stream, held.labels.data(), batch.labels);
+    }
   }
 
   std::optional<DeviceBatch> next() override {
-    return DeviceBatch{static_cast<const std::uint8_t*>(images_.data()),
-                       static_cast<const std::int32_t*>(labels_.data())};
+    return batches_[std::exchange(next_, (next_ + 1) % batches_.size())].batch();
   }
   bool load_next(Network& network) override {
-    return std::exchange(loaded_, true) || BatchSource::load_next(network);
+    const bool is_there = std::exchange(loaded_, true) && batches_.size() == 1;
+    return is_there || BatchSource::load_next(network);
   }
-  void start_epoch(int, long) override {}
+  void start_epoch(int, long first_batch) override {
+    next_ = static_cast<std::size_t>(first_batch) % batches_.size();
+  }
 
  private:
-  Buffer images_;
-  Buffer labels_;
+  std::vector<HeldBatch> batches_;
+  std::size_t next_ = 0;
   bool loaded_ = false;
 };
 
 using Sources = std::vector<std::unique_ptr<BatchSource>>;
-
-InputTimes sum_of_times(const Sources& sources) {
-  InputTimes all;
-  for (const auto& source : sources) all = all + source->times();
-  return all;
-}
-
-class InterleavedBatches final : public BatchSource {
- public:
-  explicit InterleavedBatches(Sources sources) : sources_(std::move(sources)) {}
-
-  std::optional<DeviceBatch> next() override {
-    return sources_[std::exchange(next_, (next_ + 1) % sources_.size())]->next();
-  }
-  void start_epoch(int epoch, long first_batch) override {
-    const auto sources = static_cast<long>(sources_.size());
-    next_ = static_cast<std::size_t>(first_batch % sources);
-    for (const auto& source : sources_) source->start_epoch(epoch, first_batch / sources);
-  }
-  InputTimes times() const override { return sum_of_times(sources_); }
-  void drop_pending_stall() override {
-    for (const auto& source : sources_) source->drop_pending_stall();
-  }
-
- private:
-  Sources sources_;
-  std::size_t next_ = 0;
-};
 
 class ScatteredBatches final : public BatchSource {
  public:
@@ -89,8 +71,7 @@ class ScatteredBatches final : public BatchSource {
         image_bytes_(image_bytes(shape)),
         label_bytes_(label_bytes(shape)) {
     if (ranks.rank() == 0) return;
-    images_ = Buffer(device, image_bytes_);
-    labels_ = Buffer(device, label_bytes_);
+    received_ = {Buffer(device, image_bytes_), Buffer(device, label_bytes_)};
   }
 
   std::optional<DeviceBatch> next() override {
@@ -98,11 +79,10 @@ class ScatteredBatches final : public BatchSource {
     ++given_;
     if (ranks_.rank() == 0) return send();
     ranks_.group([&] {
-      ranks_.recv(images_.view(DataType::uint8), 0, stream_);
-      ranks_.recv(labels_.view(DataType::int32), 0, stream_);
+      ranks_.recv(received_.images.view(DataType::uint8), 0, stream_);
+      ranks_.recv(received_.labels.view(DataType::int32), 0, stream_);
     });
-    return DeviceBatch{static_cast<const std::uint8_t*>(images_.data()),
-                       static_cast<const std::int32_t*>(labels_.data())};
+    return received_.batch();
   }
 
   std::vector<DeviceBatch> of_all_ranks() const override { return sent_; }
@@ -114,7 +94,11 @@ class ScatteredBatches final : public BatchSource {
   void drop_pending_stall() override {
     for (const auto& source : sources_) source->drop_pending_stall();
   }
-  InputTimes times() const override { return sum_of_times(sources_); }
+  InputTimes times() const override {
+    InputTimes all;
+    for (const auto& source : sources_) all = all + source->times();
+    return all;
+  }
 
  private:
   DeviceBatch send() {
@@ -144,8 +128,7 @@ class ScatteredBatches final : public BatchSource {
   std::size_t image_bytes_;
   std::size_t label_bytes_;
   std::vector<DeviceBatch> sent_;  // by rank 0, its own included
-  Buffer images_;                  // that arrive here; rank 0 sends its sources' own
-  Buffer labels_;
+  HeldBatch received_;             // rank 0 sends its sources' own
 };
 
 class NoBatches final : public BatchSource {
@@ -181,19 +164,29 @@ std::unique_ptr<BatchSource> make_scattered_batches(
                                             batches_per_epoch);
 }
 
-std::unique_ptr<BatchSource> make_interleaved_batches(
-    std::vector<std::unique_ptr<BatchSource>> sources) {
-  return std::make_unique<InterleavedBatches>(std::move(sources));
-}
-
 std::unique_ptr<BatchSource> make_no_batches(long batches_per_epoch) {
   return std::make_unique<NoBatches>(batches_per_epoch);
 }
 
+std::unique_ptr<BatchSource> make_held_batches(Device& device, Stream& stream,
+                                               const std::vector<HostBatch>& batches) {
+  return std::make_unique<HeldBatches>(device, stream, batches);
+}
+
 std::unique_ptr<BatchSource> make_synthetic_batches(Device& device, Stream& stream,
                                                     const NetworkSettings& shape,
-                                                    std::uint64_t seed) {
-  return std::make_unique<SyntheticBatches>(device, stream, shape, seed);
+                                                    const std::vector<std::uint64_t>& seeds) {
+  std::vector<HostBatch> batches;
+  for (const std::uint64_t seed : seeds) {
+    HostBatch& batch = batches.emplace_back();
+    Random random(seed);
+    batch.images.resize(image_bytes(shape));
+    for (std::uint8_t& pixel : batch.images) pixel = static_cast<std::uint8_t>(random.next() >> 56);
+    batch.labels.resize(static_cast<std::size_t>(shape.batch_size));
+    for (std::int32_t& label : batch.labels)
+      label = static_cast<std::int32_t>(random.below(static_cast<std::size_t>(shape.classes)));
+  }
+  return make_held_batches(device, stream, batches);
 }
 
 std::size_t batch_bytes(const NetworkSettings& shape) {

@@ -52,18 +52,27 @@ class EndlessBatches {
   int epoch_ = 0;
 };
 
-/// Random pixels and labels, the same at every step, different on every rank. On the device from
-/// the start, so it costs a step nothing.
+/// A batch in host memory: N H W 3, and a label for each image.
+struct HostBatch {
+  std::vector<std::uint8_t> images;
+  std::vector<std::int32_t> labels;
+};
+/// These batches over and over. On the device from the start, so they cost a step nothing.
+std::unique_ptr<BatchSource> make_held_batches(Device& device, Stream& stream,
+                                               const std::vector<HostBatch>& batches);
+
+/// The same of random pixels and labels, a batch of each seed.
 std::unique_ptr<BatchSource> make_synthetic_batches(Device& device, Stream& stream,
                                                     const NetworkSettings& shape,
-                                                    std::uint64_t seed);
+                                                    const std::vector<std::uint64_t>& seeds);
+inline std::unique_ptr<BatchSource> make_synthetic_batches(Device& device, Stream& stream,
+                                                           const NetworkSettings& shape,
+                                                           std::uint64_t seed) {
+  return make_synthetic_batches(device, stream, shape, std::vector{seed});
+}
 
 /// Device memory that a source of loaded batches holds: one batch is filled while another is read.
 inline constexpr int kLoadedBatchesHeld = 2;
-
-/// A batch of each source in turn.
-std::unique_ptr<BatchSource> make_interleaved_batches(
-    std::vector<std::unique_ptr<BatchSource>> sources);
 
 /// Through `loader`, which must outlive it: no other source may share its device part. A thread
 /// copies batches on a stream of its own, ahead of `stream`, which waits for them. Work on `stream`

@@ -19,23 +19,6 @@ Size square_of(const DeviceDecoderSettings& settings) {
 
 }  // namespace
 
-std::size_t rgb_bytes(Size size) {
-  return std::size_t{3} * static_cast<std::size_t>(size.width) *
-         static_cast<std::size_t>(size.height);
-}
-
-void copy_rgb(const Image& image, std::span<std::uint8_t> rgb) {
-  const auto [width, height] = image.size();
-  ENSURE(rgb.size() == rgb_bytes(image.size()), "size of the copy");
-  std::uint8_t* to = rgb.data();
-  for (int y = 0; y < height; ++y) {
-    const std::uint8_t* from = image.row(y);
-    for (int x = 1; x < width; ++x, from += 4, to += 3)
-      std::memcpy(to, from, 4);  // the next pixel overwrites the fourth byte
-    to = std::copy_n(from, 3, to);
-  }
-}
-
 std::size_t crop_memory_bytes(const DeviceDecoderSettings& settings) {
   return static_cast<std::size_t>(settings.most_images) *
          std::max(kUsualCrop, rgb_bytes(square_of(settings)));

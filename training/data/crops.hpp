@@ -71,11 +71,6 @@ struct DecodedCrop {
   int row = 0;  // in the batch
 };
 
-/// Bytes of that many pixels, H W 3.
-std::size_t rgb_bytes(Size size);
-/// Leaves out the fourth byte of each pixel.
-void copy_rgb(const Image& image, std::span<std::uint8_t> rgb);
-
 /// Memory for the crops of a batch, one after another in any order: for usual crops, and for at
 /// least the scaled square of each row.
 std::size_t crop_memory_bytes(const DeviceDecoderSettings& settings);

@@ -1,10 +1,9 @@
 // Decoding image files to 8-bit RGB.
 #pragma once
 
-#include <csetjmp>
 #include <cstdint>
-#include <cstdio>
 #include <memory>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -50,6 +49,11 @@ class Image {
   std::vector<std::uint8_t> bytes_;
 };
 
+/// Bytes of that many pixels, H W 3.
+std::size_t rgb_bytes(Size size);
+/// Leaves out the fourth byte of each pixel.
+void copy_rgb(const Image& image, std::span<std::uint8_t> rgb);
+
 class FormatDecoder;
 
 /// Decodes the content of JPEG and PNG files, recognised by their content, to what PIL's
@@ -82,60 +86,12 @@ class ImageDecoder {
   Image image_;
 };
 
-// The orientation of a photograph that its camera noted.
+// The header of a JPEG file, read without decoding.
 
-/// The orientation in a JPEG file's EXIF data, 1 to 8; 1, upright, where it has none or it makes no
-/// sense.
-int exif_orientation(std::span<const std::uint8_t> file);
-
-// PIL's exif_transpose, for a stored image of an orientation.
-
-/// The size that the image is seen in.
-Size upright(Size stored, int orientation);
-/// The pixels of the stored image that are seen as `seen`.
-Region as_stored(Region seen, Size stored, int orientation);
-/// The pixels as they are seen: mirrored and rotated.
-void turn_upright(const Image& stored, int orientation, Image& seen);
-
-// Declarations that image.cpp and its two decoders share.
-
-/// Of one format, as ImageDecoder describes it. Throws UsageError with the reason only.
-class FormatDecoder {
- public:
-  virtual ~FormatDecoder() = default;
-  virtual Size open(std::span<const std::uint8_t> file) = 0;
-  virtual void decode(Region region, Image& image) = 0;
-};
-
-std::unique_ptr<FormatDecoder> make_jpeg_decoder();
-std::unique_ptr<FormatDecoder> make_png_decoder();
-
-/// Throws UsageError for dimensions that no photograph has.
-Size checked_size(std::uint32_t width, std::uint32_t height);
-
-/// Turns the errors of libjpeg and libpng, whose handlers must not return, into exceptions.
-/// An exception may not pass through their C frames, so the handler jumps over them.
-class ErrorTrap {
- public:
-  /// Runs `step`; throws UsageError when the library failed within. The jump runs no destructors:
-  /// `step` may call the library and use what its caller owns, but own nothing itself.
-  template <class Step>
-  void attempt(const Step& step) {
-    if (setjmp(back_) != 0) refuse();
-    step();
-  }
-
-  /// For the library's error handler, called within `attempt`.
-  [[noreturn]] void fail(const char* reason) {
-    std::snprintf(reason_, sizeof reason_, "truncated or corrupt (%s)", reason);
-    std::longjmp(back_, 1);
-  }
-
- private:
-  [[noreturn]] void refuse() const;
-
-  std::jmp_buf back_;
-  char reason_[256] = "";
-};
+/// The size of the image in a JPEG file that JPEG engines decode as libjpeg does: baseline in one
+/// scan, 8 bits, gray or YCbCr of subsampling 4:4:4, 4:4:0, 4:2:2 or 4:2:0, at least 64 and at most
+/// 16,384 pixels a side, with all segments whole and the mark of its end last. Nothing for any
+/// other file. The entropy-coded data is not looked at.
+std::optional<Size> baseline_jpeg_size(std::span<const std::uint8_t> file);
 
 }  // namespace shakedown::training

@@ -4,10 +4,14 @@
 
 #include <algorithm>
 #include <array>
+#include <chrono>
 #include <numeric>
+#include <system_error>
 #include <utility>
 
 #include "common/error.hpp"
+#include "common/hash.hpp"
+#include "training/data/image.hpp"
 
 namespace shakedown::training {
 namespace {
@@ -141,9 +145,8 @@ const Batch* Loader::next() {
   batch.decoded.clear();
   for (int row = 0; row < settings_.batch_size; ++row) {
     const Row& r = slot.rows[static_cast<std::size_t>(row)];
-    const auto& [file, crop] = r.left.encoded;
     if (r.left_to_decoder)
-      batch.encoded.push_back({file, crop.region, crop.mirror, row});
+      batch.encoded.push_back(r.left.encoded);
     else if (slot.crops != nullptr)
       batch.decoded.push_back(r.left.decoded);
   }
@@ -165,7 +168,7 @@ std::span<const std::uint8_t> Loader::decode_on_host(const Batch* batch, const U
                     source_.name(sample.index)));
   static_cast<std::int32_t*>(slot.labels.data())[left.row] = sample.label;
   lock.lock();
-  times_ += callers_reader_.take_times();
+  times_ = times_ + callers_reader_.take_times();
   return out;
 }
 
@@ -205,7 +208,7 @@ void Loader::work(int worker, std::unique_lock<std::mutex>& lock) {
     error = std::current_exception();  // next() rethrows it
   }
   lock.lock();
-  times_ += reader.take_times();
+  times_ = times_ + reader.take_times();
   if (!item.padding) {
     ++times_.images;
     const Row& row = item.slot->rows[static_cast<std::size_t>(item.row)];
@@ -278,7 +281,7 @@ void Loader::fill(const Item& item, SampleReader& reader) const {
     row.encoded_index = sample.index;
     label = sample.label;
   }
-  row.left.decoded.row = item.row;
+  row.left.encoded.row = row.left.decoded.row = item.row;
 }
 
 void Loader::finish(const Item& item, std::exception_ptr error) {
@@ -292,42 +295,117 @@ void Loader::finish(const Item& item, std::exception_ptr error) {
   if (slot.unfinished == 0 || busy_ == 0) done_.notify_all();
 }
 
-StageTimes& operator+=(StageTimes& a, const StageTimes& b) {
-  a.open_s += b.open_s;
-  a.read_s += b.read_s;
-  a.decode_s += b.decode_s;
-  a.augment_s += b.augment_s;
-  return a;
-}
-
-namespace {
-
-constexpr double InputTimes::*kSums[] = {&InputTimes::open_s,   &InputTimes::read_s,
-                                         &InputTimes::decode_s, &InputTimes::augment_s,
-                                         &InputTimes::copy_s,   &InputTimes::device_decode_s,
-                                         &InputTimes::images,   &InputTimes::device_images};
-
-/// a + sign b.
-InputTimes combined(InputTimes a, double sign, const InputTimes& b) {
-  a.stall_s += sign * b.stall_s;
-  for (double InputTimes::*const sum : kSums) a.*sum += sign * (b.*sum);
-  return a;
-}
-
-}  // namespace
-
-InputTimes operator+(const InputTimes& a, const InputTimes& b) { return combined(a, 1, b); }
-
-InputTimes operator-(const InputTimes& a, const InputTimes& b) { return combined(a, -1, b); }
-
 InputTimes over_ranks(const InputTimes& mine, const MpiSession& session) {
+  return over_ranks(session.all_gather(mine));
+}
+
+InputTimes over_ranks(const std::vector<InputTimes>& of_ranks) {
   InputTimes all;
-  for (const InputTimes& of_rank : session.all_gather(mine)) {
+  for (const InputTimes& of_rank : of_ranks) {
     const double stall_s = std::max(all.stall_s, of_rank.stall_s);
     all = all + of_rank;
     all.stall_s = stall_s;
   }
   return all;
+}
+
+SampleReader::Outcome SampleReader::read(std::size_t index, std::uint64_t random_seed,
+                                         std::span<std::uint8_t> out, LeftToDevice* left) {
+  for (std::size_t attempt = 0; attempt < source_.size(); ++attempt) {
+    const std::size_t tried = source_.replacement(index, attempt);
+    try {
+      const bool left_to_decoder = read_image(tried, random_seed, out, left);
+      return {source_.label(tried), left_to_decoder, tried};
+    } catch (const UsageError& error) {
+      bad_.note(source_, tried, error.what());
+    }
+  }
+  throw UsageError(fmt::format("{}: all {} images are bad", source_.root(), source_.size()));
+}
+
+/// Whether it is left to the decoder. Throws UsageError with what is wrong with the image.
+bool SampleReader::read_image(std::size_t index, std::uint64_t random_seed,
+                              std::span<std::uint8_t> out, LeftToDevice* left) {
+  using Clock = std::chrono::steady_clock;
+  using Seconds = std::chrono::duration<double>;
+  source_.read(index, encoded_, times_);
+  Random random(random_seed);
+  if (left != nullptr && left->decoder != nullptr && left->decoder->supports(encoded_)) {
+    const Crop crop = random_crop(*baseline_jpeg_size(encoded_), settings_, random);
+    left->file.swap(encoded_);
+    left->encoded = {left->file, crop.region, crop.mirror};
+    return true;
+  }
+  const auto start = Clock::now();
+  Crop crop;
+  const Image& image = decode(crop, random);
+  const auto decoded = Clock::now();
+  if (left != nullptr && left->crops != nullptr)
+    left->decoded = place(image, crop.mirror, random, *left->crops);
+  else
+    transform_(image, crop.mirror, random, out);
+  times_.decode_s += Seconds(decoded - start).count();
+  times_.augment_s += Seconds(Clock::now() - decoded).count();
+  return false;
+}
+
+DecodedCrop SampleReader::place(const Image& image, bool mirror, Random& random,
+                                CropMemory& crops) {
+  const auto [rgb, size] = crops.claim(image.size());
+  const bool fits = size == image.size();
+  if (fits)
+    copy_rgb(image, rgb);
+  else
+    transform_(image, mirror, random, rgb);
+  return {rgb, size, fits && mirror};
+}
+
+/// Draws the crop and decodes its pixels.
+const Image& SampleReader::decode(Crop& crop, Random& random) {
+  crop = random_crop(decoder_.open(encoded_), settings_, random);
+  return decoder_.decode(crop.region);
+}
+
+Workers::Workers(int count) : size_(count) {
+  if (count < 1) throw UsageError(fmt::format("--workers {}: at least 1 is needed", count));
+  try {
+    for (int i = 0; i < count; ++i) threads_.emplace_back([this, i] { run(i); });
+  } catch (const std::system_error& error) {
+    const std::size_t started = threads_.size();
+    end();
+    throw UsageError(fmt::format("--workers {}: only {} threads could be started: {}", count,
+                                 started, error.code().message()));
+  } catch (...) {  // no memory: those that were started would be waited for without end
+    end();
+    throw;
+  }
+}
+
+Workers::~Workers() { end(); }
+
+/// One notice for all: a stop token each would wake all of them for each one that ends.
+void Workers::end() {
+  {
+    const std::lock_guard lock(mutex_);
+    ending_ = true;
+  }
+  work_.notify_all();
+}
+
+void Workers::run(int worker) {
+  std::unique_lock lock(mutex_);
+  while (true) {
+    Job* job = nullptr;
+    work_.wait(lock, [&] { return ending_ || (job = next_job()) != nullptr; });
+    if (ending_) return;
+    job->work(worker, lock);
+  }
+}
+
+Workers::Job* Workers::next_job() const {
+  const auto found =
+      std::find_if(jobs_.begin(), jobs_.end(), [](const Job* job) { return job->has_work(); });
+  return found == jobs_.end() ? nullptr : *found;
 }
 
 }  // namespace shakedown::training

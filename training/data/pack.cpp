@@ -111,7 +111,7 @@ std::string PackSource::path(std::size_t index) const {
 }
 
 void PackSource::read(std::size_t index, std::vector<std::uint8_t>& bytes,
-                      StageTimes& times) const {
+                      InputTimes& times) const {
   using Clock = std::chrono::steady_clock;
   const auto start = Clock::now();
   const PackEntry& entry = entries_[index];
@@ -139,7 +139,7 @@ void read_images(const ImageSource& source, std::size_t first, int threads,
   std::atomic<std::size_t> next = 0;
   std::vector<std::exception_ptr> errors(images.size());
   const auto work = [&] {
-    StageTimes times;
+    InputTimes times;
     for (std::size_t i = next++; i < images.size(); i = next++) {
       try {
         source.read(first + i, images[i], times);

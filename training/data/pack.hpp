@@ -6,7 +6,6 @@
 #include <functional>
 
 #include "common/output_file.hpp"
-#include "training/data/input_file.hpp"
 #include "training/data/source.hpp"
 
 namespace shakedown::training {
@@ -58,7 +57,7 @@ class PackSource final : public ImageSource {
   const std::string& root() const override { return root_; }
   const std::vector<std::string>& classes() const override { return classes_; }
   std::uint64_t checksum() const override { return index_checksum_; }
-  void read(std::size_t index, std::vector<std::uint8_t>& bytes, StageTimes& times) const override;
+  void read(std::size_t index, std::vector<std::uint8_t>& bytes, InputTimes& times) const override;
 
  private:
   void read_index();

@@ -1,17 +1,23 @@
 #include "training/data/source.hpp"
 
+#include <fcntl.h>
 #include <fmt/format.h>
 #include <fmt/ranges.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <array>
 #include <cctype>
+#include <cerrno>
 #include <charconv>
 #include <chrono>
+#include <cstring>
 #include <filesystem>
 #include <iterator>
 #include <span>
 #include <sstream>
+#include <thread>
 #include <vector>
 
 #include "common/hash.hpp"
@@ -27,7 +33,20 @@ double seconds_between(Clock::time_point start, Clock::time_point end) {
   return std::chrono::duration<double>(end - start).count();
 }
 
+/// a + sign b.
+InputTimes combined(InputTimes a, double sign, const InputTimes& b) {
+  using Times = InputTimes;
+  for (double Times::*const part :
+       {&Times::open_s, &Times::read_s, &Times::decode_s, &Times::augment_s, &Times::stall_s,
+        &Times::copy_s, &Times::device_decode_s, &Times::images, &Times::device_images})
+    a.*part += sign * (b.*part);
+  return a;
+}
+
 }  // namespace
+
+InputTimes operator+(const InputTimes& a, const InputTimes& b) { return combined(a, 1, b); }
+InputTimes operator-(const InputTimes& a, const InputTimes& b) { return combined(a, -1, b); }
 
 std::string ImageSource::name(std::size_t index) const {
   return (std::filesystem::path(root()) / path(index)).string();
@@ -55,7 +74,7 @@ void check_same_classes(const ImageSource& training, const ImageSource& validati
 }
 
 void FolderSource::read(std::size_t index, std::vector<std::uint8_t>& bytes,
-                        StageTimes& times) const {
+                        InputTimes& times) const {
   const std::string path = name(index);
   read_patiently("image " + path, retries_, [&] {
     const auto start = Clock::now();
@@ -136,18 +155,18 @@ std::vector<fs::path> images_below(const fs::path& folder, std::map<std::string,
 
 }  // namespace
 
+std::string first_of(std::span<const std::string> names, std::size_t most) {
+  const std::size_t shown = std::min(most, names.size());
+  return fmt::format("{}{}", fmt::join(names.first(shown), ", "),
+                     shown < names.size() ? fmt::format(" and {} more", names.size() - shown) : "");
+}
+
 std::string names_missing(const std::vector<std::string>& some,
                           const std::vector<std::string>& others, const std::string& where) {
-  constexpr std::size_t kShown = 5;
   std::vector<std::string> missing;
   std::set_difference(some.begin(), some.end(), others.begin(), others.end(),
                       std::back_inserter(missing));
-  if (missing.empty()) return "";
-  std::string text = fmt::format("; not in {}: ", where);
-  for (std::size_t i = 0; i < std::min(kShown, missing.size()); ++i)
-    text += (i > 0 ? ", " : "") + missing[i];
-  if (missing.size() > kShown) text += fmt::format(" and {} more", missing.size() - kShown);
-  return text;
+  return missing.empty() ? "" : fmt::format("; not in {}: {}", where, first_of(missing));
 }
 
 ImageFolder scan_image_folder(const std::string& root) {
@@ -231,14 +250,9 @@ std::set<std::size_t> over_ranks(const BadImages& mine, const MpiSession& sessio
 }
 
 std::string names_of(const ImageSource& source, const std::set<std::size_t>& indices) {
-  constexpr std::size_t kShown = 5;
-  std::string text;
-  std::size_t shown = 0;
-  for (const std::size_t index : indices) {
-    if (shown == kShown) return text + fmt::format(" and {} more", indices.size() - kShown);
-    text += (shown++ > 0 ? ", " : "") + source.name(index);
-  }
-  return text;
+  std::vector<std::string> names;
+  for (const std::size_t index : indices) names.push_back(source.name(index));
+  return first_of(names);
 }
 
 namespace {
@@ -270,7 +284,6 @@ int parse_workers(const std::string& text) {
 }  // namespace
 
 void declare_options(OptionSet& options, DataOptions& values) {
-  const std::vector<std::string> images{"--data-dir", "--train-dir", "--val-dir"};
   options
       .add("--data-dir", values.data_dir, "folder with train/ and val/, or train.pack and val.pack")
       .metavar("DIR")
@@ -292,11 +305,8 @@ void declare_options(OptionSet& options, DataOptions& values) {
            "cannot be read ends the run with exit code 3")
       .at_least(0)
       .only_with({"--data-dir", "--train-dir"});
-  options
-      .add("--exif", values.exif,
-           "turn JPEG images as the orientation in their EXIF data says (as Pillow's "
-           "exif_transpose); off: as torchvision, which ignores it")
-      .only_with(images);
+  options.refuse("--exif",
+                 "no record used it; as torchvision does, training ignores how a camera was held");
   declare_options(options, values.transform);
   options
       .add("--workers,--num-workers", values.workers,
@@ -344,6 +354,65 @@ void find_data(DataOptions& options, bool trains, bool validates) {
   if (options.val_dir.empty())
     options.remark = fmt::format(
         "--data-dir {}: nothing is validated: there is no val/ or val.pack in it", folder);
+}
+
+namespace {
+
+[[noreturn]] void refuse(int why) {
+  throw ReadError(fmt::format("cannot be read: {}", std::strerror(why)));
+}
+
+/// Anything but a regular file is refused, and never waited for.
+std::uint64_t size_of(int descriptor) {
+  struct stat status {};
+  if (fstat(descriptor, &status) != 0) refuse(errno);
+  if (!S_ISREG(status.st_mode)) throw UsageError("cannot be read: it is no regular file");
+  return static_cast<std::uint64_t>(status.st_size);
+}
+
+}  // namespace
+
+void read_patiently(const std::string& file, const ReadRetries& retries,
+                    const std::function<void()>& read) {
+  auto wait = retries.first_wait;
+  for (int attempt = 1;; ++attempt) {
+    try {
+      return read();
+    } catch (const ReadError& error) {
+      if (attempt == retries.attempts)
+        throw InconclusiveError(fmt::format("{}: {}, {} times", file, error.what(), attempt));
+    }
+    std::this_thread::sleep_for(wait);
+    wait *= 4;
+  }
+}
+
+InputFile::InputFile(const std::string& path)
+    : descriptor_(open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK)) {
+  if (descriptor_ < 0) refuse(errno);
+  try {
+    size_ = size_of(descriptor_);
+  } catch (...) {
+    close(descriptor_);
+    throw;
+  }
+}
+
+InputFile::~InputFile() { close(descriptor_); }
+
+void InputFile::read(std::uint64_t offset, std::span<std::uint8_t> to) const {
+  while (!to.empty()) {
+    const ssize_t got = pread(descriptor_, to.data(), to.size(), static_cast<off_t>(offset));
+    if (got < 0 && errno == EINTR) continue;
+    if (got < 0) refuse(errno);
+    if (got == 0) throw ReadError("cannot be read: the file ends early");
+    offset += static_cast<std::uint64_t>(got);
+    to = to.subspan(static_cast<std::size_t>(got));
+  }
+}
+
+void InputFile::expect_random_reads() const {
+  posix_fadvise(descriptor_, 0, 0, POSIX_FADV_RANDOM);  // advice: nothing depends on it
 }
 
 }  // namespace shakedown::training

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <atomic>
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
@@ -9,11 +10,12 @@
 #include <memory>
 #include <mutex>
 #include <set>
+#include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "common/mpi_session.hpp"
-#include "training/data/input_file.hpp"
 #include "training/data/transform.hpp"
 
 namespace shakedown {
@@ -21,6 +23,37 @@ class OptionSet;
 }  // namespace shakedown
 
 namespace shakedown::training {
+
+/// How often a read is repeated, and how long after the first error; then four times as long each.
+struct ReadRetries {
+  int attempts = 5;
+  std::chrono::milliseconds first_wait{100};  // 8.5 s in all: a network file system recovers
+};
+/// Calls `read` again where it throws a ReadError. Throws InconclusiveError naming the file where
+/// it always does.
+void read_patiently(const std::string& file, const ReadRetries& retries,
+                    const std::function<void()>& read);
+
+/// A file that any thread reads at any place. Errors are UsageErrors with the reason only: the
+/// caller names the file.
+class InputFile {
+ public:
+  explicit InputFile(const std::string& path);
+  ~InputFile();
+  InputFile(const InputFile&) = delete;
+  InputFile& operator=(const InputFile&) = delete;
+
+  /// When it was opened.
+  std::uint64_t size() const { return size_; }
+  /// Fills `to` with the bytes from `offset` on.
+  void read(std::uint64_t offset, std::span<std::uint8_t> to) const;
+  /// Stops the kernel from reading more than what is requested.
+  void expect_random_reads() const;
+
+ private:
+  int descriptor_;
+  std::uint64_t size_ = 0;
+};
 
 // A folder of images with one sub-folder a class, as torchvision's ImageFolder reads it.
 
@@ -45,6 +78,9 @@ ImageFolder scan_image_folder(const std::string& root);
 /// " (left out: 3 .gif, 1 .txt)", or "".
 std::string text_of_left_out(const ImageFolder& folder);
 
+/// "a, b and 3 more": the first few of these names.
+std::string first_of(std::span<const std::string> names, std::size_t most = 5);
+
 /// "; not in `where`: a, b" with the first few names of `some` that `others` lacks; "" when there
 /// are none. Both are sorted. Reports names in Unicode's form NFD, which look like others.
 std::string names_missing(const std::vector<std::string>& some,
@@ -53,13 +89,21 @@ std::string names_missing(const std::vector<std::string>& some,
 // Where the encoded images of a dataset lie: in the files of a folder, in one packed file
 // (pack.hpp), in memory.
 
-/// Seconds that one thread spent in each stage of the input pipeline.
-struct StageTimes {
+/// The cost of a rank's input, stage by stage: sums since the start of the run, over all workers;
+/// the difference of two is a window's. Seconds, but for the images.
+struct InputTimes {
   double open_s = 0;
   double read_s = 0;
   double decode_s = 0;
   double augment_s = 0;
+  double stall_s = 0;          // the compute stream waited for a batch
+  double copy_s = 0;           // host memory to device memory; with DeviceCrops, also their scaling
+  double device_decode_s = 0;  // DeviceDecoder::decode
+  double images = 0;           // that the workers made or, encoded, passed to the device
+  double device_images = 0;    // of these, left to the device
 };
+InputTimes operator+(const InputTimes& a, const InputTimes& b);
+InputTimes operator-(const InputTimes& a, const InputTimes& b);
 
 /// Encoded images with a label each, numbered from 0 in the order of ImageFolder. Constant: any
 /// thread may read any image.
@@ -84,7 +128,7 @@ class ImageSource {
   /// where the image is bad, with the reason only: the caller names the image; InconclusiveError
   /// where it cannot be read, after some attempts.
   virtual void read(std::size_t index, std::vector<std::uint8_t>& bytes,
-                    StageTimes& times) const = 0;
+                    InputTimes& times) const = 0;
 
   /// The name of the image in messages.
   std::string name(std::size_t index) const;
@@ -115,7 +159,7 @@ class FolderSource final : public ImageSource {
   const std::string& root() const override { return folder_.root; }
   const std::vector<std::string>& classes() const override { return folder_.classes; }
   std::string remark() const override { return text_of_left_out(folder_); }
-  void read(std::size_t index, std::vector<std::uint8_t>& bytes, StageTimes& times) const override;
+  void read(std::size_t index, std::vector<std::uint8_t>& bytes, InputTimes& times) const override;
 
  private:
   ImageFolder folder_;
@@ -164,7 +208,6 @@ struct DataOptions {
   std::string train_dir;  // a folder or a packed file
   std::string val_dir;
   int max_bad_images = 0;
-  bool exif = false;
   TransformOptions transform;
   std::string workers = "auto";  // threads per rank, or a number
   int prefetch = 4;              // batches

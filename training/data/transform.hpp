@@ -1,6 +1,7 @@
 // From a decoded image to the square one that the network sees.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <span>
 #include <string>
@@ -8,13 +9,41 @@
 
 #include "common/hash.hpp"
 #include "training/data/image.hpp"
-#include "training/data/resize.hpp"
 
 namespace shakedown {
 class OptionSet;
 }  // namespace shakedown
 
 namespace shakedown::training {
+
+/// Of each output coordinate, the neighbouring source coordinates that it is a weighted sum of: the
+/// same number for all, some with the weight 0.
+struct ResizeFilter {
+  int taps = 0;
+  std::vector<int> first;             // source coordinate of each output coordinate's first weight
+  std::vector<std::int32_t> weights;  // `taps` of each
+
+  /// The filter from `from` pixels to `to`, for the output coordinates [begin, begin + count), in
+  /// reverse order if requested.
+  void set(int from, int to, int begin, int count, bool reversed);
+};
+
+/// Bilinear with antialiasing, bit for bit Pillow 10's Image.resize(size, BILINEAR): a triangle
+/// filter, as wide as a source pixel when enlarging and as an output pixel when shrinking, applied
+/// along rows and then columns with 8 bits in between. (Pillow 13 at times takes columns first,
+/// which differs by one level.) One per thread: it keeps its working memory.
+class Resizer {
+ public:
+  /// Scales `image` to `to`, and of that writes only `window`, mirrored if requested, to `out`,
+  /// H W 3.
+  void operator()(const Image& image, Size to, Region window, bool mirror,
+                  std::span<std::uint8_t> out);
+
+ private:
+  ResizeFilter across_;
+  ResizeFilter down_;
+  Image columns_, scaled_columns_, rows_, scaled_;
+};
 
 enum class Augmentation {
   none,   // validation: nothing is random
@@ -29,7 +58,6 @@ struct TransformSettings {
   bool center_crop = true;  // without: shorter side to `resize`, then the centre;
                             // false stretches the whole image to the square
   int resize = 0;           // with center_crop; 0: 256/224 of image_size
-  bool exif = false;        // before: turn the image as its EXIF orientation says
 };
 
 /// The part of a width x height image that torchvision's RandomResizedCrop(scale=(0.08, 1),

@@ -5,7 +5,6 @@
 
 #include "common/kernels.hpp"
 #include "resnet/weights.hpp"
-#include "training/exchange/buckets.hpp"
 #include "training/exchange/strategy.hpp"
 
 namespace shakedown::training {

@@ -9,13 +9,12 @@ namespace {
 class DataParallel final : public Strategy {
  public:
   explicit DataParallel(const StrategyContext& context)
-      : Strategy(context, plan_of_star(context)), star_(context, context.all().count()) {}
+      : Strategy(context, plan_of_star(context)), star_(context) {}
 
   std::vector<Share> finish() override {
-    context_.exchange("push", context_.weights.gradients(), context_.compute,
-                      [&] { context_.world.group([&] { star_.push(context_.all()); }); });
+    star_.push();
     if (!star_.at_centre()) return {};
-    return {star_.average(context_.all(), true)};
+    return {star_.average(true)};
   }
 
   void publish(Published) override {

@@ -16,23 +16,29 @@ Plan plan_of_server(const StrategyContext& context) {
 class ParameterServer final : public Strategy {
  public:
   explicit ParameterServer(const StrategyContext& context)
-      : Strategy(context, plan_of_server(context)), star_(context, context.all().count()) {}
+      : Strategy(context, plan_of_server(context)), star_(context) {}
 
   std::vector<Share> finish() override {
-    context_.exchange("push", context_.weights.gradients(), context_.compute,
-                      [&] { context_.world.group([&] { star_.push(context_.all()); }); });
+    star_.push();
     if (!star_.at_centre()) {
       context_.agree_on_finite();
       return {};
     }
-    const Share share = star_.average(context_.all(), false);
+    const Share share = star_.average(false);
     context_.check_and_agree(share.gradient);
     return {share};
   }
 
   void publish(Published) override {
-    context_.exchange("pull", context_.weights.compute(), context_.compute,
-                      [&] { context_.world.group([&] { star_.pull(context_.all()); }); });
+    const View weights = context_.weights.compute();
+    Communicator& world = context_.world;
+    context_.exchange("pull", weights, context_.compute, [&] {
+      world.group([&] {
+        if (!star_.at_centre()) return world.recv(weights, 0, context_.compute);
+        for (int worker = 1; worker < world.size(); ++worker)
+          world.send(weights, worker, context_.compute);
+      });
+    });
     context_.exchange_vectors();
   }
 

@@ -1,7 +1,6 @@
 // Every rank computes and serves a shard of the weights: gradients are pushed to their shard's
 // rank, which averages and updates, and everyone pulls every shard (BytePS's and ps-lite's layout
 // with a server next to each worker). Sends and receives; zero1 does the same by collectives.
-#include "training/exchange/buckets.hpp"
 #include "training/exchange/star.hpp"
 #include "training/exchange/strategy.hpp"
 
@@ -12,21 +11,20 @@ class Sharded final : public Strategy {
  public:
   explicit Sharded(const StrategyContext& context)
       : Strategy(context, sharded_plan(context, {context.all()})),
-        received_(context, context.world.size() - 1, plan().owned.front().count()) {}
+        received_(context, context.world.size() - 1, plan().owned.front()) {}
 
   std::vector<Share> finish() override {
-    const Range mine = context_.own_shard(context_.all());
     context_.exchange("push", context_.weights.gradients(), context_.compute, [&] {
       with_each_peer([&](int peer, Range theirs) {
         context_.world.send(context_.weights.gradients(theirs), peer, context_.compute);
-        context_.world.recv(received_.from(sender(peer), mine), peer, context_.compute);
+        context_.world.recv(received_.from(sender(peer)), peer, context_.compute);
       });
     });
-    return {received_.average(mine, true)};
+    return {received_.average(true)};
   }
 
   void publish(Published) override {
-    const Range mine = context_.own_shard(context_.all());
+    const Range mine = plan().owned.front();
     context_.exchange("pull", context_.weights.compute(), context_.compute, [&] {
       with_each_peer([&](int peer, Range theirs) {
         context_.world.send(context_.weights.compute(mine), peer, context_.compute);

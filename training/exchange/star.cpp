@@ -8,48 +8,45 @@ Plan plan_of_star(const StrategyContext& context) {
   return {context.updating(owned), owned};
 }
 
-Star::Star(const StrategyContext& context, std::size_t largest) : context_(context) {
-  if (at_centre()) received_.emplace(context, context.world.size() - 1, largest);
+Star::Star(const StrategyContext& context) : context_(context) {
+  if (at_centre()) received_.emplace(context, context.world.size() - 1, context.all());
 }
 
-void Star::push(Range piece) {
-  if (!at_centre())
-    return context_.world.send(context_.weights.gradients(piece), 0, context_.compute);
-  for (int worker = 1; worker < context_.world.size(); ++worker)
-    context_.world.recv(received_->from(worker - 1, piece), worker, context_.compute);
+void Star::push() const {
+  const View gradients = context_.weights.gradients();
+  Communicator& world = context_.world;
+  context_.exchange("push", gradients, context_.compute, [&] {
+    world.group([&] {
+      if (!at_centre()) return world.send(gradients, 0, context_.compute);
+      for (int worker = 1; worker < world.size(); ++worker)
+        world.recv(received_->from(worker - 1), worker, context_.compute);
+    });
+  });
 }
 
-void Star::pull(Range piece) {
-  const View weights = context_.weights.compute(piece);
-  if (!at_centre()) return context_.world.recv(weights, 0, context_.compute);
-  for (int worker = 1; worker < context_.world.size(); ++worker)
-    context_.world.send(weights, worker, context_.compute);
-}
-
-ReceivedGradients::ReceivedGradients(const StrategyContext& context, int senders,
-                                     std::size_t largest)
-    : context_(context), senders_(senders), largest_(largest) {
+ReceivedGradients::ReceivedGradients(const StrategyContext& context, int senders, Range range)
+    : context_(context), senders_(senders), range_(range) {
   const DataType type = context.weights.type();
-  received_ = Buffer(context.device, static_cast<std::size_t>(senders) * largest * size_of(type));
-  if (type != DataType::float32) sum_ = Buffer(context.device, largest * sizeof(float));
+  const std::size_t count = range.count();
+  received_ = Buffer(context.device, static_cast<std::size_t>(senders) * count * size_of(type));
+  if (type != DataType::float32) sum_ = Buffer(context.device, count * sizeof(float));
 }
 
-View ReceivedGradients::from(int sender, Range piece) const {
+View ReceivedGradients::from(int sender) const {
   return received_.view(context_.weights.type())
-      .slice(static_cast<std::size_t>(sender) * largest_, piece.count());
+      .slice(static_cast<std::size_t>(sender) * range_.count(), range_.count());
 }
 
-Share ReceivedGradients::average(Range piece, bool with_own) const {
+Share ReceivedGradients::average(bool with_own) const {
   const Kernels& kernels = context_.device.kernels();
-  const View gradient = context_.weights.gradients(piece);
-  const View sum =
-      sum_.bytes() == 0 ? gradient : sum_.view(DataType::float32).slice(0, piece.count());
+  const View gradient = context_.weights.gradients(range_);
+  const View sum = sum_.bytes() == 0 ? gradient : sum_.view(DataType::float32);
   if (with_own && sum_.bytes() > 0) kernels.accumulate(sum, gradient, true, context_.compute);
   for (int sender = 0; sender < senders_; ++sender)
-    kernels.accumulate(sum, from(sender, piece), sender == 0 && !with_own, context_.compute);
+    kernels.accumulate(sum, from(sender), sender == 0 && !with_own, context_.compute);
   kernels.scale(sum, gradient, 1.0F / static_cast<float>(senders_ + (with_own ? 1 : 0)),
                 context_.compute);
-  return {piece, gradient};
+  return {range_, gradient};
 }
 
 }  // namespace shakedown::training

@@ -13,19 +13,19 @@ namespace shakedown::training {
 
 class ReceivedGradients {
  public:
-  /// Receives from `senders`, in pieces of at most `largest` elements.
-  ReceivedGradients(const StrategyContext& context, int senders, std::size_t largest);
+  /// Of this range from `senders` ranks.
+  ReceivedGradients(const StrategyContext& context, int senders, Range range);
 
-  /// Where a sender's piece is received; senders count from 0.
-  View from(int sender, Range piece) const;
-  /// Enqueues: this rank's own gradients of the piece become the average over the senders, and,
-  /// `with_own`, of what they were.
-  Share average(Range piece, bool with_own) const;
+  /// Where a sender's are received; senders count from 0.
+  View from(int sender) const;
+  /// Enqueues: this rank's own gradients become the average over the senders, and, `with_own`, of
+  /// what they were.
+  Share average(bool with_own) const;
 
  private:
   StrategyContext context_;
   int senders_;
-  std::size_t largest_;
+  Range range_;
   Buffer received_;
   Buffer sum_;  // float32, where gradients are not
 };
@@ -33,19 +33,16 @@ class ReceivedGradients {
 /// Rank 0 updates everything, the others nothing.
 Plan plan_of_star(const StrategyContext& context);
 
+/// Between rank 0 and all others.
 class Star {
  public:
-  /// Between rank 0 and all others, pieces of at most `largest` elements at a time.
-  Star(const StrategyContext& context, std::size_t largest);
+  explicit Star(const StrategyContext& context);
 
   bool at_centre() const { return context_.world.rank() == 0; }
-
-  /// Enqueues. To be grouped with what is to go on at the same time.
-  void push(Range piece);
-  void pull(Range piece);
-
-  /// At the centre, after push(piece): see ReceivedGradients.
-  Share average(Range piece, bool with_own) { return received_->average(piece, with_own); }
+  /// Enqueues the exchange of all gradients.
+  void push() const;
+  /// At the centre, after push(): see ReceivedGradients.
+  Share average(bool with_own) const { return received_->average(with_own); }
 
  private:
   StrategyContext context_;

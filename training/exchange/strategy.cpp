@@ -5,9 +5,10 @@
 #include <algorithm>
 #include <functional>
 
+#include "common/ensure.hpp"
 #include "common/error.hpp"
+#include "common/kernels.hpp"
 #include "common/options.hpp"
-#include "training/exchange/buckets.hpp"
 
 namespace shakedown::training {
 
@@ -274,6 +275,83 @@ double sent_in(const std::vector<Transfer>& transfers, const StepVolume& step, i
     sent += bytes * share_sent(t, ranks, rank);
   }
   return sent;
+}
+
+std::vector<Range> ddp_buckets(const ParameterTable& table, double small_cap_mb, double cap_mb,
+                               SmallBucket small) {
+  const auto& parameters = table.parameters();
+  const std::size_t count = parameters.size();
+  std::vector<std::size_t> cuts{0, table.stored_count()};  // of the flat buffer
+  double open_mb = 0;
+  double most_mb = small_cap_mb;
+  for (std::size_t i = 0; i + 1 < count; ++i) {
+    // the flat order is the reverse of the parameters'
+    const std::size_t p = small == SmallBucket::first ? count - 1 - i : i;
+    open_mb += static_cast<double>(parameters[p].count * sizeof(float)) / (1 << 20);
+    if (open_mb < most_mb) continue;
+    cuts.push_back(parameters[small == SmallBucket::first ? p - 1 : p].offset);
+    open_mb = 0;
+    most_mb = cap_mb;
+  }
+  std::sort(cuts.begin(), cuts.end());
+  std::vector<Range> buckets;
+  for (std::size_t i = 1; i < cuts.size(); ++i) buckets.push_back({cuts[i - 1], cuts[i]});
+  return buckets;
+}
+
+void BucketProgress::restart() {
+  next_ = 0;
+  end_ = 0;
+}
+
+std::vector<Range> BucketProgress::finished(Range range) {
+  ENSURE(range.begin == end_, "gradients finish in the flat buffer's order");
+  end_ = range.end;
+  std::vector<Range> done;
+  while (next_ < buckets_.size() && buckets_[next_].end <= end_) done.push_back(buckets_[next_++]);
+  return done;
+}
+
+namespace {
+
+std::size_t shard_count(std::size_t count, int ranks) {
+  return count / kFlatAlignment / static_cast<std::size_t>(ranks) * kFlatAlignment;
+}
+
+}  // namespace
+
+Range shard_of(Range range, int rank, int ranks) {
+  const std::size_t shard = shard_count(range.count(), ranks);
+  const std::size_t begin = range.begin + static_cast<std::size_t>(rank) * shard;
+  return {begin, rank + 1 == ranks ? range.end : begin + shard};
+}
+
+void reduce_to_shards(Communicator& ranks, ConstView whole, View own, Stream& stream) {
+  const std::size_t shard = shard_count(whole.count, ranks.size());
+  const std::size_t divided = shard * static_cast<std::size_t>(ranks.size());
+  const int last = ranks.size() - 1;
+  ranks.group([&] {
+    if (shard > 0)
+      ranks.reduce_scatter(whole.slice(0, divided), own.slice(0, shard), Reduction::avg, stream);
+    if (divided < whole.count)
+      ranks.reduce(whole.slice(divided, whole.count - divided),
+                   ranks.rank() == last ? own.slice(shard, own.count - shard) : View(),
+                   Reduction::avg, last, stream);
+  });
+}
+
+void gather_shards(Communicator& ranks, ConstView own, View whole, Stream& stream) {
+  const std::size_t shard = shard_count(whole.count, ranks.size());
+  const std::size_t divided = shard * static_cast<std::size_t>(ranks.size());
+  const int last = ranks.size() - 1;
+  ranks.group([&] {
+    if (shard > 0) ranks.all_gather(own.slice(0, shard), whole.slice(0, divided), stream);
+    if (divided < whole.count) {
+      const View rest = whole.slice(divided, whole.count - divided);
+      ranks.broadcast(ranks.rank() == last ? own.slice(shard, own.count - shard) : ConstView(rest),
+                      rest, last, stream);
+    }
+  });
 }
 
 }  // namespace shakedown::training

@@ -3,10 +3,12 @@
 // gradients that this rank holds.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -18,7 +20,6 @@
 #include "resnet/architecture.hpp"
 #include "resnet/recorder.hpp"
 #include "resnet/weights.hpp"
-#include "training/exchange/buckets.hpp"
 
 namespace shakedown {
 class OptionSet;
@@ -38,6 +39,47 @@ struct StepScalars {
   float clip = 1;                  // what the gradients of this step are multiplied by
   float grad_norm = 0;             // Euclidean norm of all gradients, before clipping; if measured
 };
+
+// Gradients grouped into buckets: contiguous ranges of the flat buffer, exchanged as one.
+
+/// Which of the buckets is the small one: the first, PyTorch's default, or the last to become
+/// ready, which backward cannot hide (PyTorch's DDP_SET_LAST_BUCKET_CAP=1).
+enum class SmallBucket { first, last };
+
+/// PyTorch DDP's rule: parameters in the order in which backward finishes them are added to a
+/// bucket until it has `small_cap_mb` MiB or more (the small one), or `cap_mb` (the others);
+/// parameters are never split. `last`: buckets are formed from the last parameter on, so that the
+/// first one has what remains. Bytes are the payload's in float32, as PyTorch counts them.
+std::vector<Range> ddp_buckets(const ParameterTable& table, double small_cap_mb, double cap_mb,
+                               SmallBucket small = SmallBucket::first);
+
+/// Follows backward through the flat buffer and reports the buckets that have become complete.
+class BucketProgress {
+ public:
+  explicit BucketProgress(std::vector<Range> buckets) : buckets_(std::move(buckets)) {}
+
+  const std::vector<Range>& buckets() const { return buckets_; }
+  void restart();
+  /// `range` continues what was finished before. Returns the buckets that it completes, in order.
+  std::vector<Range> finished(Range range);
+
+ private:
+  std::vector<Range> buckets_;
+  std::size_t next_ = 0;  // first bucket that is not complete
+  std::size_t end_ = 0;   // gradients before this element are finished
+};
+
+// A range of the flat buffers sharded over ranks: what each rank owns, and the two exchanges.
+
+/// Equal shards in multiples of kFlatAlignment elements; the last rank's also has what they leave.
+Range shard_of(Range range, int rank, int ranks);
+
+/// Enqueues: `own` is this rank's shard of the average over the ranks of `whole`, in place or out
+/// of place.
+void reduce_to_shards(Communicator& ranks, ConstView whole, View own, Stream& stream);
+/// Enqueues: `whole` is every rank's shard, of which this rank brings `own`, in place or out of
+/// place.
+void gather_shards(Communicator& ranks, ConstView own, View whole, Stream& stream);
 
 // The exchange of a step as data: from a strategy's transfers follow the bytes that a rank sends,
 // with which measured traffic is compared, and the time that results/report predicts.

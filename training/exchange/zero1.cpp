@@ -2,7 +2,6 @@
 // optimiser's state of that alone; then the new weights are gathered: ZeRO stage 1 (Rajbhandari et
 // al. 2020).
 #include "training/exchange/bucket_stream.hpp"
-#include "training/exchange/buckets.hpp"
 #include "training/exchange/strategy.hpp"
 
 namespace shakedown::training {

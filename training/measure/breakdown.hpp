@@ -110,4 +110,19 @@ BackwardTimes backward_times(const Trace& trace);
 /// from both sides; the middle of the narrowest bounds of some rounds. Every rank calls it.
 double seconds_ahead_of_root(const MpiSession& session);
 
+// Traced steps as a timeline to look at: Chrome's trace format, which Perfetto
+// (https://ui.perfetto.dev) and chrome://tracing open.
+
+struct TracedRun {
+  std::string label;  // "ddp on 4 ranks"
+  std::string model;  // as --model
+  Trace trace;
+};
+
+/// One process a run and rank, runs side by side from the same zero; in each, what its compute
+/// stream did, its exchanges, and when the host enqueued these. Ranks run on these hosts. Throws
+/// InconclusiveError when the file cannot be written.
+void write_trace(const std::string& path, const std::vector<TracedRun>& runs,
+                 const std::vector<std::string>& hosts);
+
 }  // namespace shakedown::training

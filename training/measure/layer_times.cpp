@@ -73,15 +73,6 @@ void WorkSum::add(const TimedWork& timed, const Roofs& roofs) {
   (compute_ms > memory_ms ? compute_roof_ms : memory_roof_ms) += std::max(compute_ms, memory_ms);
 }
 
-void WorkSum::add(const WorkSum& other) {
-  calls += other.calls;
-  ms += other.ms;
-  flop += other.flop;
-  bytes += other.bytes;
-  compute_roof_ms += other.compute_roof_ms;
-  memory_roof_ms += other.memory_roof_ms;
-}
-
 std::vector<LayerTime> layer_times(const std::vector<TimedWork>& step, const ParameterTable& table,
                                    const Roofs& roofs) {
   std::vector<LayerTime> layers;

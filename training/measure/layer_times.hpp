@@ -29,7 +29,6 @@ struct WorkSum {
   double memory_roof_ms = 0;   // of the others
 
   void add(const TimedWork& timed, const Roofs& roofs);
-  void add(const WorkSum& other);
   double roof_ms() const { return compute_roof_ms + memory_roof_ms; }
   /// The roof that most of roof_ms() stands under: compute or memory.
   const char* roof() const { return compute_roof_ms > memory_roof_ms ? "compute" : "memory"; }

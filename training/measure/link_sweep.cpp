@@ -57,18 +57,22 @@ class Sweep {
       backend.device->zero(buffer->data(), buffer->bytes(), *stream_);
   }
 
-  MeasuredLinks measure() const {
-    MeasuredLinks links;
+  std::vector<Json> measure() const {
+    std::vector<double> bytes, ring_us, star_us;
     const std::size_t largest = buffers_.mine.bytes() / size_of(type_);
     for (std::size_t part = kParts; part >= 1; part /= 2) {
       const std::size_t count = largest / part;
-      const auto bytes = static_cast<double>(count * size_of(type_));
-      links.ring.push_back({bytes, time([&] { all_reduce(count); })});
-      links.star.push_back({bytes, time([&] { push(count); })});
+      bytes.push_back(static_cast<double>(count * size_of(type_)));
+      ring_us.push_back(1e6 * time([&] { all_reduce(count); }));
+      star_us.push_back(1e6 * time([&] { push(count); }));
     }
-    links.average_s_per_byte = time([&] { average(largest); }) /
-                               static_cast<double>(buffers_.mine.bytes()) / session_.world_size();
-    return links;
+    const double average_s = time([&] { average(largest); });
+    const double averaged = static_cast<double>(buffers_.mine.bytes()) * session_.world_size();
+    return {{{"path", "ring"}, {"bytes", bytes}, {"time_us", ring_us}},
+            {{"path", "star"},
+             {"bytes", bytes},
+             {"time_us", star_us},
+             {"average_gbs", 1e-9 * averaged / average_s}}};
   }
 
  private:
@@ -134,61 +138,35 @@ class Sweep {
 
 }  // namespace
 
-MeasuredLinks measure_links(Backend& backend, DataType type, std::size_t largest_bytes,
-                            std::size_t step_bytes, const MpiSession& session) {
+std::vector<Json> measure_links(Backend& backend, DataType type, std::size_t largest_bytes,
+                                std::size_t step_bytes, const MpiSession& session) {
   if (session.world_size() == 1) return {};
   const Buffers buffers(backend, type, largest_bytes, step_bytes, session);
   if (!buffers.fit) return {};
   return Sweep(backend, type, buffers, session).measure();
 }
 
-ModelInputs model_inputs(Engine& engine, const Trace& steps) {
+Json ready_record(Engine& engine, const Trace& steps) {
   const Network& network = engine.model.network();
   const ParameterTable& table = network.table();
-  const DataType type = network.weights().type();
   const BackwardTimes times = backward_times(steps);
-  ModelInputs inputs;
+  std::vector<int> blocks;
+  std::vector<double> bytes, ready_ms;  // of the payload in float32; since backward began
   const auto& parameters = table.parameters();
   for (auto p = parameters.rbegin(); p != parameters.rend(); ++p) {
     const auto count = static_cast<double>(table.payload_in({p->offset, p->offset + p->stored}));
-    inputs.gradients.push_back(
-        {count * sizeof(float), times.ready_ms.at(static_cast<std::size_t>(p->block)), p->block});
+    blocks.push_back(p->block);
+    bytes.push_back(count * sizeof(float));
+    ready_ms.push_back(times.ready_ms.at(static_cast<std::size_t>(p->block)));
   }
-  inputs.backward_ms = times.backward_ms;
-  inputs.sent_bytes_factor = static_cast<double>(size_of(type)) / sizeof(float);
-  inputs.input_bytes_per_image =
-      static_cast<double>(batch_bytes(network.settings())) / network.settings().batch_size;
-  return inputs;
-}
-
-Json record_of(const ModelInputs& inputs) {
-  std::vector<int> blocks;
-  std::vector<double> bytes, ready_ms;
-  for (const ReadyGradient& gradient : inputs.gradients) {
-    blocks.push_back(gradient.block);
-    bytes.push_back(gradient.bytes);
-    ready_ms.push_back(gradient.ready_ms);
-  }
+  const NetworkSettings& shape = network.settings();
   return {{"block", blocks},
           {"bytes", bytes},
           {"ready_ms", ready_ms},
-          {"backward_ms", inputs.backward_ms},
-          {"weight_bytes_factor", inputs.sent_bytes_factor},
-          {"input_bytes_per_image", inputs.input_bytes_per_image}};
-}
-
-std::vector<Json> records_of(const MeasuredLinks& links) {
-  const auto fields = [](const char* path, const std::vector<TransferPoint>& points) {
-    std::vector<double> bytes, time_us;
-    for (const TransferPoint& point : points) {
-      bytes.push_back(point.bytes);
-      time_us.push_back(point.seconds * 1e6);
-    }
-    return Json{{"path", path}, {"bytes", bytes}, {"time_us", time_us}};
-  };
-  std::vector<Json> records{fields("ring", links.ring), fields("star", links.star)};
-  records.back()["average_gbs"] = 1 / links.average_s_per_byte / 1e9;
-  return records;
+          {"backward_ms", times.backward_ms},
+          {"weight_bytes_factor",  // bytes that travel for one of float32
+           static_cast<double>(size_of(network.weights().type())) / sizeof(float)},
+          {"input_bytes_per_image", static_cast<double>(batch_bytes(shape)) / shape.batch_size}};
 }
 
 }  // namespace shakedown::training

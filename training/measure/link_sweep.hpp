@@ -11,46 +11,17 @@
 
 namespace shakedown::training {
 
-struct TransferPoint {
-  double bytes = 0;
-  double seconds = 0;
-};
-
-struct MeasuredLinks {
-  std::vector<TransferPoint> ring;  // all-reduces of `bytes` bytes
-  std::vector<TransferPoint> star;  // every other rank sends `bytes` bytes to rank 0
-  double average_s_per_byte = 0;    // rank 0 averages what all ranks sent: per byte of one rank
-};
-
 /// Measures exchanges of a gradient buffer of `largest_bytes` and of parts of it, down to a
 /// thirty-second: the sizes of buckets. Between two exchanges a step computes, which leaves none of
 /// the gradients in the caches; so before each exchange every rank touches `step_bytes` of other
-/// memory. Medians; empty for one rank, and where a rank has no memory for it. Every rank calls it;
-/// the same on all.
-MeasuredLinks measure_links(Backend& backend, DataType type, std::size_t largest_bytes,
-                            std::size_t step_bytes, const MpiSession& session);
+/// memory. Medians, as the fields of the `link_cost` records: {exchanges around a ring, sends of
+/// all ranks to rank 0, with the rate at which it averages them}; none for one rank, and where a
+/// rank has no memory for it. Every rank calls it; the same on all.
+std::vector<Json> measure_links(Backend& backend, DataType type, std::size_t largest_bytes,
+                                std::size_t step_bytes, const MpiSession& session);
 
-/// A parameter's gradient. Lists of them are in the order in which backward finishes them.
-struct ReadyGradient {
-  double bytes = 0;     // of the payload in float32
-  double ready_ms = 0;  // since backward began
-  int block = 0;        // of the network
-};
-
-/// Measurements of `none` on a number of ranks, in addition to its breakdown.
-struct ModelInputs {
-  std::vector<ReadyGradient> gradients;
-  double backward_ms = 0;
-  double sent_bytes_factor = 1;  // bytes that travel for one of float32
-  double input_bytes_per_image = 0;
-  MeasuredLinks links;
-};
-/// All but the links.
-ModelInputs model_inputs(Engine& engine, const Trace& steps);
-
-/// The fields of a `ready` record.
-Json record_of(const ModelInputs& inputs);
-/// The fields of the `link_cost` records: {exchanges around a ring, sends of all ranks to one}.
-std::vector<Json> records_of(const MeasuredLinks& links);
+/// The fields of a `ready` record, of the traced steps of `none`: its gradients in the order in
+/// which backward finishes them, by parameter.
+Json ready_record(Engine& engine, const Trace& steps);
 
 }  // namespace shakedown::training

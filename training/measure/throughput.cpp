@@ -302,11 +302,17 @@ Throughput measure_throughput(Engine& engine, BatchSource& batches, const Timing
   return measured;
 }
 
+Metrics total_metrics(Engine& engine, const MpiSession& session) {
+  Metrics all;
+  for (const Metrics& of_rank : session.all_gather(engine.model.network().read_metrics().total))
+    all += of_rank;
+  return all;
+}
+
 double mean_loss(Engine& engine, const MpiSession& session) {
   engine.finish();
-  const Metrics mine = engine.model.network().read_metrics().total;
-  const double samples = sum(session.all_gather(static_cast<double>(mine.samples)));
-  return sum(session.all_gather(mine.loss_sum)) / samples;
+  const Metrics total = total_metrics(engine, session);
+  return total.loss_sum / static_cast<double>(total.samples);
 }
 
 void check_loss(double first, double last) {

@@ -87,6 +87,9 @@ Throughput measure_throughput(Engine& engine, BatchSource& batches, const Timing
 /// moved by much less: some bytes then used another path.
 bool nvlink_counts_all(const std::vector<double>& over_nvlink, const std::vector<double>& counted);
 
+/// The metrics since the network's total was zeroed, added up over the ranks. Collective.
+Metrics total_metrics(Engine& engine, const MpiSession& session);
+
 /// Loss of all samples since the network's total was zeroed, of all ranks that compute. Waits;
 /// every rank calls it.
 double mean_loss(Engine& engine, const MpiSession& session);

@@ -7,7 +7,7 @@
 #include "common/program.hpp"
 #include "common/text_table.hpp"
 #include "training/programs/compare_options.hpp"
-#include "training/programs/comparison_table.hpp"
+#include "training/programs/comparison.hpp"
 #include "training/programs/describe.hpp"
 #include "training/step/engine.hpp"
 

@@ -16,8 +16,8 @@
 #include "common/program.hpp"
 #include "resnet/architecture.hpp"
 #include "training/exchange/strategy.hpp"
+#include "training/measure/breakdown.hpp"
 #include "training/measure/throughput.hpp"
-#include "training/measure/trace_file.hpp"
 #include "training/programs/compare_options.hpp"
 #include "training/step/engine.hpp"
 
@@ -95,8 +95,8 @@ void measure(Result& result, Backend& backend, const MpiSession& ranks, const Jo
   round.profile =
       profile_steps(engine, batches, steps_to_trace(timing.iterations), learning_rate, ranks);
   round.exchange = exchange_sums(round.profile.steps);
-  if (result.configuration.strategy() == "none" && !result.inputs)
-    result.inputs = model_inputs(engine, round.profile.steps);
+  if (result.configuration.strategy() == "none" && !result.ready)
+    result.ready = ready_record(engine, round.profile.steps);
   result.rounds.push_back(std::move(round));
   // After the timing, whose memory it would change.
   if (job.options.train.certificate && !result.certificate) {
@@ -109,8 +109,8 @@ void measure(Result& result, Backend& backend, const MpiSession& ranks, const Jo
   const std::size_t bytes = engine.model.network().table().stored_count() * size_of(type);
   const std::size_t step_bytes = engine.device().peak_allocated_bytes();
   trial.reset();  // the links want memory of their own
-  if (result.inputs && result.inputs->links.ring.empty())
-    result.inputs->links = measure_links(backend, type, bytes, step_bytes, ranks);
+  if (result.ready && result.links.empty())
+    result.links = measure_links(backend, type, bytes, step_bytes, ranks);
 }
 
 void take_turn(Result& result, const Job& job) {
@@ -231,9 +231,9 @@ void finish_round(std::vector<Result>& results, std::size_t index, const Job& jo
         !transfers.is_null())
       step["transfers"] = transfers;
     write("step", step);
-    if (index == 0 && result.inputs && !result.inputs->links.ring.empty()) {
-      write("ready", record_of(*result.inputs));
-      for (const Json& link : records_of(result.inputs->links)) write("link_cost", link);
+    if (index == 0 && !result.links.empty()) {
+      write("ready", *result.ready);
+      for (const Json& link : result.links) write("link_cost", link);
     }
     write("breakdown", merged(repeat, record_of(round.breakdown)));
     if (!find_strategy(result.configuration.strategy()).ranks_agree) continue;  // nobody waits

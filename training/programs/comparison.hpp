@@ -2,6 +2,7 @@
 // alone.
 #pragma once
 
+#include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
 #include <vector>
@@ -93,9 +94,10 @@ struct Result {
   Identity identity;
   std::vector<Round> rounds;
   std::optional<Certificate> certificate;
-  std::optional<ModelInputs> inputs;  // of `none`
-  std::string skipped;                // why it could not run
-  std::string failure;                // what went wrong beyond the certificate
+  std::optional<Json> ready;  // of `none`: see ready_record()
+  std::vector<Json> links;    // the same: see measure_links()
+  std::string skipped;        // why it could not run
+  std::string failure;        // what went wrong beyond the certificate
 
   bool measured() const { return !rounds.empty(); }
 };
@@ -119,5 +121,21 @@ void write_traces(const std::string& path, const std::vector<Result>& results,
 /// inconclusive when one was skipped or its certificate is inconclusive.
 ExitCode exit_code_of(const std::vector<Result>& results,
                       const std::vector<std::string>& requested);
+
+// The one table of bin/compare, and the verdicts below it.
+
+/// Of the round whose step, and whose step without an exchange, are nearest to their medians; of
+/// two as near, the shorter one's: medians of each term over the rounds would not add up.
+const Breakdown& account_of(const Result& result);
+
+/// The headline: the configurations compared, and the machine.
+std::string headline(const Job& job);
+
+/// The table of one bench: at most 110 columns.
+std::string table_of(const std::vector<Result>& results);
+
+/// Verdicts of what failed, was not certified or was skipped, with their causes; else the
+/// certificates.
+std::vector<std::string> lines_of_verdicts(const std::vector<Result>& results);
 
 }  // namespace shakedown::training

@@ -1,4 +1,4 @@
-#include "training/programs/comparison_table.hpp"
+#include "training/programs/comparison.hpp"
 
 #include <fmt/format.h>
 

@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <cmath>
 #include <nlohmann/json.hpp>
-#include <span>
 
 #include "common/device.hpp"
 #include "common/nvml.hpp"
@@ -14,7 +13,6 @@
 #include "common/text_table.hpp"
 #include "common/usage_error.hpp"
 #include "training/measure/layer_times.hpp"
-#include "training/programs/invariant.hpp"
 #include "training/step/engine.hpp"
 
 namespace shakedown::training {
@@ -105,17 +103,40 @@ std::string text_of_ranks(const std::vector<std::string>& hosts) {
   std::vector<std::string> nodes;
   for (const std::string& host : hosts)
     if (std::find(nodes.begin(), nodes.end(), host) == nodes.end()) nodes.push_back(host);
-  std::string names =
-      fmt::format("{}", fmt::join(std::span(nodes).first(std::min(nodes.size(), kNamed)), ", "));
-  if (nodes.size() > kNamed) names += fmt::format(" and {} more", nodes.size() - kNamed);
   return fmt::format("{} rank{} on {} node{} ({})", hosts.size(), hosts.size() == 1 ? "" : "s",
-                     nodes.size(), nodes.size() == 1 ? "" : "s", names);
+                     nodes.size(), nodes.size() == 1 ? "" : "s", first_of(nodes, kNamed));
 }
 
 std::string text_of_machine(const Backend& backend, const std::vector<std::string>& hosts) {
   return fmt::format("on {}, {} ({}), {}", text_of_ranks(hosts), backend.remark,
                      backend.world->transport(), backend.device->identity().model);
 }
+
+namespace {
+
+/// How --invariant divides the batch, and the bytes that its tree sends; "" without.
+std::string text_of_shards(const Engine& engine) {
+  const EngineSettings& settings = engine.settings();
+  if (settings.strategy.invariant == 0) return "";
+  const Communicator& world = engine.world();
+  const Network& network = engine.model.network();
+  const auto sent_in = [&](DataType type) {
+    const StepVolume volume = volume_of(network.table(), type, network.weights().type(), 1);
+    return readable_bytes(
+        engine.step.strategy_entry().bytes_sent(volume, world.size(), world.rank()));
+  };
+  return wrapped(
+      fmt::format(
+          "invariant: {} shards of {} images, {} per rank, summed in a fixed tree in fp32: "
+          "{} sent per rank and update (an all-reduce of {}: {}); deterministic algorithms, "
+          "without autotuning",
+          settings.strategy.invariant, settings.network.batch_size, settings.accumulate,
+          sent_in(engine.step.exchanged_type()), name_of(network.weights().type()),
+          sent_in(network.weights().type())),
+      2);
+}
+
+}  // namespace
 
 std::string headline(const Engine& engine, const Backend& backend,
                      const std::vector<std::string>& hosts, const std::string& data) {

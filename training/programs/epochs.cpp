@@ -373,18 +373,6 @@ std::string text_of(const Validation& v) {
 
 }  // namespace
 
-Metrics total_metrics(Engine& engine, const MpiSession& session) {
-  const Metrics mine = engine.model.network().read_metrics().total;
-  Metrics all;
-  for (const Metrics& of_rank : session.all_gather(mine)) {
-    all.loss_sum += of_rank.loss_sum;
-    all.top1 += of_rank.top1;
-    all.top5 += of_rank.top5;
-    all.samples += of_rank.samples;
-  }
-  return all;
-}
-
 std::optional<Validation> validate(Engine& engine, BatchSource& batches, const MpiSession& session,
                                    const std::function<bool()>& go_on) {
   bool goes_on = true;

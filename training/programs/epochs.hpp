@@ -26,9 +26,6 @@ struct Validation {
   std::optional<int> rank = {};  // whose statistics normalised; none: their average
 };
 
-/// The metrics of all ranks, added up. Collective.
-Metrics total_metrics(Engine& engine, const MpiSession& session);
-
 /// All ranks that compute validate the same weights, each on a part of the images. `go_on` runs on
 /// every rank after each batch, and returns the same on all: where it is false the validation is
 /// abandoned, and there is none. Collective.

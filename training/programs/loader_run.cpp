@@ -1,4 +1,4 @@
-#include "training/programs/loader_run.hpp"
+#include "training/programs/run.hpp"
 
 #include <fmt/format.h>
 

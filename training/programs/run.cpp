@@ -10,13 +10,12 @@
 #include "common/options.hpp"
 #include "common/program.hpp"
 #include "common/text_table.hpp"
+#include "training/measure/breakdown.hpp"
 #include "training/measure/neighbour_check.hpp"
 #include "training/measure/throughput.hpp"
-#include "training/measure/trace_file.hpp"
 #include "training/programs/describe.hpp"
 #include "training/programs/detector.hpp"
 #include "training/programs/epochs.hpp"
-#include "training/programs/invariant.hpp"
 
 namespace shakedown::training {
 
@@ -78,6 +77,30 @@ std::vector<judge::Observation> observe(const Run& run, const Throughput& measur
                                              [&] { detector.delay(); });
   return observations_of(measured, own, run.identity, conditions_of(run.options),
                          run.engine.backend, run.session);
+}
+
+/// Images/s of the same steps by plain all-reduce, for comparison; none without --invariant. The
+/// engine is at the start again. Collective.
+std::optional<double> rate_without_tree(const Run& run, TimingOptions timing) {
+  constexpr int kSteps = 20;
+  const StrategyOptions own = run.engine.settings().strategy;
+  if (own.invariant == 0) return std::nullopt;
+  StrategyOptions plain = own;
+  plain.invariant = 0;
+  timing.iterations = std::min(timing.iterations, kSteps);
+  run.engine.step.use_strategy(plain);
+  run.engine.model.restart();
+  const Throughput measured = measure_throughput(run.engine, run.batches, timing, run.session);
+  run.engine.step.use_strategy(own);
+  run.engine.model.restart();
+  return measured.images_per_s;
+}
+
+std::string text_of_tree_cost(const Throughput& measured, double rate_without) {
+  return labelled("invariant",
+                  fmt::format("{:+.1f} % images/s with the tree, compared with {:.1f} by plain "
+                              "all-reduce with the same algorithms",
+                              100 * (measured.images_per_s / rate_without - 1), rate_without));
 }
 
 }  // namespace
@@ -213,8 +236,8 @@ long batches_needed(const TrainOptions& options) {
 namespace {
 
 /// Options that must be the same, where the program has them; others follow below.
-const std::set<std::string> kFixed{"model",   "image_size", "seed",       "optimizer",
-                                   "augment", "exif",       "grad_dtype", "invariant"};
+const std::set<std::string> kFixed{"model",   "image_size", "seed",     "optimizer",
+                                   "augment", "grad_dtype", "invariant"};
 /// Options that change nothing of what is computed, or that a fact below stands for.
 const std::set<std::string> kFree{"backend",
                                   "precision",
@@ -279,6 +302,7 @@ RunFacts run_facts(const Run& run) {
       {"--decoder", decoder},
       // of checkpoints that were written when these were options
       {"--decoder-share", decoder == "cpu" ? "0" : "100"},
+      {"--exif", "false"},
       {"--scaled-decode", "off"}};
   facts.options = {{"--staleness", std::to_string(settings.strategy.staleness)}};
   for (const OptionValue& option : run.set->values()) {

@@ -62,4 +62,16 @@ long batches_needed(const TrainOptions& options);
 /// what follows from them, the files and the number of ranks.
 RunFacts run_facts(const Run& run);
 
+// bin/train --loader-only: the rate of the input alone.
+
+/// Takes batches on the device as a network would, and drops them. Writes a "loader" record and
+/// prints a summary. Collective.
+ExitCode run_loader(const TrainOptions& options, const Dataset& dataset, const Backend& backend,
+                    const MpiSession& session, Record& record);
+
+// bin/train --pack: writes the training folder as one packed file.
+
+/// Rank 0 writes while the others wait.
+ExitCode pack_images(const TrainOptions& options, MpiSession& session);
+
 }  // namespace shakedown::training

@@ -18,52 +18,23 @@ namespace {
 
 constexpr int kWindow = 20;  // steps, over which loss and accuracy are averaged
 constexpr int kWindows = 10;
+constexpr int kBatches = 8;  // over and over
 constexpr double kLearningRate = 0.02;
 
-/// Noise with one bright quadrant, which is the class; a few batches in device memory, over and
-/// over.
-class GeneratedBatches final : public BatchSource {
- public:
-  GeneratedBatches(Engine& engine, std::uint64_t seed) {
-    constexpr int kBatches = 8;
-    const NetworkSettings& shape = engine.settings().network;
-    const auto n = static_cast<std::size_t>(shape.batch_size);
-    const auto side = static_cast<std::size_t>(shape.image_size);
-    Random random(seed);
-    for (int b = 0; b < kBatches; ++b) {
-      std::vector<std::uint8_t> images(n * side * side * 3);
-      std::vector<std::int32_t> labels(n);
-      for (std::int32_t& label : labels) label = static_cast<std::int32_t>(random.below(4));
-      for (std::size_t i = 0; i < images.size(); ++i) {
-        const std::size_t pixel = i / 3 % (side * side);
-        const std::size_t quadrant = pixel / side / (side / 2) * 2 + pixel % side / (side / 2);
-        const bool bright = static_cast<std::size_t>(labels[i / (3 * side * side)]) == quadrant;
-        images[i] = static_cast<std::uint8_t>((bright ? 100 : 0) + random.below(156));
-      }
-      images_.push_back(to_device(engine, images));
-      labels_.push_back(to_device(engine, labels));
-    }
+/// Noise with one bright quadrant, which is the class.
+HostBatch generated(const NetworkSettings& shape, Random& random) {
+  const auto n = static_cast<std::size_t>(shape.batch_size);
+  const auto side = static_cast<std::size_t>(shape.image_size);
+  HostBatch batch{std::vector<std::uint8_t>(n * side * side * 3), std::vector<std::int32_t>(n)};
+  for (std::int32_t& label : batch.labels) label = static_cast<std::int32_t>(random.below(4));
+  for (std::size_t i = 0; i < batch.images.size(); ++i) {
+    const std::size_t pixel = i / 3 % (side * side);
+    const std::size_t quadrant = pixel / side / (side / 2) * 2 + pixel % side / (side / 2);
+    const bool bright = static_cast<std::size_t>(batch.labels[i / (3 * side * side)]) == quadrant;
+    batch.images[i] = static_cast<std::uint8_t>((bright ? 100 : 0) + random.below(156));
   }
-
-  std::optional<DeviceBatch> next() override {
-    const std::size_t b = next_++ % images_.size();
-    return DeviceBatch{static_cast<const std::uint8_t*>(images_[b].data()),
-                       static_cast<const std::int32_t*>(labels_[b].data())};
-  }
-  void start_epoch(int, long) override { next_ = 0; }
-
- private:
-  template <class T>
-  static Buffer to_device(Engine& engine, const std::vector<T>& values) {
-    Buffer buffer(engine.device(), values.size() * sizeof(T));
-    upload<T>(engine.device(), engine.stream(), buffer.data(), values);
-    return buffer;
-  }
-
-  std::vector<Buffer> images_;
-  std::vector<Buffer> labels_;
-  std::size_t next_ = 0;
-};
+  return batch;
+}
 
 SelfTraining train(Engine& engine, BatchSource& batches, const MpiSession& session) {
   SelfTraining trained;
@@ -161,10 +132,12 @@ ExitCode run_self_test(const EngineSettings& settings, Backend& backend, const M
   };
   Engine engine(settings, backend);
   engine.allocate(ranks_on_device(backend, session));
-  GeneratedBatches batches(engine,
-                           settings.seed_of(2000 + static_cast<std::uint64_t>(session.rank())));
-  const Certificate certificate = certify(engine, batches, kLearningRate, session);
-  const SelfTraining trained = train(engine, batches, session);
+  Random random(settings.seed_of(2000 + static_cast<std::uint64_t>(session.rank())));
+  std::vector<HostBatch> few;
+  for (int b = 0; b < kBatches; ++b) few.push_back(generated(settings.network, random));
+  const auto batches = make_held_batches(engine.device(), engine.stream(), few);
+  const Certificate certificate = certify(engine, *batches, kLearningRate, session);
+  const SelfTraining trained = train(engine, *batches, session);
   conclude(verdict_on_loss(trained));
   conclude(verdict_on_gradients(engine.step.strategy_entry(), certificate, trained));
   conclude(verdict_on_stability(trained, unsound_weights(engine, session)));

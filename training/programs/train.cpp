@@ -5,8 +5,6 @@
 #include "common/program.hpp"
 #include "training/programs/describe.hpp"
 #include "training/programs/epochs.hpp"
-#include "training/programs/invariant.hpp"
-#include "training/programs/loader_run.hpp"
 #include "training/programs/run.hpp"
 #include "training/programs/self_test.hpp"
 

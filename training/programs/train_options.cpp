@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <bit>
 #include <filesystem>
 #include <fstream>
 #include <sstream>
@@ -11,7 +12,6 @@
 
 #include "common/options.hpp"
 #include "common/usage_error.hpp"
-#include "training/programs/invariant.hpp"
 
 namespace shakedown::training {
 
@@ -167,8 +167,8 @@ void declare_evaluation(OptionSet& options, TrainOptions& values) {
                   "--autotune",   "--deterministic", "--fusion",     "--recompute",
                   "--plan-cache", "--strategy",      "--no-overlap", "--throttle-gbs",
                   "--comm-ctas",  "--data-dir",      "--train-dir",  "--val-dir",
-                  "--exif",       "--augment",       "--val-resize", "--workers",
-                  "--prefetch",   "--logits",        "--describe",   "--recipe"});
+                  "--augment",    "--val-resize",    "--workers",    "--prefetch",
+                  "--logits",     "--describe",      "--recipe"});
   options
       .add(
           "--logits", values.logits,
@@ -176,6 +176,44 @@ void declare_evaluation(OptionSet& options, TrainOptions& values) {
           "this .safetensors file")
       .only_with({"--evaluate"})
       .metavar("FILE");
+}
+
+constexpr int kMostShards = 1024;
+
+/// What the bits depend on is fixed.
+void settle(TrainOptions& values) {
+  const int shards = values.strategy.invariant;
+  if (shards == 0) return;
+  if (!std::has_single_bit(static_cast<unsigned>(shards)))
+    throw UsageError(fmt::format("--invariant {}: must be a power of two, such as {}", shards,
+                                 std::bit_floor(static_cast<unsigned>(shards))));
+  values.strategy.strategy = "all-reduce";
+  values.model.deterministic = true;
+  values.backend.cpu_threads = 1;  // oneDNN's sums depend on their number
+  // auto depends on the cores per rank, and decoders differ in the last bit
+  if (values.data.decoder == "auto") values.data.decoder = "cpu";
+  // steps for a time are more where they are shorter: on more ranks
+  if (values.timing.warmup_seconds < 0) values.timing.warmup_seconds = 0;
+  tuning_of(values.model);  // refuses --fusion that is not deterministic
+}
+
+/// --invariant: a training whose bits do not depend on the number of ranks. Sets those of the other
+/// options that it decides.
+void declare_invariant(OptionSet& options, TrainOptions& values) {
+  options
+      .add("--invariant", values.strategy.invariant,
+           "train with the same bits on any number of ranks that divides N, a power of two: "
+           "--batch-size images in each of N shards per update, batch norm per shard, gradients "
+           "summed over the shards in one fixed tree in fp32; with --deterministic, one thread per "
+           "rank on the cpu backend, --decoder cpu unless nvjpeg is given, and --warmup 20,0s "
+           "unless given; prints its cost")
+      .at_least(1)
+      .at_most(kMostShards)
+      .default_text("off")
+      .not_with({"--strategy", "--accumulate", "--grad-dtype", "--bucket-cap-mb",
+                 "--small-bucket-mb", "--bucket-order", "--no-overlap", "--norm-stats",
+                 "--autotune", "--max-batch", "--evaluate", "--loader-only"});
+  options.check([&] { settle(values); });
 }
 
 void check_inputs(const TrainOptions& options) {
@@ -234,11 +272,10 @@ void declare_options(OptionSet& options, TrainOptions& values) {
       .only_with({"--data-dir", "--train-dir"})
       .not_with(
           {"--epochs", "--evaluate", "--save", "--trace", "--max-batch", "--layers", "--describe"})
-      .uses_only({"--iterations", "--warmup",     "--batch-size",     "--global-batch",
-                  "--accumulate", "--seed",       "--record",         "--backend",
-                  "--timeout",    "--image-size", "--strategy",       "--data-dir",
-                  "--train-dir",  "--exif",       "--max-bad-images", "--augment",
-                  "--workers",    "--prefetch",   "--decoder",        "--recipe"});
+      .uses_only({"--iterations", "--warmup", "--batch-size", "--global-batch", "--accumulate",
+                  "--seed", "--record", "--backend", "--timeout", "--image-size", "--strategy",
+                  "--data-dir", "--train-dir", "--max-bad-images", "--augment", "--workers",
+                  "--prefetch", "--decoder", "--recipe"});
   declare_options(options, values.checkpoints);
   options.heading("Output");
   options.refuse("--history", "results/report --history FILE writes it from the record");
@@ -297,6 +334,17 @@ int batch_size_of(const StepOptions& options, int ranks) {
                     options.global_batch, parts, ranks, ranks == 1 ? "" : "s",
                     ranks == 1 ? "s" : "", options.accumulate));
   return static_cast<int>(options.global_batch / parts);
+}
+
+void divide_shards(TrainOptions& options, int ranks) {
+  const int shards = options.strategy.invariant;
+  if (shards == 0) return;
+  if (shards % ranks != 0)
+    throw UsageError(
+        fmt::format("--invariant {}: its shards cannot be divided among {} ranks: 1, 2, 4 and so "
+                    "on up to {} ranks are possible",
+                    shards, ranks, shards));
+  options.accumulate = shards / ranks;
 }
 
 EngineSettings engine_settings(const StepOptions& options, const Backend& backend, int classes) {

@@ -58,6 +58,10 @@ void declare_step_options(OptionSet& options, TrainOptions& values);
 /// --global-batch cannot be divided.
 int batch_size_of(const StepOptions& options, int ranks);
 
+/// A rank's shards are its micro-batches; nothing without --invariant. Throws UsageError where
+/// ranks cannot have the same number of them.
+void divide_shards(TrainOptions& options, int ranks);
+
 /// With what follows from the backend and the classes of the data.
 EngineSettings engine_settings(const StepOptions& options, const Backend& backend, int classes);
 

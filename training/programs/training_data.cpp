@@ -124,7 +124,6 @@ LoaderSettings TrainingData::loader_settings(bool training, int rank) {
   if (training) s.shards = step_.shards();
   s.transform = training ? training_transform(options_.transform, step_.network.image_size)
                          : validation_transform(options_.transform, step_.network.image_size);
-  s.transform.exif = options_.exif;
   if (training) s.bad_images = &bad_images_;
   return s;
 }
@@ -160,13 +159,10 @@ std::unique_ptr<BatchSource> TrainingData::loaded(const ImageSource& source,
 std::unique_ptr<BatchSource> TrainingData::training_source(int rank) {
   if (!dataset_.synthetic())
     return loaded(dataset_.training(), loader_settings(true, rank), {decoder_.get(), crops_.get()});
-  std::vector<std::unique_ptr<BatchSource>> of_shards;
+  std::vector<std::uint64_t> seeds;
   for (int shard = rank * step_.shards(); shard < (rank + 1) * step_.shards(); ++shard)
-    of_shards.push_back(
-        make_synthetic_batches(*backend_.device, stream_, step_.network,
-                               step_.seed_of(1000 + static_cast<std::uint64_t>(shard))));
-  if (of_shards.size() == 1) return std::move(of_shards.front());
-  return make_interleaved_batches(std::move(of_shards));
+    seeds.push_back(step_.seed_of(1000 + static_cast<std::uint64_t>(shard)));
+  return make_synthetic_batches(*backend_.device, stream_, step_.network, seeds);
 }
 
 std::set<std::size_t> TrainingData::all_bad_images() const {

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "common/device.hpp"
 #include "common/hash.hpp"
 #include "common/kernels.hpp"
 #include "common/mpi_session.hpp"
@@ -303,6 +304,11 @@ std::string unsound_tensor(const ParameterTable& table, std::span<const float> m
       return s.name + ".running_var";
   }
   return "";
+}
+
+std::unique_ptr<UpdateKernels> make_update_kernels(const Device& device) {
+  return device.kind() == BackendKind::gpu ? gpu::make_update_kernels()
+                                           : cpu::make_update_kernels();
 }
 
 }  // namespace shakedown::training

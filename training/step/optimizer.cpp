@@ -47,9 +47,25 @@ void declare_options(OptionSet& options, OptimizerOptions& values) {
       .at_least(0);
 }
 
+namespace {
+
+UpdateRule rule_of(const OptimizerOptions& options) {
+  const auto weight_decay = static_cast<float>(options.weight_decay);
+  UpdateRule rule;
+  if (options.optimizer == "lars") rule.kind = UpdateRule::lars;
+  if (options.is_adam()) rule.kind = UpdateRule::adam;
+  rule.of_sgd = {static_cast<float>(options.momentum), weight_decay, options.nesterov};
+  rule.of_adam.weight_decay = weight_decay;
+  rule.of_adam.decoupled = options.optimizer == "adamw";
+  return rule;
+}
+
+}  // namespace
+
 Optimizer::Optimizer(const OptimizerOptions& options, Network& network,
                      const UpdateKernels& kernels)
     : options_(options),
+      rule_(rule_of(options)),
       device_(network.device()),
       stream_(network.stream()),
       table_(network.table()),
@@ -78,11 +94,6 @@ Buffer Optimizer::decay_flags() const {
   Buffer flags(device_, decayed.size());
   upload<std::uint8_t>(device_, stream_, flags.data(), decayed);
   return flags;
-}
-
-SgdSettings Optimizer::sgd_settings() const {
-  return {static_cast<float>(options_.momentum), static_cast<float>(options_.weight_decay),
-          options_.nesterov};
 }
 
 void Optimizer::allocate(const std::vector<Range>& ranges) {
@@ -149,22 +160,9 @@ void Optimizer::update(const std::vector<Share>& shares, StepScalars* scalars) {
   if (norms_) norms_->apply(scalars);
   recorder_.begin(Phase::update);
   for (const Share& share : shares)
-    recorder_.run({options_.optimizer.c_str(), -1, bytes_moved(share)},
-                  [&] { update(share, scalars); });
-}
-
-void Optimizer::update(const Share& share, const StepScalars* scalars) {
-  if (share.range.count() == 0) return;
-  if (options_.is_adam()) {
-    AdamSettings settings;
-    settings.weight_decay = static_cast<float>(options_.weight_decay);
-    settings.decoupled = options_.optimizer == "adamw";
-    kernels_.adam(operands(share), settings, scalars, stream_);
-  } else if (options_.optimizer == "lars") {
-    kernels_.lars(operands(share), sgd_settings(), scalars, stream_);
-  } else {
-    kernels_.sgd(operands(share), sgd_settings(), scalars, stream_);
-  }
+    recorder_.run({options_.optimizer.c_str(), -1, bytes_moved(share)}, [&] {
+      if (share.range.count() > 0) kernels_.update(operands(share), rule_, scalars, stream_);
+    });
 }
 
 std::size_t Optimizer::bytes() const {

@@ -122,13 +122,12 @@ class Optimizer {
   std::size_t bytes() const;
 
  private:
-  void update(const Share& share, const StepScalars* scalars);
   double bytes_moved(const Share& share) const;
-  SgdSettings sgd_settings() const;
   UpdateRange operands(const Share& share) const;
   Buffer decay_flags() const;
 
   OptimizerOptions options_;
+  UpdateRule rule_;
   Device& device_;
   Stream& stream_;
   const ParameterTable& table_;

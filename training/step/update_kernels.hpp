@@ -56,6 +56,24 @@ struct AdamSettings {
   float weight_decay = 0;
   bool decoupled = false;  // AdamW
 };
+/// How weights are updated from their gradients g.
+struct UpdateRule {
+  enum Kind {
+    /// PyTorch's SGD: g += weight_decay * w; m = momentum * m + g;
+    /// w -= learning_rate * (nesterov ? g + momentum * m : m).
+    sgd,
+    /// LARS (You et al. 2017) as MLPerf's reference has it (mlcommons/training,
+    /// image_classification/tensorflow2/lars_optimizer.py), with the learning rate in the momentum:
+    /// s = learning_rate * trust ratio * (g + weight_decay * w); m = momentum * m + s;
+    /// w -= nesterov ? s + momentum * m : m.
+    lars,
+    /// Adam (Kingma & Ba 2015), or AdamW (Loshchilov & Hutter 2019), as PyTorch computes them; the
+    /// step number is StepScalars::updates + 1.
+    adam,
+  } kind = sgd;
+  SgdSettings of_sgd = {};  // and of lars
+  AdamSettings of_adam = {};
+};
 
 /// A part of one parameter in a range.
 struct NormPiece {
@@ -85,22 +103,9 @@ class UpdateKernels {
  public:
   virtual ~UpdateKernels() = default;
 
-  // Optimisers. Skipped when !scalars->finite. The gradient g is gradient * clip / loss_scale.
-
-  /// PyTorch's SGD: g += weight_decay * w; m = momentum * m + g;
-  /// w -= learning_rate * (nesterov ? g + momentum * m : m).
-  virtual void sgd(const UpdateRange& range, const SgdSettings& settings,
-                   const StepScalars* scalars, Stream& stream) const = 0;
-  /// LARS (You et al. 2017) as MLPerf's reference has it (mlcommons/training,
-  /// image_classification/tensorflow2/lars_optimizer.py), with the learning rate in the momentum:
-  /// s = learning_rate * trust ratio * (g + weight_decay * w); m = momentum * m + s;
-  /// w -= nesterov ? s + momentum * m : m.
-  virtual void lars(const UpdateRange& range, const SgdSettings& settings,
-                    const StepScalars* scalars, Stream& stream) const = 0;
-  /// Adam (Kingma & Ba 2015), or AdamW (Loshchilov & Hutter 2019), as PyTorch computes them; the
-  /// step number is scalars->updates + 1.
-  virtual void adam(const UpdateRange& range, const AdamSettings& settings,
-                    const StepScalars* scalars, Stream& stream) const = 0;
+  /// Skipped when !scalars->finite. The gradient g is gradient * clip / loss_scale.
+  virtual void update(const UpdateRange& range, const UpdateRule& rule, const StepScalars* scalars,
+                      Stream& stream) const = 0;
 
   // Norms, summed in a fixed order: pieces, then parameters (then ranks), then all.
 

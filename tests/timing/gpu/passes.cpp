@@ -158,7 +158,7 @@ Bench sgd(Lab& lab) {
           {{"the kernel",
             [&lab, range, settings, on_device,
              kernels = std::shared_ptr<UpdateKernels>(make_update_kernels(lab.device))] {
-              kernels->sgd(range, settings, on_device, *lab.stream);
+              kernels->update(range, {UpdateRule::sgd, settings}, on_device, *lab.stream);
             }}},
           [&lab, range] { return std::vector<Values>{lab.floats_at(range.master, kChecked)}; },
           [=, &lab] {

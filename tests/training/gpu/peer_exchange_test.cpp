@@ -9,7 +9,7 @@
 #include "common/gpu/peer_kernels.hpp"
 #include "tests/catch.hpp"
 #include "tests/support.hpp"
-#include "training/exchange/buckets.hpp"
+#include "training/exchange/strategy.hpp"
 #include "training/step/update_kernels.hpp"
 
 namespace shakedown::training {
@@ -104,7 +104,7 @@ struct Model {
   Buffer gradients, compute, master, momentum, scalars;
 };
 
-constexpr SgdSettings kSgd{0.9F, 1e-2F, false};
+constexpr UpdateRule kSgd{UpdateRule::sgd, {0.9F, 1e-2F, false}};
 
 struct Job {
   Job(Device& device, int count, DataType type)
@@ -135,7 +135,7 @@ struct Job {
                         own.gradients.view(own.type).slice(part.begin, part.count()),
                         &own.on_device()->finite, own.stream);
     ranks.meet(rank, &own.on_device()->finite);
-    kernels->sgd(range, kSgd, own.on_device(), own.stream);
+    kernels->update(range, kSgd, own.on_device(), own.stream);
     ranks.meet(rank);
   }
   void step() {
@@ -157,7 +157,7 @@ void load_kernels(Device& device, DataType type) {
   Model& own = *job.models[0];
   UpdateRange range = own.range(job.shard(0));
   range.copies[range.copy_count++] = own.compute.data();
-  job.kernels->sgd(range, kSgd, own.on_device(), own.stream);
+  job.kernels->update(range, kSgd, own.on_device(), own.stream);
   job.ranks.synchronize();
 }
 
@@ -203,7 +203,7 @@ GPU_TEST_CASE("peers average their gradients, update their shards and have all w
     CHECK(wrong == 0);
 
     alone.set_gradients(*device, averaged);
-    serial.kernels->sgd(alone.range({0, job.elements}), kSgd, alone.on_device(), alone.stream);
+    serial.kernels->update(alone.range({0, job.elements}), kSgd, alone.on_device(), alone.stream);
     const auto weights = alone.floats(*device, alone.compute);
     const auto master = download<float>(*device, alone.stream, alone.master.data(), job.elements);
     for (int r = 0; r < count; ++r) {

@@ -19,7 +19,6 @@
 #include "common/ensure.hpp"
 #include "common/gpu/native.hpp"
 #include "common/usage_error.hpp"
-#include "training/data/codecs.hpp"
 #include "training/data/crops.hpp"
 #include "training/data/gpu/resize.hpp"
 

@@ -14,29 +14,27 @@ namespace {
 
 class CpuUpdateKernels final : public UpdateKernels {
  public:
-  void sgd(const UpdateRange& range, const SgdSettings& settings, const StepScalars* scalars,
-           Stream&) const override {
+  void update(const UpdateRange& range, const UpdateRule& rule, const StepScalars* scalars,
+              Stream&) const override {
     const float rate = scalars->learning_rate;
-    update(range, *scalars, [=](const UpdateRange& r, std::size_t i, float g, bool decayed) {
-      sgd_update(r.master[i], r.state_a[i], g, decayed, settings, rate);
-    });
-  }
-
-  void lars(const UpdateRange& range, const SgdSettings& settings, const StepScalars* scalars,
-            Stream&) const override {
-    const float rate = scalars->learning_rate;
-    update(range, *scalars, [=](const UpdateRange& r, std::size_t i, float g, bool decayed) {
-      const float own_rate = rate * r.trust[r.tensors[i / kFlatAlignment]];
-      lars_update(r.master[i], r.state_a[i], g, decayed, settings, own_rate);
-    });
-  }
-
-  void adam(const UpdateRange& range, const AdamSettings& settings, const StepScalars* scalars,
-            Stream&) const override {
-    const AdamStep step = adam_step(settings, *scalars);
-    update(range, *scalars, [=](const UpdateRange& r, std::size_t i, float g, bool decayed) {
-      adam_update(r.master[i], r.state_a[i], r.state_b[i], g, decayed, settings, step);
-    });
+    const SgdSettings sgd = rule.of_sgd;
+    const AdamSettings adam = rule.of_adam;
+    const AdamStep step = adam_step(adam, *scalars);
+    switch (rule.kind) {
+      case UpdateRule::sgd:
+        return for_elements(range, *scalars, [=](auto& r, std::size_t i, float g, bool decayed) {
+          sgd_update(r.master[i], r.state_a[i], g, decayed, sgd, rate);
+        });
+      case UpdateRule::lars:
+        return for_elements(range, *scalars, [=](auto& r, std::size_t i, float g, bool decayed) {
+          const float own_rate = rate * r.trust[r.tensors[i / kFlatAlignment]];
+          lars_update(r.master[i], r.state_a[i], g, decayed, sgd, own_rate);
+        });
+      case UpdateRule::adam:
+        return for_elements(range, *scalars, [=](auto& r, std::size_t i, float g, bool decayed) {
+          adam_update(r.master[i], r.state_a[i], r.state_b[i], g, decayed, adam, step);
+        });
+    }
   }
 
   void sum_pieces(ConstView gradient, const float* weights, std::span<const NormPiece> pieces,
@@ -101,7 +99,7 @@ class CpuUpdateKernels final : public UpdateKernels {
  private:
   /// Calls body for every element with its gradient and whether it decays.
   template <class Body>
-  static void update(const UpdateRange& range, const StepScalars& scalars, Body&& body) {
+  static void for_elements(const UpdateRange& range, const StepScalars& scalars, Body&& body) {
     if (!scalars.finite) return;
     ENSURE(range.compute == nullptr && range.copy_count == 0,
            "the cpu backend computes in float32");

@@ -209,29 +209,22 @@ __global__ void set_learning_rate_kernel(StepScalars* scalars, float value) {
 
 class CudaUpdateKernels final : public UpdateKernels {
  public:
-  void sgd(const UpdateRange& range, const SgdSettings& settings, const StepScalars* scalars,
-           Stream& stream) const override {
+  void update(const UpdateRange& range, const UpdateRule& rule, const StepScalars* scalars,
+              Stream& stream) const override {
+    const unsigned blocks = groups_of(range.count);
+    const cudaStream_t on = native(stream);
     dispatch_update(range, [&]<class Gradient, class Compute>(const Gradient*, Compute*) {
-      sgd_kernel<Gradient, Compute>
-          <<<groups_of(range.count), kThreads, 0, native(stream)>>>(range, settings, scalars);
-    });
-    CHECK_LAUNCH();
-  }
-
-  void lars(const UpdateRange& range, const SgdSettings& settings, const StepScalars* scalars,
-            Stream& stream) const override {
-    dispatch_update(range, [&]<class Gradient, class Compute>(const Gradient*, Compute*) {
-      lars_kernel<Gradient, Compute>
-          <<<groups_of(range.count), kThreads, 0, native(stream)>>>(range, settings, scalars);
-    });
-    CHECK_LAUNCH();
-  }
-
-  void adam(const UpdateRange& range, const AdamSettings& settings, const StepScalars* scalars,
-            Stream& stream) const override {
-    dispatch_update(range, [&]<class Gradient, class Compute>(const Gradient*, Compute*) {
-      adam_kernel<Gradient, Compute>
-          <<<groups_of(range.count), kThreads, 0, native(stream)>>>(range, settings, scalars);
+      switch (rule.kind) {
+        case UpdateRule::sgd:
+          sgd_kernel<Gradient, Compute><<<blocks, kThreads, 0, on>>>(range, rule.of_sgd, scalars);
+          break;
+        case UpdateRule::lars:
+          lars_kernel<Gradient, Compute><<<blocks, kThreads, 0, on>>>(range, rule.of_sgd, scalars);
+          break;
+        case UpdateRule::adam:
+          adam_kernel<Gradient, Compute><<<blocks, kThreads, 0, on>>>(range, rule.of_adam, scalars);
+          break;
+      }
     });
     CHECK_LAUNCH();
   }
