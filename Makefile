@@ -91,7 +91,7 @@ UNITY ?= $(if $(wildcard $(BUILD)/common/mpi_session.cpp.o),0,1)
 UNITY := $(UNITY)
 # In some builds alone; with a main; with flags of its own; what bin/judge, which has no MPI, has of common/, and what it has not.
 ALONE := %_absent.cpp tests/main.cpp training/data/resize.cpp common/judge/visits.cpp \
-         $(addprefix common/,error.cpp nvml.cpp nvml_library.cpp options.cpp options_parsing.cpp output_file.cpp record.cpp statistics.cpp types.cpp)
+         $(addprefix common/,error.cpp nvml.cpp nvml_library.cpp options.cpp options_parsing.cpp output_file.cpp record.cpp statistics.cpp text_table.cpp types.cpp)
 in_units = $(if $(filter-out 0,$(UNITY)),$(filter-out $(ALONE),$(filter %.cpp,$(1))))
 objects = $(foreach folder,$(sort $(dir $(call in_units,$(1)))),\
             $(call units,$(folder),$(foreach file,$(call in_units,$(1)),$(if $(filter $(folder),$(dir $(file))),$(file))))) \

@@ -1,6 +1,6 @@
 // Stands in for collectives/cpu where it is not built.
 #include "collectives/verifier.hpp"
-#include "common/error.hpp"
+#include "common/usage_error.hpp"
 
 namespace shakedown::collectives::cpu {
 

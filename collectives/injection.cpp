@@ -15,9 +15,9 @@
 #include "collectives/links/links.hpp"
 #include "collectives/perf/bench.hpp"
 #include "collectives/wrong_data.hpp"
-#include "common/error.hpp"
 #include "common/options.hpp"
 #include "common/program.hpp"
+#include "common/usage_error.hpp"
 
 namespace shakedown::collectives {
 namespace {

@@ -4,7 +4,7 @@
 
 #include "collectives/traffic.hpp"
 #include "collectives/verifier.hpp"
-#include "common/error.hpp"
+#include "common/usage_error.hpp"
 
 namespace shakedown::collectives {
 namespace {

@@ -9,7 +9,7 @@
 #include <iterator>
 #include <sstream>
 
-#include "common/error.hpp"
+#include "common/usage_error.hpp"
 
 namespace shakedown::collectives {
 namespace {

@@ -11,11 +11,10 @@
 #include <sstream>
 
 #include "common/communicator.hpp"
-#include "common/error.hpp"
 #include "common/host.hpp"
-#include "common/mpi_communicator.hpp"
 #include "common/mpi_session.hpp"
 #include "common/options.hpp"
+#include "common/usage_error.hpp"
 
 namespace shakedown {
 namespace {
@@ -169,6 +168,14 @@ std::vector<LibraryVersion> library_versions(BackendKind kind, bool load) {
     versions.push_back(
         {library.name, library.built, function == nullptr ? "" : library.running(function)});
   }
+  return versions;
+}
+
+std::map<std::string, std::string> versions_of(BackendKind kind,
+                                               std::initializer_list<std::string> libraries) {
+  std::map<std::string, std::string> versions;
+  for (const LibraryVersion& library : library_versions(kind))
+    if (std::ranges::count(libraries, library.name) > 0) versions[library.name] = library.running;
   return versions;
 }
 

@@ -1,6 +1,8 @@
 // Chooses and opens the backend: the device of this rank and the communicator of all ranks.
 #pragma once
 
+#include <initializer_list>
+#include <map>
 #include <memory>
 #include <string>
 #include <vector>
@@ -64,6 +66,9 @@ struct LibraryVersion {
 /// Of the libraries that this process has loaded; with `load` of all, which takes a tenth of a
 /// second, and `running` is empty of one that is not there.
 std::vector<LibraryVersion> library_versions(BackendKind kind, bool load = false);
+/// {"nccl": "2.28.9"}: of these libraries the versions that run, of those that are loaded.
+std::map<std::string, std::string> versions_of(BackendKind kind,
+                                               std::initializer_list<std::string> libraries);
 
 // The two backends; the one that was not built throws UsageError "built without ...".
 namespace cpu {

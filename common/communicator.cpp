@@ -1,13 +1,15 @@
 #include "common/communicator.hpp"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <functional>
 #include <utility>
 #include <vector>
 
-#include "common/error.hpp"
+#include "common/ensure.hpp"
 #include "common/kernels.hpp"
+#include "common/usage_error.hpp"
 
 namespace shakedown {
 
@@ -19,6 +21,57 @@ Traffic operator+(const Traffic& a, const Traffic& b) {
 Traffic operator-(const Traffic& a, const Traffic& b) {
   return {a.operations - b.operations, a.sent_bytes - b.sent_bytes,
           a.received_bytes - b.received_bytes, a.staged_bytes - b.staged_bytes};
+}
+
+const char* Communicator::Exchange::name() const {
+  constexpr std::array kNames{"all_reduce", "reduce",  "broadcast",  "all_gather", "reduce_scatter",
+                              "gather",     "scatter", "all_to_all", "send",       "recv"};
+  return kNames[kind];
+}
+
+void Communicator::request(const Exchange& x, Stream& stream) {
+  const auto ranks = static_cast<std::size_t>(size());
+  const std::size_t sent = x.from.count;
+  const std::size_t received = x.to.count;
+  const bool fits = x.kind == Exchange::all_gather       ? received == sent * ranks
+                    : x.kind == Exchange::reduce_scatter ? sent == received * ranks
+                    : x.kind == Exchange::all_to_all     ? sent == received && sent % ranks == 0
+                                                         : true;
+  ENSURE(fits, std::string(x.name()) + " counts");
+  count(x);
+  enqueue(x, stream);
+}
+
+/// Reductions and gathers by rings, broadcast and reduce along a chain that begins, or ends, at the
+/// root.
+void Communicator::count(const Exchange& x) {
+  const int n = size();
+  const bool is_root = rank() == x.peer;
+  const auto all_but = [&](int one) { return rank() == one ? 0.0 : 1.0; };
+  switch (x.kind) {
+    case Exchange::all_reduce: return add_ring(x.to.bytes(), 2);
+    case Exchange::all_gather: return add_ring(x.to.bytes(), 1);
+    case Exchange::reduce_scatter:
+    case Exchange::all_to_all: return add_ring(x.from.bytes(), 1);
+    case Exchange::reduce: return add(x.from.bytes(), all_but(x.peer), all_but((x.peer + 1) % n));
+    case Exchange::broadcast:
+      return add(x.to.bytes(), all_but((x.peer + n - 1) % n), all_but(x.peer));
+    case Exchange::gather: return add(x.from.bytes(), all_but(x.peer), is_root ? n - 1 : 0);
+    case Exchange::scatter: return add(x.to.bytes(), is_root ? n - 1 : 0, all_but(x.peer));
+    case Exchange::send: return add(x.from.bytes(), 1, 0);
+    case Exchange::recv: return add(x.to.bytes(), 0, 1);
+  }
+}
+
+void Communicator::add(std::size_t bytes, double sends, double receives) {
+  ++traffic_.operations;
+  traffic_.sent_bytes += sends * static_cast<double>(bytes);
+  traffic_.received_bytes += receives * static_cast<double>(bytes);
+}
+
+void Communicator::add_ring(std::size_t bytes, int passes) {
+  const double share = static_cast<double>(passes) * (size() - 1) / size();
+  add(bytes, share, share);
 }
 
 /// Known to its communicator for as long as both live.
@@ -110,47 +163,6 @@ class ThrottledCommunicator final : public Communicator {
   /// So is what slows them down: it reads the device's clock anew with each launch.
   bool capturable() const override { return fast_->capturable(); }
 
-  void all_reduce(ConstView send, View recv, Reduction op, Stream& stream) override {
-    count_ring(recv.bytes(), 2);
-    slowed(stream, [=, this, &stream] { fast_->all_reduce(send, recv, op, stream); });
-  }
-  void reduce(ConstView send, View recv, Reduction op, int root, Stream& stream) override {
-    count_reduce(send.bytes(), root);
-    slowed(stream, [=, this, &stream] { fast_->reduce(send, recv, op, root, stream); });
-  }
-  void broadcast(ConstView send, View recv, int root, Stream& stream) override {
-    count_broadcast(recv.bytes(), root);
-    slowed(stream, [=, this, &stream] { fast_->broadcast(send, recv, root, stream); });
-  }
-  void all_gather(ConstView send, View recv, Stream& stream) override {
-    count_ring(recv.bytes(), 1);
-    slowed(stream, [=, this, &stream] { fast_->all_gather(send, recv, stream); });
-  }
-  void reduce_scatter(ConstView send, View recv, Reduction op, Stream& stream) override {
-    count_ring(send.bytes(), 1);
-    slowed(stream, [=, this, &stream] { fast_->reduce_scatter(send, recv, op, stream); });
-  }
-  void gather(ConstView send, View recv, int root, Stream& stream) override {
-    count_gather(send.bytes(), root);
-    slowed(stream, [=, this, &stream] { fast_->gather(send, recv, root, stream); });
-  }
-  void scatter(ConstView send, View recv, int root, Stream& stream) override {
-    count_scatter(recv.bytes(), root);
-    slowed(stream, [=, this, &stream] { fast_->scatter(send, recv, root, stream); });
-  }
-  void all_to_all(ConstView send, View recv, Stream& stream) override {
-    count_ring(send.bytes(), 1);
-    slowed(stream, [=, this, &stream] { fast_->all_to_all(send, recv, stream); });
-  }
-  void send(ConstView view, int peer, Stream& stream) override {
-    count(view.bytes(), 1, 0);
-    slowed(stream, [=, this, &stream] { fast_->send(view, peer, stream); });
-  }
-  void recv(View view, int peer, Stream& stream) override {
-    count(view.bytes(), 0, 1);
-    slowed(stream, [=, this, &stream] { fast_->recv(view, peer, stream); });
-  }
-
   std::unique_ptr<TransportMemory> allocate(std::size_t bytes, Registration registration) override {
     return fast_->allocate(bytes, registration);
   }
@@ -171,21 +183,19 @@ class ThrottledCommunicator final : public Communicator {
   void end_group() override {
     if (--groups_ == 0 && !requested_.empty()) start();
   }
-
- private:
-  /// Requested, and already counted.
-  void slowed(Stream& stream, std::function<void()> operation) {
+  void enqueue(const Exchange& exchange, Stream& stream) override {
     ENSURE(requested_.empty() || stream_ == &stream, "a throttled group is on one stream");
     stream_ = &stream;
-    requested_.push_back(std::move(operation));
+    requested_.push_back(exchange);
     if (groups_ == 0) start();
   }
 
+ private:
   void start() {
     link_->occupy(traffic_.sent_bytes - started_.sent_bytes,
                   traffic_.received_bytes - started_.received_bytes, *stream_);
     fast_->group([&] {
-      for (const auto& operation : requested_) operation();
+      for (const Exchange& exchange : requested_) pass_on(*fast_, exchange, *stream_);
     });
     requested_.clear();
     traffic_.staged_bytes = fast_->traffic().staged_bytes;
@@ -196,7 +206,7 @@ class ThrottledCommunicator final : public Communicator {
   std::shared_ptr<Link> link_;
   int groups_ = 0;  // one within another
   // Operations that wait for the end of their group; all on one stream.
-  std::vector<std::function<void()>> requested_;
+  std::vector<Exchange> requested_;
   Stream* stream_ = nullptr;
   Traffic started_;  // of what has started
 };

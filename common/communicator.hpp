@@ -15,6 +15,7 @@
 
 namespace shakedown {
 
+class MpiSession;
 class Peers;
 
 /// Operations a communicator has enqueued since it was made, each launch of a graph included.
@@ -68,21 +69,41 @@ class Communicator {
   /// Whether elements of this type can be exchanged, and reduced, here.
   virtual bool supports(DataType type) const = 0;
 
-  virtual void all_reduce(ConstView send, View recv, Reduction op, Stream& stream) = 0;
-  virtual void reduce(ConstView send, View recv, Reduction op, int root, Stream& stream) = 0;
-  virtual void broadcast(ConstView send, View recv, int root, Stream& stream) = 0;
+  void all_reduce(ConstView send, View recv, Reduction op, Stream& stream) {
+    request({Exchange::all_reduce, send, recv, op}, stream);
+  }
+  void reduce(ConstView send, View recv, Reduction op, int root, Stream& stream) {
+    request({Exchange::reduce, send, recv, op, root}, stream);
+  }
+  void broadcast(ConstView send, View recv, int root, Stream& stream) {
+    request({Exchange::broadcast, send, recv, Reduction::sum, root}, stream);
+  }
   /// recv.count = n * send.count.
-  virtual void all_gather(ConstView send, View recv, Stream& stream) = 0;
+  void all_gather(ConstView send, View recv, Stream& stream) {
+    request({Exchange::all_gather, send, recv}, stream);
+  }
   /// send.count = n * recv.count.
-  virtual void reduce_scatter(ConstView send, View recv, Reduction op, Stream& stream) = 0;
+  void reduce_scatter(ConstView send, View recv, Reduction op, Stream& stream) {
+    request({Exchange::reduce_scatter, send, recv, op}, stream);
+  }
   /// At the root recv.count = n * send.count; elsewhere recv is not used.
-  virtual void gather(ConstView send, View recv, int root, Stream& stream) = 0;
+  void gather(ConstView send, View recv, int root, Stream& stream) {
+    request({Exchange::gather, send, recv, Reduction::sum, root}, stream);
+  }
   /// At the root send.count = n * recv.count; elsewhere send is not used.
-  virtual void scatter(ConstView send, View recv, int root, Stream& stream) = 0;
+  void scatter(ConstView send, View recv, int root, Stream& stream) {
+    request({Exchange::scatter, send, recv, Reduction::sum, root}, stream);
+  }
   /// send.count = recv.count, a multiple of n. Not in place.
-  virtual void all_to_all(ConstView send, View recv, Stream& stream) = 0;
-  virtual void send(ConstView view, int peer, Stream& stream) = 0;
-  virtual void recv(View view, int peer, Stream& stream) = 0;
+  void all_to_all(ConstView send, View recv, Stream& stream) {
+    request({Exchange::all_to_all, send, recv}, stream);
+  }
+  void send(ConstView view, int peer, Stream& stream) {
+    request({Exchange::send, view, View(), Reduction::sum, peer}, stream);
+  }
+  void recv(View view, int peer, Stream& stream) {
+    request({Exchange::recv, ConstView(), view, Reduction::sum, peer}, stream);
+  }
 
   /// Operations issued by `body` are started together: exchanges that wait for one another, such
   /// as a send and a recv to the same peer, must be grouped.
@@ -122,7 +143,7 @@ class Communicator {
   virtual Peers& peers();
   /// Counts an exchange of peers as traffic: each rank's part of `bytes` has come to it from all,
   /// or gone to all.
-  void count_peers(std::size_t bytes) { count_ring(bytes, 1); }
+  void count_peers(std::size_t bytes) { add_ring(bytes, 1); }
 
   /// Whether operations can be a part of graphs.
   virtual bool capturable() const { return false; }
@@ -145,30 +166,33 @@ class Communicator {
   virtual void begin_group() = 0;
   virtual void end_group() = 0;
 
-  /// An operation in which this rank sends, and receives, these multiples of `bytes` to and from
-  /// others: reductions and gathers by rings, broadcast and reduce along a chain that begins, or
-  /// ends, at the root.
-  void count(std::size_t bytes, double sends, double receives) {
-    ++traffic_.operations;
-    traffic_.sent_bytes += sends * static_cast<double>(bytes);
-    traffic_.received_bytes += receives * static_cast<double>(bytes);
-  }
-  /// Each pass moves all but one of n parts; an exchange of every pair is one, too.
-  void count_ring(std::size_t bytes, int passes) {
-    const double share = static_cast<double>(passes) * (size() - 1) / size();
-    count(bytes, share, share);
-  }
-  void count_broadcast(std::size_t bytes, int root) {
-    count(bytes, all_but((root + size() - 1) % size()), all_but(root));
-  }
-  void count_reduce(std::size_t bytes, int root) {
-    count(bytes, all_but(root), all_but((root + 1) % size()));
-  }
-  void count_gather(std::size_t bytes, int root) {
-    count(bytes, all_but(root), rank() == root ? size() - 1 : 0);
-  }
-  void count_scatter(std::size_t bytes, int root) {
-    count(bytes, rank() == root ? size() - 1 : 0, all_but(root));
+  /// One operation; a view that this rank does not use may have no elements.
+  struct Exchange {
+    enum Kind {
+      all_reduce,
+      reduce,
+      broadcast,
+      all_gather,
+      reduce_scatter,
+      gather,
+      scatter,
+      all_to_all,
+      send,
+      recv
+    };
+    Kind kind;
+    ConstView from;
+    View to;
+    Reduction op = Reduction::sum;
+    int peer = 0;  // the root, or the other rank of a message
+
+    const char* name() const;
+  };
+  /// It is counted already.
+  virtual void enqueue(const Exchange& exchange, Stream& stream) = 0;
+  /// Requests it of another one.
+  static void pass_on(Communicator& to, const Exchange& exchange, Stream& stream) {
+    to.request(exchange, stream);
   }
 
   Traffic traffic_;  // of the operations requested
@@ -176,7 +200,13 @@ class Communicator {
  private:
   class Captured;
 
-  double all_but(int one) const { return rank() == one ? 0 : 1; }
+  void request(const Exchange& exchange, Stream& stream);
+  void count(const Exchange& exchange);
+  /// An operation in which this rank sends, and receives, these multiples of `bytes` to and from
+  /// others.
+  void add(std::size_t bytes, double sends, double receives);
+  /// Each pass moves all but one of n parts; an exchange of every pair is one, too.
+  void add_ring(std::size_t bytes, int passes);
 
   Traffic launched_;  // in addition: launches of graphs, less what was only captured
   std::vector<Captured*> graphs_;
@@ -271,5 +301,13 @@ void copy_of_peers(View to, ConstView from, CopyBy by, Stream& stream);
 /// `device` must outlive it.
 std::unique_ptr<Communicator> make_throttled_communicator(std::unique_ptr<Communicator> fast,
                                                           Device& device, double gbs);
+
+/// The communicator that is in every build, of all ranks of the session: MPI on host memory. Device
+/// memory is staged through pinned host memory, and the bytes so copied are counted. So is memory
+/// that the device does not own, uncounted: MPI may use it for longer than its owner lives.
+/// `device` makes the staging copies and must outlive the communicator; after a time-out its memory
+/// is never released.
+std::unique_ptr<Communicator> make_mpi_communicator(const MpiSession& session, Device& device,
+                                                    MpiAlgorithm algorithm = MpiAlgorithm::own);
 
 }  // namespace shakedown

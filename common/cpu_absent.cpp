@@ -1,6 +1,6 @@
 // Stands in for common/cpu where it is not built.
 #include "common/backend.hpp"
-#include "common/error.hpp"
+#include "common/usage_error.hpp"
 
 namespace shakedown::cpu {
 

@@ -1,9 +1,9 @@
 // Stands in for common/gpu where it is not built.
 #include "common/backend.hpp"
 #include "common/communicator.hpp"
-#include "common/error.hpp"
 #include "common/program.hpp"
 #include "common/sm_clock.hpp"
+#include "common/usage_error.hpp"
 
 namespace shakedown::gpu {
 

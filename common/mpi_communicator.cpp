@@ -1,4 +1,4 @@
-#include "common/mpi_communicator.hpp"
+#include "common/communicator.hpp"
 
 #include <fmt/format.h>
 
@@ -6,7 +6,6 @@
 #include <climits>
 #include <cstring>
 #include <deque>
-#include <utility>
 #include <vector>
 
 #include "common/device.hpp"
@@ -137,102 +136,6 @@ class MpiCommunicator final : public Communicator {
   int size() const override { return size_; }
   bool supports(DataType type) const override { return !is_float8(type); }
 
-  void all_reduce(ConstView send, View recv, Reduction op, Stream& stream) override {
-    count_ring(recv.bytes(), 2);
-    const Own own = own_if(large_.suits_all_reduce(send.bytes()), &MpiExchange::all_reduce);
-    Exchange x(*this, {"all_reduce", op, own}, send, recv, stream);
-    if (own == nullptr)
-      CHECK_MPI(MPI_Iallreduce(x.in_place ? MPI_IN_PLACE : x.send.data, x.recv.data,
-                               count_of(recv.count), mpi_type(recv.type), mpi_op(recv.type, op),
-                               comm_, &x.request));
-    start(x);
-  }
-
-  void reduce(ConstView send, View recv, Reduction op, int root, Stream& stream) override {
-    count_reduce(send.bytes(), root);
-    Exchange x(*this, {"reduce", op}, send, rank_ == root ? recv : View(), stream);
-    CHECK_MPI(MPI_Ireduce(x.in_place ? MPI_IN_PLACE : x.send.data, x.recv.data,
-                          count_of(send.count), mpi_type(send.type), mpi_op(send.type, op), root,
-                          comm_, &x.request));
-    start(x);
-  }
-
-  void broadcast(ConstView send, View recv, int root, Stream& stream) override {
-    count_broadcast(recv.bytes(), root);
-    Exchange x(*this, {"broadcast"}, rank_ == root ? send : ConstView(), recv, stream);
-    if (rank_ == root && !x.in_place) std::memcpy(x.recv.data, x.send.data, x.recv.bytes());
-    CHECK_MPI(MPI_Ibcast(x.recv.data, count_of(recv.count), mpi_type(recv.type), root, comm_,
-                         &x.request));
-    start(x);
-  }
-
-  void all_gather(ConstView send, View recv, Stream& stream) override {
-    ENSURE(recv.count == send.count * static_cast<std::size_t>(size_), "all_gather counts");
-    count_ring(recv.bytes(), 1);
-    const View mine = recv.slice(static_cast<std::size_t>(rank_) * send.count, send.count);
-    const bool in_place = send.data == mine.data && reachable(recv);
-    Exchange x(*this, {"all_gather"}, in_place ? ConstView() : send, recv, stream);
-    CHECK_MPI(MPI_Iallgather(in_place ? MPI_IN_PLACE : x.send.data, count_of(send.count),
-                             mpi_type(send.type), x.recv.data, count_of(send.count),
-                             mpi_type(send.type), comm_, &x.request));
-    start(x);
-  }
-
-  void reduce_scatter(ConstView send, View recv, Reduction op, Stream& stream) override {
-    ENSURE(send.count == recv.count * static_cast<std::size_t>(size_), "reduce_scatter counts");
-    count_ring(send.bytes(), 1);
-    const Own own = own_if(large_.suits_reduce_scatter(send.bytes()), &MpiExchange::reduce_scatter);
-    Exchange x(*this, {"reduce_scatter", op, own}, send, recv, stream);
-    if (own == nullptr)
-      CHECK_MPI(MPI_Ireduce_scatter_block(x.send.data, x.recv.data, count_of(recv.count),
-                                          mpi_type(recv.type), mpi_op(recv.type, op), comm_,
-                                          &x.request));
-    start(x);
-  }
-
-  void gather(ConstView send, View recv, int root, Stream& stream) override {
-    count_gather(send.bytes(), root);
-    Exchange x(*this, {"gather"}, send, rank_ == root ? recv : View(), stream);
-    CHECK_MPI(MPI_Igather(x.send.data, count_of(send.count), mpi_type(send.type), x.recv.data,
-                          count_of(send.count), mpi_type(send.type), root, comm_, &x.request));
-    start(x);
-  }
-
-  void scatter(ConstView send, View recv, int root, Stream& stream) override {
-    count_scatter(recv.bytes(), root);
-    Exchange x(*this, {"scatter"}, rank_ == root ? send : ConstView(), recv, stream);
-    CHECK_MPI(MPI_Iscatter(x.send.data, count_of(recv.count), mpi_type(recv.type), x.recv.data,
-                           count_of(recv.count), mpi_type(recv.type), root, comm_, &x.request));
-    start(x);
-  }
-
-  void all_to_all(ConstView send, View recv, Stream& stream) override {
-    const std::size_t part = send.count / static_cast<std::size_t>(size_);
-    ENSURE(part * static_cast<std::size_t>(size_) == send.count && send.count == recv.count,
-           "all_to_all counts");
-    count_ring(send.bytes(), 1);
-    Exchange x(*this, {"all_to_all"}, send, recv, stream);
-    CHECK_MPI(MPI_Ialltoall(x.send.data, count_of(part), mpi_type(send.type), x.recv.data,
-                            count_of(part), mpi_type(send.type), comm_, &x.request));
-    start(x);
-  }
-
-  void send(ConstView view, int peer, Stream& stream) override {
-    count(view.bytes(), 1, 0);
-    Exchange x(*this, {"send"}, view, View(), stream);
-    CHECK_MPI(MPI_Isend(x.send.data, count_of(view.count), mpi_type(view.type), peer, kMessageTag,
-                        comm_, &x.request));
-    start(x);
-  }
-
-  void recv(View view, int peer, Stream& stream) override {
-    count(view.bytes(), 0, 1);
-    Exchange x(*this, {"recv"}, ConstView(), view, stream);
-    CHECK_MPI(MPI_Irecv(x.recv.data, count_of(view.count), mpi_type(view.type), peer, kMessageTag,
-                        comm_, &x.request));
-    start(x);
-  }
-
   void barrier() override {
     MpiOperation operation;
     CHECK_MPI(MPI_Ibarrier(comm_, operation.request()));
@@ -278,6 +181,12 @@ class MpiCommunicator final : public Communicator {
   void end_group() override {
     if (--groups_ == 0) complete();
   }
+  void enqueue(const Exchange& exchange, Stream& stream) override {
+    Work work(*this, exchange, stream);
+    if (work.own == nullptr) start(work);
+    pending_.push_back(work);
+    if (groups_ == 0) complete();
+  }
 
  private:
   /// The MPI resources of operations that are under way.
@@ -293,41 +202,111 @@ class MpiCommunicator final : public Communicator {
   /// MpiExchange's way to do an operation; null: the library's.
   using Own = bool (MpiExchange::*)(ConstView, View, Reduction, MpiDeadline&);
 
-  struct Operation {
-    const char* name;
-    Reduction op = Reduction::sum;
-    Own own = nullptr;
-  };
+  Own own_way(const Exchange& x) const {
+    if (algorithm_ != MpiAlgorithm::own) return nullptr;
+    if (x.kind == Exchange::all_reduce && large_.suits_all_reduce(x.from.bytes()))
+      return &MpiExchange::all_reduce;
+    if (x.kind == Exchange::reduce_scatter && large_.suits_reduce_scatter(x.from.bytes()))
+      return &MpiExchange::reduce_scatter;
+    return nullptr;
+  }
 
-  /// One operation, the host memory that it works on, and what is to be done when it has finished.
-  struct Exchange {
-    Exchange(MpiCommunicator& owner, Operation what, ConstView from, View to, Stream& stream)
-        : operation(what), destination(to), stream(&stream) {
-      stream.synchronize();  // MPI reads and writes outside the stream's order
+  /// An exchange, the host memory that it works on, and what is to be done when it has finished.
+  struct Work {
+    Work(MpiCommunicator& owner, const Exchange& x, Stream& on)
+        : exchange(x), own(owner.own_way(x)), stream(&on) {
+      on.synchronize();  // MPI reads and writes outside the stream's order
+      owner.forget_unused(exchange);
+      const ConstView from = exchange.from;
+      const View to = exchange.to;
       in_place = from.data == to.data && from.count == to.count;
       recv = owner.reachable(to) ? to : owner.staging(to);
+      send = from;
       if (in_place) {
-        if (recv.data != to.data) owner.stage_in(from, recv, stream);
+        if (recv.data != to.data) owner.stage_in(from, recv, on);
         send = recv;
-      } else {
+      } else if (!owner.reachable(from) || (own == nullptr && overlap(from, to))) {
         // MPI forbids buffers that overlap; NCCL's in-place forms do
-        send = from;
-        if (!owner.reachable(from) || (what.own == nullptr && overlap(from, to))) {
-          const View host = owner.staging(from);
-          owner.stage_in(from, host, stream);
-          send = host;
-        }
+        const View host = owner.staging(from);
+        owner.stage_in(from, host, on);
+        send = host;
       }
     }
 
-    Operation operation;
+    Exchange exchange;
+    Own own;
     ConstView send;
     View recv;
-    View destination;
     Stream* stream;
     bool in_place = false;
     MPI_Request request = MPI_REQUEST_NULL;
   };
+
+  /// Views that this rank does not use: all but the root some, all ranks an all_gather's in place,
+  /// which is sent from where it is received.
+  void forget_unused(Exchange& x) const {
+    const bool is_root = rank_ == x.peer;
+    if (!is_root && (x.kind == Exchange::reduce || x.kind == Exchange::gather)) x.to = View();
+    if (!is_root && (x.kind == Exchange::broadcast || x.kind == Exchange::scatter))
+      x.from = ConstView();
+    const auto before = static_cast<std::size_t>(rank_) * x.from.count;
+    if (x.kind == Exchange::all_gather && reachable(x.to) &&
+        x.from.data == x.to.slice(before, x.from.count).data)
+      x.from = ConstView();
+  }
+
+  /// By the library's own algorithm.
+  void start(Work& w) {
+    const Exchange& x = w.exchange;
+    const void* const from = w.in_place ? MPI_IN_PLACE : w.send.data;
+    void* const to = w.recv.data;
+    const MPI_Datatype type = mpi_type(x.to.count > 0 ? x.to.type : x.from.type);
+    const auto ranks = static_cast<std::size_t>(size_);
+    switch (x.kind) {
+      case Exchange::all_reduce:
+        CHECK_MPI(
+            MPI_Iallreduce(from, to, count_of(x.to.count), type, mpi_op(x), comm_, &w.request));
+        return;
+      case Exchange::reduce:
+        CHECK_MPI(MPI_Ireduce(from, to, count_of(x.from.count), type, mpi_op(x), x.peer, comm_,
+                              &w.request));
+        return;
+      case Exchange::broadcast:
+        if (rank_ == x.peer && !w.in_place) std::memcpy(to, from, w.recv.bytes());
+        CHECK_MPI(MPI_Ibcast(to, count_of(x.to.count), type, x.peer, comm_, &w.request));
+        return;
+      case Exchange::all_gather: {
+        const int part = count_of(x.to.count / ranks);
+        CHECK_MPI(MPI_Iallgather(x.from.count == 0 ? MPI_IN_PLACE : w.send.data, part, type, to,
+                                 part, type, comm_, &w.request));
+        return;
+      }
+      case Exchange::reduce_scatter:
+        CHECK_MPI(MPI_Ireduce_scatter_block(w.send.data, to, count_of(x.to.count), type, mpi_op(x),
+                                            comm_, &w.request));
+        return;
+      case Exchange::gather:
+        CHECK_MPI(MPI_Igather(w.send.data, count_of(x.from.count), type, to, count_of(x.from.count),
+                              type, x.peer, comm_, &w.request));
+        return;
+      case Exchange::scatter:
+        CHECK_MPI(MPI_Iscatter(w.send.data, count_of(x.to.count), type, to, count_of(x.to.count),
+                               type, x.peer, comm_, &w.request));
+        return;
+      case Exchange::all_to_all: {
+        const int part = count_of(x.from.count / ranks);
+        CHECK_MPI(MPI_Ialltoall(w.send.data, part, type, to, part, type, comm_, &w.request));
+        return;
+      }
+      case Exchange::send:
+        CHECK_MPI(MPI_Isend(w.send.data, count_of(x.from.count), type, x.peer, kMessageTag, comm_,
+                            &w.request));
+        return;
+      case Exchange::recv:
+        CHECK_MPI(
+            MPI_Irecv(to, count_of(x.to.count), type, x.peer, kMessageTag, comm_, &w.request));
+    }
+  }
 
   bool on_device(ConstView view) const {
     return view.place == Place::device && device_.kind() == BackendKind::gpu;
@@ -350,21 +329,15 @@ class MpiCommunicator final : public Communicator {
     if (on_device(from)) traffic_.staged_bytes += from.bytes();
   }
 
-  void stage_out(const Exchange& x) {
-    device_.copy(x.destination.data, x.recv.data, x.destination.bytes(), *x.stream);
-    x.stream->synchronize();
-    if (on_device(x.destination)) traffic_.staged_bytes += x.destination.bytes();
+  void stage_out(const Work& w) {
+    const View to = w.exchange.to;
+    device_.copy(to.data, w.recv.data, to.bytes(), *w.stream);
+    w.stream->synchronize();
+    if (on_device(to)) traffic_.staged_bytes += to.bytes();
   }
 
-  MPI_Op mpi_op(DataType type, Reduction op) const { return handles_->operations.of(type, op); }
-
-  Own own_if(bool suits, Own own) const {
-    return algorithm_ == MpiAlgorithm::own && suits ? own : nullptr;
-  }
-
-  void start(const Exchange& exchange) {
-    pending_.push_back(exchange);
-    if (groups_ == 0) complete();
+  MPI_Op mpi_op(const Exchange& x) const {
+    return handles_->operations.of(x.to.count > 0 ? x.to.type : x.from.type, x.op);
   }
 
   /// Own operations run here, in their order: it is that of all ranks. Others are under way.
@@ -372,18 +345,16 @@ class MpiCommunicator final : public Communicator {
     if (pending_.empty()) return;
     MpiDeadline deadline(timeout_s_);
     std::vector<MPI_Request> requests;
-    for (const Exchange& x : pending_) {
-      const auto& [name, op, own] = x.operation;
-      if (own == nullptr)
-        requests.push_back(x.request);
-      else if (!(large_.*own)(x.send, x.recv, op, deadline))
-        give_up(deadline.error(describe(x)));
+    for (const Work& w : pending_) {
+      if (w.own == nullptr)
+        requests.push_back(w.request);
+      else if (!(large_.*w.own)(w.send, w.recv, w.exchange.op, deadline))
+        give_up(deadline.error(describe(w)));
     }
     if (!deadline.wait(requests)) give_up(deadline.error(describe(pending_.front())));
-    for (const Exchange& x : pending_) {
-      const auto& [name, op, own] = x.operation;
-      if (op == Reduction::avg && own == nullptr) divide_elements(x.recv, size_);
-      if (x.recv.data != x.destination.data) stage_out(x);
+    for (const Work& w : pending_) {
+      if (w.exchange.op == Reduction::avg && w.own == nullptr) divide_elements(w.recv, size_);
+      if (w.recv.data != w.exchange.to.data) stage_out(w);
     }
     pending_.clear();
     staging_used_ = 0;
@@ -405,9 +376,9 @@ class MpiCommunicator final : public Communicator {
     throw error;
   }
 
-  std::string describe(const Exchange& x) const {
-    const ConstView view = x.send.count > 0 ? x.send : ConstView(x.destination);
-    return fmt::format("{} of {} {}", x.operation.name,
+  std::string describe(const Work& w) const {
+    const ConstView view = w.send.count > 0 ? w.send : ConstView(w.exchange.to);
+    return fmt::format("{} of {} {}", w.exchange.name(),
                        readable_bytes(static_cast<double>(view.bytes())), name_of(view.type));
   }
 
@@ -424,7 +395,7 @@ class MpiCommunicator final : public Communicator {
   int size_ = 1;
   int groups_ = 0;  // one within another
   bool timed_out_ = false;
-  std::vector<Exchange> pending_;
+  std::vector<Work> pending_;
   std::deque<Buffer> staging_;  // stable while a group adds to it; reused afterwards
   std::size_t staging_used_ = 0;
 };

@@ -11,10 +11,10 @@
 #include <cstring>
 #include <filesystem>
 #include <nlohmann/json.hpp>
-#include <numeric>
 
 #include "common/error.hpp"
 #include "common/record.hpp"
+#include "common/text_table.hpp"
 
 namespace shakedown {
 namespace {
@@ -33,16 +33,6 @@ std::string show(const OptionTarget& target) {
           return value->empty() ? "none" : fmt::format("{}", fmt::join(*value, ","));
       },
       target);
-}
-
-std::vector<std::string> split_names(const std::string& text) {
-  std::vector<std::string> names;
-  for (std::size_t begin = 0; begin <= text.size();) {
-    const std::size_t end = std::min(text.find(',', begin), text.size());
-    names.push_back(text.substr(begin, end - begin));
-    begin = end + 1;
-  }
-  return names;
 }
 
 bool is_among(const std::string& name, const std::vector<std::string>& names) {
@@ -69,89 +59,6 @@ Option::Option(std::vector<std::string> names, OptionTarget target, std::string 
       default_(show(target)) {
   std::visit([&](auto* value) { restore_ = [value, initial = *value] { *value = initial; }; },
              target);
-}
-
-Option& Option::one_of(std::vector<std::string> choices) {
-  choices_ = std::move(choices);
-  return *this;
-}
-Option& Option::unlisted(std::vector<std::string> choices) {
-  unlisted_ = std::move(choices);
-  return *this;
-}
-Option& Option::at_least(double minimum) {
-  at_least_ = minimum;
-  return *this;
-}
-Option& Option::at_most(double maximum) {
-  at_most_ = maximum;
-  return *this;
-}
-Option& Option::below(double limit) {
-  below_ = limit;
-  return *this;
-}
-Option& Option::only_where(std::string option, std::vector<std::string> values) {
-  where_.push_back({std::move(option), std::move(values), for_values_});
-  return *this;
-}
-Option& Option::only_with(std::vector<std::string> options) {
-  with_ = std::move(options);
-  with_of_ = for_values_;
-  return *this;
-}
-Option& Option::for_values(std::vector<std::string> own) {
-  for_values_ = std::move(own);
-  return *this;
-}
-Option& Option::idle_with(std::vector<std::string> options) {
-  idle_with_ = std::move(options);
-  return *this;
-}
-Option& Option::uses_only(std::vector<std::string> options) {
-  uses_only_ = std::move(options);
-  return *this;
-}
-Option& Option::not_with(std::vector<std::string> options) {
-  not_with_ = std::move(options);
-  return *this;
-}
-Option& Option::brings(std::string option, std::string value) {
-  brings_ = {std::move(option), {std::move(value)}};
-  return *this;
-}
-Option& Option::existing_file(std::string source) {
-  is_existing_file_ = true;
-  source_ = std::move(source);
-  return *this;
-}
-Option& Option::existing_path() {
-  may_be_folder_ = true;
-  return existing_file();
-}
-Option& Option::metavar(std::string text) {
-  metavar_ = std::move(text);
-  return *this;
-}
-Option& Option::default_text(std::string text) {
-  default_ = std::move(text);
-  return *this;
-}
-Option& Option::alone(std::string value) {
-  alone_ = std::move(value);
-  return *this;
-}
-Option& Option::unit(std::string unit, std::string option) {
-  units_.push_back({std::move(unit), std::move(option)});
-  return *this;
-}
-Option& Option::hidden() {
-  group_.clear();
-  return *this;
-}
-Option& Option::first() {
-  is_first_ = true;
-  return *this;
 }
 
 bool Option::has_name(const std::string& name) const { return is_among(name, names_); }
@@ -199,21 +106,21 @@ Option& OptionSet::add(const std::string& own_names, OptionTarget target, const 
     names = list->second.names + "," + own_names;
     target = list->second.target;
   }
-  return options_.emplace_back(split_names(names), target, help, group_);
+  return options_.emplace_back(Option::parts_of(names), target, help, group_);
 }
 
 void OptionSet::add_alias(const std::string& names, const std::string& option,
                           const std::string& value) {
-  aliases_.push_back({split_names(names), option, value, group_});
+  aliases_.push_back({Option::parts_of(names), option, value, group_});
 }
 
 void OptionSet::refuse(const std::string& names, const std::string& reason) {
-  refused_.push_back({split_names(names), reason});
+  refused_.push_back({Option::parts_of(names), reason});
 }
 
 void OptionSet::add_text(const std::string& names, const std::string& help,
                          std::function<std::string()> text) {
-  texts_.push_back({split_names(names), help, std::move(text)});
+  texts_.push_back({Option::parts_of(names), help, std::move(text)});
 }
 
 const Option* OptionSet::find(const std::string& name) const {
@@ -361,36 +268,10 @@ std::vector<OptionValue> OptionSet::values() const {
 
 namespace {
 
-constexpr std::size_t kWidth = 80;
+constexpr std::size_t kWidth = kTextWidth;
 constexpr std::size_t kIndent = 2;      // of an option's names
 constexpr std::size_t kColumn = 27;     // of its help
 constexpr std::size_t kMostShown = 30;  // characters of choices in the place of a metavar
-constexpr char kNoBreak = '\x1f';       // a space at which no line ends
-
-/// Appends `text`, whose first line continues a line of `at` columns, wrapped, with `indent` spaces
-/// before all further lines.
-void append_wrapped(std::string& out, const std::string& text, std::size_t at, std::size_t indent) {
-  bool starts_line = true;
-  for (std::size_t begin = 0; begin < text.size();) {
-    const std::size_t end = std::min(text.find_first_of(" \n", begin), text.size());
-    const std::size_t length = end - begin;
-    if (!starts_line && at + 1 + length > kWidth) {
-      out += "\n" + std::string(indent, ' ');
-      at = indent;
-    } else if (!starts_line) {
-      out += ' ';
-      ++at;
-    }
-    out += text.substr(begin, length);
-    at += length;
-    starts_line = end < text.size() && text[end] == '\n';
-    if (starts_line) {
-      out += "\n" + std::string(indent, ' ');
-      at = indent;
-    }
-    begin = end + 1;
-  }
-}
 
 }  // namespace
 

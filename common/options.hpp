@@ -26,49 +26,70 @@ class Option {
  public:
   Option(std::vector<std::string> names, OptionTarget target, std::string help, std::string group);
 
-  Option& one_of(std::vector<std::string> choices);
+  Option& one_of(std::vector<std::string> choices) { return set(choices_, std::move(choices)); }
   /// Further choices of one_of that are accepted but not listed, and no part of "all": for tests,
   /// names of earlier versions, and what few machines can run.
-  Option& unlisted(std::vector<std::string> choices);
+  Option& unlisted(std::vector<std::string> choices) { return set(unlisted_, std::move(choices)); }
   // Numbers must be finite where they are bounded.
-  Option& at_least(double minimum);
-  Option& at_most(double maximum);
-  Option& below(double limit);
+  Option& at_least(double minimum) { return set(at_least_, minimum); }
+  Option& at_most(double maximum) { return set(at_most_, maximum); }
+  Option& below(double limit) { return set(below_, limit); }
   // Options that make one another idle; those that a program does not have count as not given. A
   // switch counts as given when it is on. The help lists all of these.
   /// It matters only where `option` is one of `values`, or a list with one of them.
-  Option& only_where(std::string option, std::vector<std::string> values);
+  Option& only_where(std::string option, std::vector<std::string> values) {
+    where_.push_back({std::move(option), std::move(values), for_values_});
+    return *this;
+  }
   /// It matters only where one of these is given.
-  Option& only_with(std::vector<std::string> options);
+  Option& only_with(std::vector<std::string> options) {
+    with_of_ = for_values_;
+    return set(with_, std::move(options));
+  }
   /// It does not matter where one of these is given.
-  Option& idle_with(std::vector<std::string> options);
+  Option& idle_with(std::vector<std::string> options) {
+    return set(idle_with_, std::move(options));
+  }
   /// All options but these do not matter where it is given. The help does not list them.
-  Option& uses_only(std::vector<std::string> options);
+  Option& uses_only(std::vector<std::string> options) {
+    return set(uses_only_, std::move(options));
+  }
   /// It contradicts these.
-  Option& not_with(std::vector<std::string> options);
+  Option& not_with(std::vector<std::string> options) { return set(not_with_, std::move(options)); }
   /// The conditions that follow hold for these values alone.
-  Option& for_values(std::vector<std::string> own);
+  Option& for_values(std::vector<std::string> own) { return set(for_values_, std::move(own)); }
   /// If this option is given, the program also uses `value` of `option`.
-  Option& brings(std::string option, std::string value);
+  Option& brings(std::string option, std::string value) {
+    return set(brings_, Condition{std::move(option), {std::move(value)}});
+  }
   /// The value is the path of a file that must exist: OptionSet::missing_file checks it. `source`,
   /// for its message: where such files come from.
-  Option& existing_file(std::string source = "");
+  Option& existing_file(std::string source = "") {
+    is_existing_file_ = true;
+    return set(source_, std::move(source));
+  }
   /// The same, of a file or a folder.
-  Option& existing_path();
+  Option& existing_path() {
+    may_be_folder_ = true;
+    return existing_file();
+  }
   /// The name of the value in the help: FILE, SECONDS. Default: N, X, TEXT or the choices.
-  Option& metavar(std::string text);
+  Option& metavar(std::string text) { return set(metavar_, std::move(text)); }
   /// The words for a default that depends on the machine.
-  Option& default_text(std::string text);
+  Option& default_text(std::string text) { return set(default_, std::move(text)); }
   /// Where the option stands alone it has this value. "on" means the same, and "off" not given.
-  Option& alone(std::string value);
+  Option& alone(std::string value) { return set(alone_, std::move(value)); }
   /// "500steps" is 500 of `option`, and so is that part of "5,500steps"; "every:30" is 30 where the
   /// unit ends with a colon. A later value replaces all of an earlier one. `option` itself is
   /// declared hidden().
-  Option& unit(std::string unit, std::string option);
+  Option& unit(std::string unit, std::string option) {
+    units_.push_back({std::move(unit), std::move(option)});
+    return *this;
+  }
   /// Not in the help: what another option's units set, or a name of earlier versions.
-  Option& hidden();
+  Option& hidden() { return set(group_, std::string()); }
   /// One of those that --help lists without a group.
-  Option& first();
+  Option& first() { return set(is_first_, true); }
 
  private:
   friend class OptionSet;
@@ -82,6 +103,13 @@ class Option {
     /// The value without the unit, if it has it.
     std::optional<std::string> value_of(const std::string& part) const;
   };
+  template <class Field, class Value>
+  Option& set(Field& field, Value&& value) {
+    field = std::forward<Value>(value);
+    return *this;
+  }
+  /// Between commas; an empty last one is one.
+  static std::vector<std::string> parts_of(const std::string& list);
   const std::string& name() const { return names_.front(); }
   bool has_name(const std::string& name) const;
   bool is_switch() const { return std::holds_alternative<bool*>(target_); }

@@ -9,8 +9,8 @@
 #include <numeric>
 #include <sstream>
 
-#include "common/error.hpp"
 #include "common/options.hpp"
+#include "common/usage_error.hpp"
 
 namespace shakedown {
 namespace {
@@ -116,11 +116,14 @@ void Option::assign(const std::string& text) {
         if constexpr (requires { value->clear(); }) value->clear();
       },
       target_);
-  for (std::size_t begin = 0; begin <= text.size();) {
-    const std::size_t end = std::min(text.find(',', begin), text.size());
-    put(text.substr(begin, end - begin));
-    begin = end + 1;
-  }
+  for (const std::string& part : parts_of(text)) put(part);
+}
+
+std::vector<std::string> Option::parts_of(const std::string& list) {
+  std::vector<std::string> parts;
+  std::istringstream in(list + ",");
+  for (std::string part; std::getline(in, part, ',');) parts.push_back(part);
+  return parts;
 }
 
 void Option::expand_all() {
@@ -261,8 +264,7 @@ void OptionSet::give(Option& option, const std::string& value, From from,
     for (Option* of_unit : of_units)
       if (!of_unit->spelled_.empty()) of_unit->forget();  // by its own name it was given by itself
     std::vector<std::string> rest;
-    std::istringstream parts(value + ",");  // an empty last part is a part
-    for (std::string part; std::getline(parts, part, ',');) {
+    for (const std::string& part : Option::parts_of(value)) {
       const auto unit = std::find_if(option.units_.begin(), option.units_.end(),
                                      [&](const auto& known) { return known.value_of(part); });
       if (unit == option.units_.end())

@@ -124,36 +124,23 @@ std::vector<int> place_on_gpus(const std::vector<RankView>& ranks) {
   return devices;
 }
 
-int fair_threads(const std::vector<std::vector<int>>& affinities, std::size_t local_rank) {
-  double share = 0;
-  for (int core : affinities.at(local_rank)) {
-    const auto sharing =
-        std::count_if(affinities.begin(), affinities.end(), [&](const auto& cores) {
-          return std::find(cores.begin(), cores.end(), core) != cores.end();
-        });
-    share += 1.0 / static_cast<double>(sharing);
-  }
-  return std::max(1, static_cast<int>(share + 1e-9));
-}
-
 ThreadChoice choose_threads(const std::vector<std::string>& hosts,
                             const std::vector<std::vector<int>>& cores, std::size_t rank,
                             int requested, long online) {
-  std::vector<std::vector<int>> local;
-  std::size_t local_rank = 0;
-  for (std::size_t r = 0; r < hosts.size(); ++r) {
-    if (hosts[r] != hosts[rank]) continue;
-    if (r == rank) local_rank = local.size();
-    local.push_back(cores[r]);
+  double share = 0;
+  for (const int core : cores[rank]) {
+    int sharing = 0;
+    for (std::size_t r = 0; r < hosts.size(); ++r)
+      sharing += hosts[r] == hosts[rank] && std::ranges::count(cores[r], core) > 0 ? 1 : 0;
+    share += 1.0 / sharing;
   }
-  const int cores_of_rank = fair_threads(local, local_rank);
+  const int cores_of_rank = std::max(1, static_cast<int>(share + 1e-9));
   const int threads = requested > 0 ? requested : cores_of_rank;
   std::string remark = fmt::format(", {} thread{} per rank", threads, threads == 1 ? "" : "s");
-  if (cores[rank].size() == 1 && online > static_cast<long>(local.size()))
+  if (cores[rank].size() == 1 && online > std::ranges::count(hosts, hosts[rank]))
     remark += fmt::format(
         " (binding left this rank 1 of {} cores: mpirun --bind-to none, or launch/mpi, gives it "
-        "its "
-        "share)",
+        "its share)",
         online);
   return {threads, remark, cores_of_rank};
 }

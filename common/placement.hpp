@@ -37,10 +37,6 @@ BackendKind choose_backend(const std::string& option, const std::vector<RankView
 /// UsageError when a rank is left without, naming host, ranks and GPUs.
 std::vector<int> place_on_gpus(const std::vector<RankView>& ranks);
 
-/// Threads for one rank: the cores it may run on, each divided by the number of ranks of this host
-/// that may run on it too; at least 1. `affinities` holds the core numbers of each local rank.
-int fair_threads(const std::vector<std::vector<int>>& affinities, std::size_t local_rank);
-
 /// How many threads a rank computes with, and a remark on that for people.
 struct ThreadChoice {
   int threads = 1;
@@ -48,7 +44,8 @@ struct ThreadChoice {
   int cores = 1;  // the rank's fair share of those of its host
 };
 /// `requested` (OMP_NUM_THREADS) where that is above 0, else the rank's fair share of the cores of
-/// its host, which has `online` of them. `cores` are those that each rank may run on.
+/// its host, which has `online` of them: those it may run on, each divided by the number of ranks
+/// of this host that may run on it too; at least 1. `cores` are those that each rank may run on.
 ThreadChoice choose_threads(const std::vector<std::string>& hosts,
                             const std::vector<std::vector<int>>& cores, std::size_t rank,
                             int requested, long online);

@@ -9,14 +9,12 @@
 #include <algorithm>
 #include <array>
 #include <cerrno>
-#include <cmath>
 #include <cstring>
 #include <ctime>
 #include <fstream>
 #include <nlohmann/json.hpp>
 #include <random>
 #include <string_view>
-#include <utility>
 
 #include "common/error.hpp"
 #include "common/host.hpp"

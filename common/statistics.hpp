@@ -1,7 +1,6 @@
 // Summary statistics of repeated measurements.
 #pragma once
 
-#include <cstdint>
 #include <span>
 #include <vector>
 

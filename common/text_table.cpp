@@ -37,23 +37,38 @@ bool on_terminal(int descriptor) {
 
 int text_width() { return on_terminal(STDOUT_FILENO) ? kTextWidth : 0; }
 
-std::string wrapped(const std::string& text, int indent, int width_of_line) {
-  if (width_of_line == 0) return text;
-  const auto breaks = [&](std::size_t i) { return text[i] == ' ' && text[i + 1] != '%'; };
-  std::string lines;
-  std::size_t begin = 0;
-  auto width = static_cast<std::size_t>(width_of_line);  // of this line without its indentation
-  while (text.size() - begin > width) {
-    std::size_t end = begin + width;
-    while (end > begin && !breaks(end)) --end;
-    if (end == begin) end = text.find(' ', begin);  // a word too long
-    if (end == std::string::npos) break;
-    lines +=
-        text.substr(begin, end - begin) + "\n" + std::string(static_cast<std::size_t>(indent), ' ');
+void append_wrapped(std::string& out, const std::string& text, std::size_t at, std::size_t indent,
+                    std::size_t width) {
+  bool starts_line = true;
+  for (std::size_t begin = 0; begin < text.size();) {
+    const std::size_t end = std::min(text.find_first_of(" \n", begin), text.size());
+    const std::size_t length = end - begin;
+    if (!starts_line && at + 1 + length > width) {
+      out += "\n" + std::string(indent, ' ');
+      at = indent;
+    } else if (!starts_line) {
+      out += ' ';
+      ++at;
+    }
+    out += text.substr(begin, length);
+    at += length;
+    starts_line = end < text.size() && text[end] == '\n';
+    if (starts_line) {
+      out += "\n" + std::string(indent, ' ');
+      at = indent;
+    }
     begin = end + 1;
-    width = static_cast<std::size_t>(width_of_line - indent);
   }
-  return lines + text.substr(begin);
+}
+
+std::string wrapped(const std::string& text, int indent, int width) {
+  if (width == 0) return text;
+  std::string kept = text;
+  for (std::size_t at = 0; (at = kept.find(" %", at)) != std::string::npos;) kept[at] = kNoBreak;
+  std::string lines;
+  append_wrapped(lines, kept, 0, static_cast<std::size_t>(indent), static_cast<std::size_t>(width));
+  std::replace(lines.begin(), lines.end(), kNoBreak, ' ');
+  return lines;
 }
 
 std::string labelled(const std::string& label, const std::string& text) {

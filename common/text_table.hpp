@@ -2,6 +2,7 @@
 #pragma once
 
 #include <chrono>
+#include <cstddef>
 #include <string>
 #include <vector>
 
@@ -27,6 +28,13 @@ bool on_terminal(int descriptor);
 /// kTextWidth where standard output is a terminal; else 0: scripts match lines, so that a line in a
 /// file or pipe is whole.
 int text_width();
+
+inline constexpr char kNoBreak = '\x1f';  // a blank at which no line ends
+
+/// Appends `text`, whose first line continues one of `at` columns, in lines of at most `width`,
+/// with `indent` blanks before all further ones. Its blanks of kNoBreak stay.
+void append_wrapped(std::string& out, const std::string& text, std::size_t at, std::size_t indent,
+                    std::size_t width = kTextWidth);
 
 /// The text in lines of at most `width` columns (0: any number), broken at blanks, not before %;
 /// those after the first are indented by `indent`. No newline at the end.

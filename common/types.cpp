@@ -2,78 +2,53 @@
 
 #include <fmt/format.h>
 
-#include <algorithm>
 #include <array>
 
-#include "common/error.hpp"
+#include "common/ensure.hpp"
 
 namespace shakedown {
 namespace {
 
+// In the order of the enumerations.
 struct TypeEntry {
-  DataType type;
   const char* name;
   std::size_t size;
 };
-constexpr std::array<TypeEntry, 12> kTypes{{
-    {DataType::float64, "float64", 8},
-    {DataType::float32, "float32", 4},
-    {DataType::float16, "float16", 2},
-    {DataType::bfloat16, "bfloat16", 2},
-    {DataType::float8_e4m3, "float8_e4m3", 1},
-    {DataType::float8_e5m2, "float8_e5m2", 1},
-    {DataType::int64, "int64", 8},
-    {DataType::int32, "int32", 4},
-    {DataType::int8, "int8", 1},
-    {DataType::uint64, "uint64", 8},
-    {DataType::uint32, "uint32", 4},
-    {DataType::uint8, "uint8", 1},
-}};
+constexpr std::array<TypeEntry, 12> kTypes{{{"float64", 8},
+                                            {"float32", 4},
+                                            {"float16", 2},
+                                            {"bfloat16", 2},
+                                            {"float8_e4m3", 1},
+                                            {"float8_e5m2", 1},
+                                            {"int64", 8},
+                                            {"int32", 4},
+                                            {"int8", 1},
+                                            {"uint64", 8},
+                                            {"uint32", 4},
+                                            {"uint8", 1}}};
+constexpr std::array kReductions{"sum", "prod", "min", "max", "avg"};
 
-struct ReductionEntry {
-  Reduction reduction;
-  const char* name;
-};
-constexpr std::array<ReductionEntry, 5> kReductions{{{Reduction::sum, "sum"},
-                                                     {Reduction::prod, "prod"},
-                                                     {Reduction::min, "min"},
-                                                     {Reduction::max, "max"},
-                                                     {Reduction::avg, "avg"}}};
-
-const TypeEntry& entry(DataType type) {
-  for (const TypeEntry& e : kTypes)
-    if (e.type == type) return e;
-  throw InternalError("unknown data type");
+template <class Enumeration>
+std::vector<Enumeration> first(std::size_t count) {
+  std::vector<Enumeration> all;
+  for (std::size_t i = 0; i < count; ++i) all.push_back(static_cast<Enumeration>(i));
+  return all;
 }
 
 }  // namespace
 
-std::size_t size_of(DataType type) { return entry(type).size; }
-const char* name_of(DataType type) { return entry(type).name; }
+std::size_t size_of(DataType type) { return kTypes[static_cast<std::size_t>(type)].size; }
+const char* name_of(DataType type) { return kTypes[static_cast<std::size_t>(type)].name; }
+const char* name_of(Reduction reduction) {
+  return kReductions[static_cast<std::size_t>(reduction)];
+}
 
 bool is_float8(DataType type) {
   return type == DataType::float8_e4m3 || type == DataType::float8_e5m2;
 }
 
-const char* name_of(Reduction reduction) {
-  for (const ReductionEntry& e : kReductions)
-    if (e.reduction == reduction) return e.name;
-  throw InternalError("unknown reduction");
-}
-
-std::vector<DataType> all_data_types() {
-  std::vector<DataType> types(kTypes.size());
-  std::transform(kTypes.begin(), kTypes.end(), types.begin(),
-                 [](const TypeEntry& e) { return e.type; });
-  return types;
-}
-
-std::vector<Reduction> all_reductions() {
-  std::vector<Reduction> reductions(kReductions.size());
-  std::transform(kReductions.begin(), kReductions.end(), reductions.begin(),
-                 [](const ReductionEntry& e) { return e.reduction; });
-  return reductions;
-}
+std::vector<DataType> all_data_types() { return first<DataType>(kTypes.size()); }
+std::vector<Reduction> all_reductions() { return first<Reduction>(kReductions.size()); }
 
 template <class Byte>
 BasicView<Byte> BasicView<Byte>::slice(std::size_t offset, std::size_t length) const {

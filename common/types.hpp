@@ -34,40 +34,17 @@ std::vector<DataType> all_data_types();
 std::vector<Reduction> all_reductions();
 bool is_float8(DataType type);
 
+/// Of the numbers that the host computes with.
 template <class T>
-struct DataTypeOf;
-template <>
-struct DataTypeOf<double> {
-  static constexpr DataType value = DataType::float64;
-};
-template <>
-struct DataTypeOf<float> {
-  static constexpr DataType value = DataType::float32;
-};
-template <>
-struct DataTypeOf<std::int64_t> {
-  static constexpr DataType value = DataType::int64;
-};
-template <>
-struct DataTypeOf<std::int32_t> {
-  static constexpr DataType value = DataType::int32;
-};
-template <>
-struct DataTypeOf<std::int8_t> {
-  static constexpr DataType value = DataType::int8;
-};
-template <>
-struct DataTypeOf<std::uint64_t> {
-  static constexpr DataType value = DataType::uint64;
-};
-template <>
-struct DataTypeOf<std::uint32_t> {
-  static constexpr DataType value = DataType::uint32;
-};
-template <>
-struct DataTypeOf<std::uint8_t> {
-  static constexpr DataType value = DataType::uint8;
-};
+constexpr DataType data_type_of() {
+  if constexpr (std::is_floating_point_v<T>)
+    return sizeof(T) == 8 ? DataType::float64 : DataType::float32;
+  constexpr bool is_signed = std::is_signed_v<T>;
+  static_assert(std::is_arithmetic_v<T> && sizeof(T) != 2, "no such type");
+  if (sizeof(T) == 8) return is_signed ? DataType::int64 : DataType::uint64;
+  if (sizeof(T) == 4) return is_signed ? DataType::int32 : DataType::uint32;
+  return is_signed ? DataType::int8 : DataType::uint8;
+}
 
 /// Where memory lies. On the cpu backend device memory is host memory too.
 enum class Place { host, device };
@@ -91,7 +68,7 @@ struct BasicView {
   BasicView(std::span<T> elements)  // NOLINT: host memory converts implicitly
       : data(elements.data()),
         count(elements.size()),
-        type(DataTypeOf<std::remove_const_t<T>>::value) {}
+        type(data_type_of<std::remove_const_t<T>>()) {}
 
   std::size_t bytes() const { return count * size_of(type); }
 

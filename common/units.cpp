@@ -4,6 +4,8 @@
 
 #include <algorithm>
 #include <array>
+#include <cmath>
+#include <map>
 #include <nlohmann/json.hpp>
 #include <utility>
 
@@ -83,12 +85,25 @@ judge::Observation observed(const std::string& metric, const std::string& unit, 
   return observation;
 }
 
-judge::Observation observed(const std::string& metric, const std::string& unit, Scope scope,
-                            const std::string& name, const std::vector<Unit>& units,
-                            const std::vector<int>& ranks) {
-  judge::Observation observation =
-      about(metric, unit, scope, name, units[static_cast<std::size_t>(ranks.front())]);
+judge::Observation observed(const std::string& metric, const std::string& unit,
+                            const Communicator& transport, const NodeMap& nodes,
+                            const std::vector<Unit>& units, const std::vector<int>& ranks) {
+  std::map<int, int> per_node;
+  for (const int rank : ranks) ++per_node[nodes.node_of[static_cast<std::size_t>(rank)]];
+  std::vector<std::string> names;
+  int most = 0;
+  for (const auto& [node, count] : per_node) {
+    names.push_back(nodes.names[static_cast<std::size_t>(node)]);
+    most = std::max(most, count);
+  }
+  judge::Observation observation = about(
+      metric, unit, names.size() == 1 ? Scope::node : Scope::group,
+      fmt::format("{}", fmt::join(names, ",")), units[static_cast<std::size_t>(ranks.front())]);
   for (const int rank : ranks) add(observation.of, units[static_cast<std::size_t>(rank)]);
+  observation.conditions = {{"transport", transport.transport()},
+                            {"world_size", std::to_string(ranks.size())},
+                            {"ranks_per_node", std::to_string(most)}};
+  observation.versions = versions_of(BackendKind::gpu, {transport.transport()});
   return observation;
 }
 

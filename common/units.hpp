@@ -24,13 +24,15 @@ struct Unit {
 std::vector<Unit> units_of(const MpiSession& session, const Backend& backend);
 
 /// An observation, without samples, of one rank's device, of a pair ("2->5"; "2<->5" where
-/// `both_ways`), or of all `ranks`, named `name`. Board and ids are the first rank's.
+/// `both_ways`), or of what all `ranks` do together. That is of a node where they are one node's,
+/// else of the group of these nodes; its conditions are the transport and how many ranks take part,
+/// its version the transport's. Board and ids are the first rank's.
 judge::Observation observed(const std::string& metric, const std::string& unit, const Unit& of);
 judge::Observation observed(const std::string& metric, const std::string& unit, const Unit& from,
                             const Unit& to, bool both_ways);
-judge::Observation observed(const std::string& metric, const std::string& unit, Scope scope,
-                            const std::string& name, const std::vector<Unit>& units,
-                            const std::vector<int>& ranks);
+judge::Observation observed(const std::string& metric, const std::string& unit,
+                            const Communicator& transport, const NodeMap& nodes,
+                            const std::vector<Unit>& units, const std::vector<int>& ranks);
 
 // What connects two ranks' devices: links are compared within their path class.
 

@@ -2,8 +2,8 @@
 // needs neither MPI nor a GPU.
 #include <cstdio>
 
-#include "common/error.hpp"
 #include "common/judge/court.hpp"
+#include "common/usage_error.hpp"
 
 int main(int argc, char** argv) {
   using namespace shakedown;

@@ -1,5 +1,5 @@
 // Stands in for resnet/cpu where it is not built.
-#include "common/error.hpp"
+#include "common/usage_error.hpp"
 #include "resnet/units.hpp"
 
 namespace shakedown::cpu {

@@ -5,8 +5,8 @@
 #include <cstdlib>
 #include <vector>
 
-#include "common/error.hpp"
 #include "common/options.hpp"
+#include "common/usage_error.hpp"
 #include "resnet/architecture.hpp"
 
 namespace shakedown {

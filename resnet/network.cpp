@@ -6,8 +6,9 @@
 #include <cmath>
 #include <utility>
 
-#include "common/error.hpp"
+#include "common/ensure.hpp"
 #include "common/hash.hpp"
+#include "common/usage_error.hpp"
 
 namespace shakedown {
 

@@ -5,9 +5,9 @@
 #include <cmath>
 #include <map>
 
-#include "common/error.hpp"
 #include "common/hash.hpp"
 #include "common/kernels.hpp"
+#include "common/usage_error.hpp"
 #include "resnet/network.hpp"
 
 namespace shakedown {

@@ -10,8 +10,8 @@
 #include <nlohmann/json.hpp>
 #include <set>
 
-#include "common/error.hpp"
 #include "common/numbers.hpp"
+#include "common/usage_error.hpp"
 
 namespace shakedown {
 namespace {

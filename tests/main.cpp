@@ -12,7 +12,7 @@
 #include <string>
 #include <vector>
 
-#include "common/mpi_communicator.hpp"
+#include "common/communicator.hpp"
 #include "common/mpi_session.hpp"
 #include "tests/catch.hpp"
 #include "tests/support.hpp"

@@ -14,7 +14,7 @@
 namespace shakedown {
 
 class MpiSession;
-struct UsageError;  // common/error.hpp, for those that use error_of
+struct UsageError;  // common/usage_error.hpp, for those that use error_of
 
 namespace test {
 

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cmath>
 #include <iterator>
 #include <span>
 
@@ -13,9 +14,42 @@
 
 namespace shakedown::collectives {
 
+LinkObserver::LinkObserver(const NodeMap& nodes, std::vector<Unit> units, const Paths& paths,
+                           const Communicator& world)
+    : nodes_(nodes),
+      units_(std::move(units)),
+      paths_(paths),
+      world_(world),
+      versions_(versions_of(BackendKind::gpu, {world.transport()})) {
+  for (Unit& unit : units_) unit.host = nodes.name_of(unit.rank);
+}
+
+judge::Observation LinkObserver::of(const std::string& metric, int from, int to) const {
+  const bool latency = metric == "link/latency";
+  const bool both_ways = !metric.ends_with("/one_way");
+  judge::Observation observation =
+      observed(metric, latency ? "us" : "GB/s", units_[static_cast<std::size_t>(from)],
+               units_[static_cast<std::size_t>(to)], both_ways);
+  const Path path = paths_.between(from, to);
+  observation.path_class = path.path_class;
+  if (!path.clique.empty()) observation.conditions["clique"] = path.clique;
+  if (!latency && std::isfinite(path.peak_gbs))
+    observation.peak = (both_ways ? 2 : 1) * path.peak_gbs;
+  return observation;
+}
+
+judge::Observation LinkObserver::of(const std::string& metric,
+                                    const std::vector<int>& ranks) const {
+  return observed(metric, "GB/s", world_, nodes_, units_, ranks);
+}
+
 LinkMeter::LinkMeter(Backend& backend, MpiSession& session, const NodeMap& nodes,
-                     LinkMessages& messages)
-    : world_(*backend.world), session_(session), nodes_(nodes), messages_(messages) {}
+                     const LinkObserver& observer, LinkMessages& messages)
+    : world_(*backend.world),
+      session_(session),
+      nodes_(nodes),
+      observer_(observer),
+      messages_(messages) {}
 
 void LinkMeter::enqueue(Exchange exchange, bool first, int peer, std::size_t words, int message,
                         Stream& stream) {
@@ -72,19 +106,17 @@ LinkRound LinkMeter::results_of(const RankPair& pair, const std::vector<Times>& 
   // The receiver is the last to have the message. But where it started its clock after the sender,
   // whose clock then ran longer, its own would flatter the link.
   LinkRound results;
-  const auto add_figure = [&](const std::string& metric, const Link& link, bool both_ways,
-                              double size, const MessageTimes& of, const auto& shown) {
-    LinkFigure& figure = results.figures.emplace_back();
-    figure.metric = "link/" + metric;
-    figure.from = link.from;
-    figure.to = link.to;
-    figure.both_ways = both_ways;
-    figure.conditions = {{"bytes", fmt::format("{:.0f}", size)},
-                         {"transport", world_.transport()},
-                         {"concurrency", concurrency_of(alone)}};
+  const auto observe = [&](const std::string& metric, const Link& link, double size,
+                           const MessageTimes& of, std::uint64_t wrong, const auto& shown) {
+    judge::Observation seen = observer_.of("link/" + metric, link.from, link.to);
+    seen.conditions.insert({{"bytes", fmt::format("{:.0f}", size)},
+                            {"transport", world_.transport()},
+                            {"concurrency", concurrency_of(alone)}});
+    seen.versions = observer_.versions();
     for (int part = 0; part < of.parts; ++part)
-      figure.samples.push_back(shown(of.parts_us[static_cast<std::size_t>(part)]));
-    figure.wrong = link.wrong_elements;
+      seen.samples.push_back(shown(of.parts_us[static_cast<std::size_t>(part)]));
+    if (wrong > 0) seen.check = judge::Check::wrong;
+    results.observations.push_back(std::move(seen));
   };
   const auto add = [&](int from, int to, Exchange exchange, std::uint64_t wrong) {
     const MessageTimes& longer = first[exchange].time_us_p50 > second[exchange].time_us_p50
@@ -96,17 +128,18 @@ LinkRound LinkMeter::results_of(const RankPair& pair, const std::vector<Times>& 
          exchange == both ? 0 : first[ping_pong].time_us_p50 / 2, longer.time_us_p50,
          longer.time_us_cv, wrong + first[exchange].wrong_words + second[exchange].wrong_words});
     const bool apart = nodes_.name_of(from) != nodes_.name_of(to);
-    add_figure(fmt::format("{}/{}", apart ? "network" : world_.transport(),
-                           exchange == both ? "both_ways" : "one_way"),
-               results.links.back(), exchange == both, bytes, longer,
-               [&](double us) { return messages * bytes / us / 1e3; });
+    const Link& link = results.links.back();
+    observe(fmt::format("{}/{}", apart ? "network" : world_.transport(),
+                        exchange == both ? "both_ways" : "one_way"),
+            link, bytes, longer, link.wrong_elements,
+            [&](double us) { return messages * bytes / us / 1e3; });
   };
   add(pair.first, pair.second, forward, second[ping_pong].wrong_words);
   add(pair.second, pair.first, backward, first[ping_pong].wrong_words);
   add(pair.first, pair.second, both, 0);
-  add_figure("latency", results.links.front(), true, 8, first[ping_pong],
-             [](double us) { return us / 2; });
-  results.figures.back().wrong = first[ping_pong].wrong_words + second[ping_pong].wrong_words;
+  observe("latency", results.links.front(), 8, first[ping_pong],
+          first[ping_pong].wrong_words + second[ping_pong].wrong_words,
+          [](double us) { return us / 2; });
   return results;
 }
 
@@ -154,7 +187,8 @@ LinkRound LinkMeter::measure(const std::vector<RankPair>& round, bool alone) {
     accuse(pair.second, pair.first);
     const LinkRound of_pair = results_of(pair, all, alone);
     results.links.insert(results.links.end(), of_pair.links.begin(), of_pair.links.end());
-    results.figures.insert(results.figures.end(), of_pair.figures.begin(), of_pair.figures.end());
+    results.observations.insert(results.observations.end(), of_pair.observations.begin(),
+                                of_pair.observations.end());
   }
   return results;
 }

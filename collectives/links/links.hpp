@@ -17,21 +17,36 @@
 #include "common/judge/visits.hpp"
 #include "common/placement.hpp"
 #include "common/record.hpp"
+#include "common/units.hpp"
+
+namespace shakedown {
+class MpiSession;
+}  // namespace shakedown
 
 namespace shakedown::collectives {
 
-// One figure of a pair of ranks: a `metric` line.
+// The `metric` lines of bin/link_matrix.
 
-struct LinkFigure {
-  std::string metric;  // "link/copy_engine/one_way"
-  int from = 0;
-  int to = 0;
-  bool both_ways = false;
-  std::map<std::string, std::string> conditions;
-  std::vector<double> samples;  // GB/s, or us
-  std::uint64_t wrong = 0;      // words that arrived wrong
-  int look = 1;
-  judge::Taken taken = judge::Taken::measured;
+class LinkObserver {
+ public:
+  LinkObserver(const NodeMap& nodes, std::vector<Unit> units, const Paths& paths,
+               const Communicator& world);
+
+  /// Without samples: "link/copy_engine/one_way", "link/latency".
+  judge::Observation of(const std::string& metric, int from, int to) const;
+  /// Of a rail, a node or all `ranks`: "part/rail/busbw".
+  judge::Observation of(const std::string& metric, const std::vector<int>& ranks) const;
+
+  const Paths& paths() const { return paths_; }
+  /// Of the transport.
+  const std::map<std::string, std::string>& versions() const { return versions_; }
+
+ private:
+  const NodeMap& nodes_;
+  std::vector<Unit> units_;  // under the nodes' names
+  const Paths& paths_;
+  const Communicator& world_;
+  std::map<std::string, std::string> versions_;
 };
 
 /// Samples of a look, as limits.json needs them of a link.
@@ -111,16 +126,6 @@ MessageTimes times_of(const std::vector<double>& messages_us);
 using judge::RankPair;
 using judge::round_robin;
 
-}  // namespace shakedown::collectives
-
-namespace shakedown {
-
-class MpiSession;
-
-}  // namespace shakedown
-
-namespace shakedown::collectives {
-
 /// Messages from one rank to another, or, bidirectional, both ways at once.
 struct Link {
   int from = 0;
@@ -136,15 +141,16 @@ struct Link {
 
 inline const char* concurrency_of(bool alone) { return alone ? "alone" : "concurrent"; }
 
-/// The links of some pairs, and the same as figures.
+/// The links of some pairs, and the same as `metric` lines.
 struct LinkRound {
   std::vector<Link> links;
-  std::vector<LinkFigure> figures;
+  std::vector<judge::Observation> observations;
 };
 
 class LinkMeter {
  public:
-  LinkMeter(Backend& backend, MpiSession& session, const NodeMap& nodes, LinkMessages& messages);
+  LinkMeter(Backend& backend, MpiSession& session, const NodeMap& nodes,
+            const LinkObserver& observer, LinkMessages& messages);
 
   /// The links of the pairs of a round, all at once or one after the other; collective, the same on
   /// every rank. Every message is checked.
@@ -165,6 +171,7 @@ class LinkMeter {
   Communicator& world_;
   MpiSession& session_;
   const NodeMap& nodes_;
+  const LinkObserver& observer_;
   LinkMessages& messages_;
   std::string complaint_;  // of this rank in this round
   std::vector<Verdict> corruptions_;

@@ -11,10 +11,8 @@
 #include "collectives/injection.hpp"
 #include "collectives/links/links.hpp"
 #include "collectives/links/peer_copies.hpp"
-#include "collectives/links/records.hpp"
 #include "collectives/links/splits.hpp"
 #include "collectives/links/visit_measurement.hpp"
-#include "common/judge/conclusion.hpp"
 #include "common/judging.hpp"
 #include "common/mpi_session.hpp"
 #include "common/program.hpp"
@@ -26,12 +24,48 @@ namespace {
 
 struct Results {
   std::vector<Link> links;
-  std::vector<LinkFigure> copies;  // between GPUs of a node
+  std::vector<judge::Observation> copies;  // between GPUs of a node
   std::vector<Split> splits;
   std::vector<Verdict> verdicts;     // where data arrived wrong, and of pairs of nodes
   std::string visits;                // their table
   std::vector<std::string> remarks;  // for people
 };
+
+Json record_of(const Link& link, const MessageSettings& settings, const NodeMap& nodes) {
+  Json fields{{"from", link.from},
+              {"to", link.to},
+              {"from_host", nodes.name_of(link.from)},
+              {"to_host", nodes.name_of(link.to)},
+              {"direction", link.bidirectional ? "bidirectional" : "unidirectional"},
+              {"concurrency", concurrency_of(link.alone)},
+              {"bytes", 8 * settings.words},
+              {"bandwidth_gbs", link.bandwidth_gbs}};
+  if (!link.bidirectional) fields["latency_us"] = link.latency_us;
+  fields.update({{"iterations", settings.iterations},
+                 {"time_us_p50", link.time_us_p50},
+                 {"time_us_cv", link.time_us_cv},
+                 {"wrong_elements", link.wrong_elements}});
+  return fields;
+}
+
+Json record_of(const Split& split, const MessageSettings& settings) {
+  return {{"scope", split.scope},
+          {"name", split.name},
+          {"operation", "all_reduce"},
+          {"bytes", 8 * settings.words},
+          {"busbw_gbs", split.busbw_gbs},
+          {"iterations", settings.iterations},
+          {"time_us_p50", split.time_us_p50},
+          {"wrong_elements", split.wrong_elements},
+          {"world_size", split.world_size()}};
+}
+
+/// The fields of every line.
+Json identity_of(const Backend& backend) {
+  return {{"backend", name_of(backend.kind)},
+          {"transport", backend.world->transport()},
+          {"world_size", backend.world->size()}};
+}
 
 template <class T>
 void append(std::vector<T>& to, const std::vector<T>& from) {
@@ -42,12 +76,13 @@ void append(std::vector<T>& to, const std::vector<T>& from) {
 class LinkMeasurement {
  public:
   LinkMeasurement(const NodeMap& nodes, Backend& backend, MpiSession& session,
-                  LinkMessages& messages, LinkRecords& records, Judging& judging)
+                  LinkMessages& messages, Record& record, Judging& judging)
       : nodes_(nodes),
         backend_(backend),
         session_(session),
         messages_(messages),
-        records_(records),
+        record_(record),
+        identity_(identity_of(backend)),
         judging_(judging),
         units_(units_of(session, backend)),
         paths_(paths_of(session, nodes, units_)),
@@ -67,10 +102,10 @@ class LinkMeasurement {
     measure_copies(results);
     if (nodes_.names.size() == 1) return results;
     Splits splits = measure_splits(nodes_, backend_, session_, messages_);
-    records_.write(splits.measured);
-    for (const Split& split : splits.measured)
-      if (split.scope != "without_node")
-        judging_.add(observer_.of(split, 8 * messages_.settings().words), records_.record());
+    for (const Split& split : splits.measured) {
+      record_.write("split", merged(identity_, record_of(split, messages_.settings())));
+      if (split.scope != "without_node") judging_.add(observation_of(split), record_);
+    }
     results.splits = std::move(splits.measured);
     append(results.verdicts, splits.corruptions);
     return results;
@@ -79,26 +114,26 @@ class LinkMeasurement {
  private:
   void measure_messages(const std::vector<std::vector<RankPair>>& rounds, bool alone,
                         Results& results) {
-    LinkMeter meter(backend_, session_, nodes_, messages_);
+    LinkMeter meter(backend_, session_, nodes_, observer_, messages_);
     Progress progress(alone ? "pairs alone" : "pairs at once", static_cast<long>(rounds.size()),
                       "rounds", session_.is_root());
     for (std::size_t round = 0; round < rounds.size(); ++round) {
       const LinkRound measured = meter.measure(rounds[round], alone);
-      records_.write(measured.links);
+      for (const Link& link : measured.links)
+        record_.write("link", merged(identity_, record_of(link, messages_.settings(), nodes_)));
       append(results.links, measured.links);
-      for (const LinkFigure& figure : measured.figures)
-        judging_.add(observer_.of(figure), records_.record());
+      for (const judge::Observation& each : measured.observations) judging_.add(each, record_);
       progress.update(static_cast<long>(round) + 1);
     }
     append(results.verdicts, meter.corruptions());
   }
 
   void measure_between_nodes(int rounds, Results& results) {
-    LinkMeter meter(backend_, session_, nodes_, messages_);
+    LinkMeter meter(backend_, session_, nodes_, observer_, messages_);
     std::vector<Unit> units = units_;
     for (Unit& unit : units) unit.host = nodes_.name_of(unit.rank);
     VisitResults visits = measure_visits(rounds, nodes_, units, messages_.settings(), backend_,
-                                         session_, meter, records_, judging_);
+                                         session_, meter, record_, identity_, judging_);
     results.visits = std::move(visits.table);
     append(results.verdicts, meter.corruptions());
     append(results.verdicts, visits.verdicts);
@@ -108,10 +143,10 @@ class LinkMeasurement {
     const std::vector<int> per_node = nodes_.ranks_per_node();
     const int most = *std::max_element(per_node.begin(), per_node.end());
     if (backend_.kind != BackendKind::gpu || most < 2) return;
-    PeerCopies copies(backend_, session_, nodes_, paths_, messages_);
+    PeerCopies copies(backend_, session_, nodes_, observer_, messages_);
     results.copies = copies.measure();
     for (std::size_t i = 0; i < results.copies.size(); ++i)
-      judging_.add(observer_.of(results.copies[i]), records_.record(), static_cast<int>(i));
+      judging_.add(results.copies[i], record_, static_cast<int>(i));
     measure_slow_ones_again(copies, results);
     append(results.remarks, copies.remarks());
     append(results.verdicts, copies.corruptions());
@@ -123,20 +158,34 @@ class LinkMeasurement {
       results.remarks.push_back(
           fmt::format("measured again, as it seemed slow: {} figures", slow.size()));
       for (const int i : slow) {
-        LinkFigure& figure = results.copies[static_cast<std::size_t>(i)];
-        const int look = figure.look + 1;
-        figure = copies.measure_again(figure);
-        figure.look = look;
-        judging_.add(observer_.of(figure), records_.record(), i);
+        judge::Observation& copy = results.copies[static_cast<std::size_t>(i)];
+        const int look = copy.look + 1;
+        copy = copies.measure_again(copy);
+        copy.look = look;
+        judging_.add(copy, record_, i);
       }
     }
+  }
+
+  judge::Observation observation_of(const Split& split) const {
+    judge::Observation observation = observer_.of("part/" + split.scope + "/busbw", split.ranks);
+    if (split.scope == "rail") {
+      observation.of.scope = Scope::rail;
+      observation.of.name = split.name;
+    }
+    observation.conditions["operation"] = "all_reduce";
+    observation.conditions["bytes"] = std::to_string(8 * messages_.settings().words);
+    observation.samples = split.samples;
+    if (split.wrong_elements > 0) observation.check = judge::Check::wrong;
+    return observation;
   }
 
   const NodeMap& nodes_;
   Backend& backend_;
   MpiSession& session_;
   LinkMessages& messages_;
-  LinkRecords& records_;
+  Record& record_;
+  Json identity_;
   Judging& judging_;
   std::vector<Unit> units_;
   Paths paths_;
@@ -185,14 +234,14 @@ std::string words_of(std::string metric) {
   return metric;
 }
 
-std::vector<Table> tables_of(const std::vector<LinkFigure>& copies) {
+std::vector<Table> tables_of(const std::vector<judge::Observation>& copies) {
   std::map<std::string, Table> tables;
-  for (const LinkFigure& figure : copies) {
-    if (figure.samples.empty()) continue;
-    Table& table = tables[figure.metric];
-    table.name = words_of(figure.metric) + " GB/s";
-    table.symmetric = figure.both_ways;
-    table.cells.push_back({figure.from, figure.to, median_of(figure.samples)});
+  for (const judge::Observation& copy : copies) {
+    if (copy.samples.empty()) continue;
+    Table& table = tables[copy.metric];
+    table.name = words_of(copy.metric) + " GB/s";
+    table.symmetric = copy.metric.ends_with("/both_ways");
+    table.cells.push_back({copy.of.ranks[0], copy.of.ranks[1], median_of(copy.samples)});
   }
   std::vector<Table> found;
   for (const auto& [metric, table] : tables) found.push_back(table);
@@ -246,8 +295,8 @@ std::string split_table(const std::vector<Split>& splits) {
   if (splits.empty()) return "";
   std::string text = "\nall_reduce busbw GB/s      ranks\n";
   for (const Split& split : splits)
-    text += fmt::format("{:>12} {:<12} {:>6} {:>9.4g}\n", split.scope, split.name, split.world_size,
-                        split.busbw_gbs);
+    text += fmt::format("{:>12} {:<12} {:>6} {:>9.4g}\n", split.scope, split.name,
+                        split.world_size(), split.busbw_gbs);
   return text;
 }
 
@@ -260,15 +309,15 @@ void set_bars(const LinkOptions& options, const Communicator& world, Judging& ju
   if (options.max_latency_us > 0) judging.bar("link/latency", {}, options.max_latency_us);
 }
 
-ExitCode conclude(const std::vector<Verdict>& verdicts, const MpiSession& session, Judging& judging,
-                  LinkRecords& records) {
+ExitCode conclude(const std::vector<Verdict>& verdicts, const Json& identity,
+                  const MpiSession& session, Judging& judging, Record& record) {
   for (const Verdict& verdict : verdicts) {
     judging.add(verdict, verdict.hosts);
-    records.write(verdict);
+    record.write("verdict", merged(identity, record_of(verdict)));
     say(session, line_of(verdict));
   }
   const judge::Judgement judgement = judging.judgement();
-  record_judgement(judgement, records.record(), records.identity());
+  record_judgement(judgement, record, identity);
   say(session, judge::text_of(judgement));
   return exit_code_of(judgement.job.outcome);
 }
@@ -281,17 +330,16 @@ ExitCode measure_links(const LinkOptions& options, Backend& backend, MpiSession&
   const MessageSettings settings = message_settings(options, backend.kind, ranks);
   const Injection injection = parse_injection(options.injection, ranks);
   const NodeMap nodes = map_nodes(session.hosts(), options.pretend_nodes);
-  LinkRecords records(record, settings, nodes, backend);
   Judging judging(options.judge, session, "link_matrix");
   set_bars(options, *backend.world, judging);
   say(session, headline(settings, backend, nodes));
 
   const auto messages = make_messages(injection, backend, session, settings);
-  const Results results = LinkMeasurement(nodes, backend, session, *messages, records, judging)
+  const Results results = LinkMeasurement(nodes, backend, session, *messages, record, judging)
                               .measure(options.alone, sampled_rounds(options.pairs, nodes));
   say(session, link_tables(options, results, ranks) + results.visits + split_table(results.splits));
   for (const std::string& remark : results.remarks) say(session, remark);
-  return conclude(results.verdicts, session, judging, records);
+  return conclude(results.verdicts, identity_of(backend), session, judging, record);
 }
 
 }  // namespace shakedown::collectives

@@ -2,12 +2,10 @@
 
 #include <fmt/format.h>
 
-#include <cstdint>
-
 #include "collectives/links/visit_measurement.hpp"
-#include "common/error.hpp"
 #include "common/options.hpp"
 #include "common/placement.hpp"
+#include "common/usage_error.hpp"
 
 namespace shakedown::collectives {
 namespace {

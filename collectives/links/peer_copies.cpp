@@ -25,11 +25,11 @@ constexpr std::size_t kSpare = kMessageStep * (kWarmup + kLinkSamples);
 }  // namespace
 
 PeerCopies::PeerCopies(Backend& backend, MpiSession& session, const NodeMap& nodes,
-                       const Paths& paths, LinkMessages& messages)
+                       const LinkObserver& observer, LinkMessages& messages)
     : backend_(backend),
       session_(session),
       nodes_(nodes),
-      paths_(paths),
+      observer_(observer),
       messages_(messages),
       stream_(backend.device->make_stream()),
       start_(backend.device->make_event()),
@@ -68,8 +68,9 @@ std::string PeerCopies::problem_of(const RankPair& pair) const {
 }
 
 std::size_t PeerCopies::words_of(const RankPair& pair) const {
-  return paths_.between(pair.first, pair.second).over_nvlink() ? words_
-                                                               : std::min(words_, kPcieWords);
+  return observer_.paths().between(pair.first, pair.second).over_nvlink()
+             ? words_
+             : std::min(words_, kPcieWords);
 }
 
 View PeerCopies::outgoing(int rank, std::size_t words, int message) const {
@@ -94,7 +95,8 @@ std::vector<PeerCopies::Turn> PeerCopies::turns_of(const std::vector<RankPair>& 
       if (local.second >= static_cast<int>(node.size())) continue;
       const RankPair pair{node[static_cast<std::size_t>(local.first)],
                           node[static_cast<std::size_t>(local.second)]};
-      turns.push_back({pair, paths_.between(pair.first, pair.second).over_nvlink() ? 0 : next++});
+      turns.push_back(
+          {pair, observer_.paths().between(pair.first, pair.second).over_nvlink() ? 0 : next++});
     }
   }
   return turns;
@@ -164,32 +166,30 @@ PeerCopies::AllTimes PeerCopies::time_pair(const RankPair& pair, const std::vect
   return times;
 }
 
-LinkFigure PeerCopies::figure_of(Manner manner, Way way, const RankPair& pair,
-                                 const std::vector<AllTimes>& times) const {
-  LinkFigure figure;
-  figure.metric = fmt::format("link/{}/{}", name_of(manner), way == both ? "both_ways" : "one_way");
-  figure.from = way == backward ? pair.second : pair.first;
-  figure.to = way == backward ? pair.first : pair.second;
-  figure.both_ways = way == both;
+judge::Observation PeerCopies::observation_of(Manner manner, Way way, const RankPair& pair,
+                                              const std::vector<AllTimes>& times) const {
+  judge::Observation copy = observer_.of(
+      fmt::format("link/{}/{}", name_of(manner), way == both ? "both_ways" : "one_way"),
+      way == backward ? pair.second : pair.first, way == backward ? pair.first : pair.second);
   if (words_ == 0)
-    figure.taken = judge::Taken::out_of_memory;
+    copy.taken = judge::Taken::out_of_memory;
   else if (!problem_of(pair).empty())
-    figure.taken = judge::Taken::not_supported;
-  if (figure.taken != judge::Taken::measured) return figure;
+    copy.taken = judge::Taken::not_supported;
+  if (copy.taken != judge::Taken::measured) return copy;
   const std::size_t bytes = kWordBytes * words_of(pair);
-  figure.conditions["bytes"] = std::to_string(bytes);
+  copy.conditions["bytes"] = std::to_string(bytes);
   const std::size_t kind = static_cast<std::size_t>(manner) * ways + way;
   const Times& a = times[static_cast<std::size_t>(pair.first)][kind];
   const Times& b = times[static_cast<std::size_t>(pair.second)][kind];
   const double gb = (way == both ? 2 : 1) * kCopies * static_cast<double>(bytes) / 1e9;
   for (std::size_t i = 0; i < kLinkSamples; ++i)  // of the two the longer; one of them may be 0
-    figure.samples.push_back(gb / (std::max(a.ms[i], b.ms[i]) / 1e3));
-  figure.wrong = a.wrong + b.wrong;
-  return figure;
+    copy.samples.push_back(gb / (std::max(a.ms[i], b.ms[i]) / 1e3));
+  if (a.wrong + b.wrong > 0) copy.check = judge::Check::wrong;
+  return copy;
 }
 
-std::vector<LinkFigure> PeerCopies::measure(const std::vector<Turn>& turns,
-                                            const std::vector<bool>& kinds) {
+std::vector<judge::Observation> PeerCopies::measure(const std::vector<Turn>& turns,
+                                                    const std::vector<bool>& kinds) {
   const int rank = session_.rank();
   const auto mine = std::find_if(turns.begin(), turns.end(), [&](const Turn& turn) {
     return turn.pair.first == rank || turn.pair.second == rank;
@@ -208,7 +208,7 @@ std::vector<LinkFigure> PeerCopies::measure(const std::vector<Turn>& turns,
   const std::vector<AllTimes> all = session_.all_gather(times);
   const std::vector<std::string> complaints = session_.all_gather(complaint_);
 
-  std::vector<LinkFigure> figures;
+  std::vector<judge::Observation> copies;
   for (const Turn& turn : turns) {
     const auto accuse = [&](int from, int to) {
       const std::string& complaint = complaints[static_cast<std::size_t>(to)];
@@ -219,15 +219,15 @@ std::vector<LinkFigure> PeerCopies::measure(const std::vector<Turn>& turns,
     accuse(turn.pair.second, turn.pair.first);
     for (std::size_t kind = 0; kind < kKinds; ++kind)
       if (kinds[kind])
-        figures.push_back(figure_of(static_cast<Manner>(kind / ways), static_cast<Way>(kind % ways),
-                                    turn.pair, all));
+        copies.push_back(observation_of(static_cast<Manner>(kind / ways),
+                                        static_cast<Way>(kind % ways), turn.pair, all));
   }
-  return figures;
+  return copies;
 }
 
-std::vector<LinkFigure> PeerCopies::measure() {
+std::vector<judge::Observation> PeerCopies::measure() {
   const std::vector<int> ranks = nodes_.ranks_per_node();
-  std::vector<LinkFigure> figures;
+  std::vector<judge::Observation> copies;
   for (const auto& local_pairs : round_robin(*std::max_element(ranks.begin(), ranks.end()))) {
     const std::vector<Turn> turns = turns_of(local_pairs);
     if (words_ > 0)
@@ -235,18 +235,22 @@ std::vector<LinkFigure> PeerCopies::measure() {
         if (const std::string problem = problem_of(turn.pair); !problem.empty())
           remarks_.push_back("copies between peers: " + problem);
     const auto measured = measure(turns, std::vector<bool>(kKinds, true));
-    figures.insert(figures.end(), measured.begin(), measured.end());
+    copies.insert(copies.end(), measured.begin(), measured.end());
   }
-  return figures;
+  return copies;
 }
 
-LinkFigure PeerCopies::measure_again(const LinkFigure& figure) {
-  const RankPair pair{std::min(figure.from, figure.to), std::max(figure.from, figure.to)};
-  const Way way = figure.both_ways ? both : figure.from == pair.first ? forward : backward;
+judge::Observation PeerCopies::measure_again(const judge::Observation& copy) {
+  const int from = copy.of.ranks[0];
+  const int to = copy.of.ranks[1];
+  const RankPair pair{std::min(from, to), std::max(from, to)};
+  const Way way = copy.metric.ends_with("/both_ways") ? both
+                  : from == pair.first                ? forward
+                                                      : backward;
   std::vector<bool> kinds(kKinds);
   for (int manner = 0; manner < manners; ++manner)
     kinds[static_cast<std::size_t>(manner * ways + way)] =
-        figure.metric.find(name_of(static_cast<Manner>(manner))) != std::string::npos;
+        copy.metric.find(name_of(static_cast<Manner>(manner))) != std::string::npos;
   return measure({{pair, 0}}, kinds).front();
 }
 

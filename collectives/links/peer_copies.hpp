@@ -11,7 +11,6 @@
 #include "common/communicator.hpp"
 #include "common/placement.hpp"
 #include "common/record.hpp"
-#include "common/units.hpp"
 
 namespace shakedown {
 class MpiSession;
@@ -22,14 +21,14 @@ namespace shakedown::collectives {
 /// Collective, and the same on every rank.
 class PeerCopies {
  public:
-  PeerCopies(Backend& backend, MpiSession& session, const NodeMap& nodes, const Paths& paths,
-             LinkMessages& messages);
+  PeerCopies(Backend& backend, MpiSession& session, const NodeMap& nodes,
+             const LinkObserver& observer, LinkMessages& messages);
 
   /// Every pair of each node. Pairs of an NVLink class are measured at once, as they share no
   /// wires; others of a node one after the other. Every byte that arrives is checked.
-  std::vector<LinkFigure> measure();
-  /// One figure again, while no other pair is busy.
-  LinkFigure measure_again(const LinkFigure& figure);
+  std::vector<judge::Observation> measure();
+  /// One of these again, while no other pair is busy.
+  judge::Observation measure_again(const judge::Observation& copy);
 
   /// Why pairs could not be measured; the first word that arrived wrong, of each pair.
   const std::vector<std::string>& remarks() const { return remarks_; }
@@ -54,18 +53,19 @@ class PeerCopies {
   std::string problem_of(const RankPair& pair) const;
   std::size_t words_of(const RankPair& pair) const;
   std::vector<Turn> turns_of(const std::vector<RankPair>& local_pairs) const;
-  std::vector<LinkFigure> measure(const std::vector<Turn>& turns, const std::vector<bool>& kinds);
+  std::vector<judge::Observation> measure(const std::vector<Turn>& turns,
+                                          const std::vector<bool>& kinds);
   AllTimes time_pair(const RankPair& pair, const std::vector<bool>& kinds);
   Times time_copies(Manner manner, Way way, bool first, int peer, std::size_t words);
-  LinkFigure figure_of(Manner manner, Way way, const RankPair& pair,
-                       const std::vector<AllTimes>& times) const;
+  judge::Observation observation_of(Manner manner, Way way, const RankPair& pair,
+                                    const std::vector<AllTimes>& times) const;
   View outgoing(int rank, std::size_t words, int message) const;
   View incoming(int rank, std::size_t words) const;
 
   Backend& backend_;
   MpiSession& session_;
   const NodeMap& nodes_;
-  const Paths& paths_;
+  const LinkObserver& observer_;
   LinkMessages& messages_;
   std::unique_ptr<Stream> stream_;
   std::unique_ptr<Event> start_;

@@ -98,7 +98,7 @@ void measure(const Grouping& grouping, const std::vector<std::string>& hosts, Ba
   for (int group = 0; group < groups; ++group) {
     const auto g = static_cast<std::size_t>(group);
     if (sizes[g] < 2) continue;
-    Split split{grouping.scope, grouping.names[g], sizes[g]};
+    Split split{grouping.scope, grouping.names[g]};
     std::vector<double> parts_us;  // of each the slowest rank's
     for (std::size_t r = 0; r < all.size(); ++r) {
       if (grouping.group_of[r] != group) continue;
@@ -109,7 +109,7 @@ void measure(const Grouping& grouping, const std::vector<std::string>& hosts, Ba
       for (std::size_t part = 0; part < parts_us.size(); ++part)
         parts_us[part] = std::max(parts_us[part], all[r].parts_us[part]);
     }
-    const double n = split.world_size;
+    const auto n = static_cast<double>(split.world_size());
     const double bytes = 8.0 * static_cast<double>(messages.settings().words);
     const double gb_us = 2 * (n - 1) / n * bytes / 1e3;
     split.busbw_gbs = gb_us / split.time_us_p50;

@@ -10,14 +10,15 @@
 namespace shakedown::collectives {
 
 struct Split {
-  std::string scope;  // "all", "rail", "node", "without_node"
-  std::string name;   // the rail's number or the node's; of "all": "all"
-  int world_size = 0;
+  std::string scope;       // "all", "rail", "node", "without_node"
+  std::string name;        // the rail's number or the node's; of "all": "all"
   double time_us_p50 = 0;  // the slowest rank's
   double busbw_gbs = 0;    // 2 (n - 1) / n * bytes / time
   std::uint64_t wrong_elements = 0;
   std::vector<int> ranks = {};
   std::vector<double> samples = {};  // busbw of parts of the messages
+
+  std::size_t world_size() const { return ranks.size(); }
 };
 
 struct Splits {

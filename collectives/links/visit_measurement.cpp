@@ -9,9 +9,9 @@
 #include <set>
 #include <utility>
 
-#include "common/error.hpp"
 #include "common/statistics.hpp"
 #include "common/text_table.hpp"
+#include "common/usage_error.hpp"
 
 namespace shakedown::collectives {
 namespace {
@@ -40,8 +40,8 @@ judge::Visit result_of(const MeasuredVisit& visit) {
 }
 
 /// A line per pair of nodes: lists have an element per rail.
-void record(const std::vector<MeasuredVisit>& visits, int round, std::size_t words,
-            const NodeMap& nodes, LinkRecords& records) {
+void write(const std::vector<MeasuredVisit>& visits, int round, std::size_t words,
+           const NodeMap& nodes, const Json& identity, Record& record) {
   std::map<std::pair<std::string, std::string>, Json> lines;
   for (const MeasuredVisit& visit : visits) {
     Json& line = lines[{nodes.name_of(visit.forward->from), nodes.name_of(visit.forward->to)}];
@@ -55,13 +55,13 @@ void record(const std::vector<MeasuredVisit>& visits, int round, std::size_t wor
                                      visit.backward->wrong_elements + visit.both->wrong_elements);
   }
   for (const auto& [hosts, line] : lines) {
-    Json fields = records.identity();
+    Json fields = identity;
     fields.update({{"round", round},
                    {"from_host", hosts.first},
                    {"to_host", hosts.second},
                    {"bytes", 8 * words}});
     fields.update(line);
-    records.record().write("visit", fields);
+    record.write("visit", fields);
   }
 }
 
@@ -146,8 +146,8 @@ int sampled_rounds(const std::string& pairs, const NodeMap& nodes) {
 
 VisitResults measure_visits(int rounds, const NodeMap& nodes, const std::vector<Unit>& units,
                             const MessageSettings& settings, const Backend& backend,
-                            const MpiSession& session, LinkMeter& meter, LinkRecords& records,
-                            Judging& judging) {
+                            const MpiSession& session, LinkMeter& meter, Record& record,
+                            const Json& identity, Judging& judging) {
   judge::PairSearch search(nodes, rounds, kPairsSeed);
   std::vector<std::vector<double>> gbs(units.size());  // by rank
   Progress progress("pairs of nodes", search.planned(), "rounds", session.is_root());
@@ -156,7 +156,7 @@ VisitResults measure_visits(int rounds, const NodeMap& nodes, const std::vector<
     const bool sampled = round < search.sampled();
     const LinkRound measured = meter.measure(pairs, false);
     const std::vector<MeasuredVisit> visits = visits_of(measured);
-    record(visits, round, settings.words, nodes, records);
+    write(visits, round, settings.words, nodes, identity, record);
     std::vector<judge::Visit> results;
     for (const MeasuredVisit& visit : visits) {
       results.push_back(result_of(visit));
@@ -173,8 +173,7 @@ VisitResults measure_visits(int rounds, const NodeMap& nodes, const std::vector<
   Ports of_rail;
   for (std::size_t rank = 0; rank < units.size(); ++rank) {
     if (gbs[rank].empty()) continue;
-    judging.add(observation_of(units[rank], gbs[rank], *backend.world, settings.words),
-                records.record());
+    judging.add(observation_of(units[rank], gbs[rank], *backend.world, settings.words), record);
     of_rail[nodes.local_rank[rank]].push_back({median_of(gbs[rank]), static_cast<int>(rank)});
   }
   results.table = table_of(of_rail, search.sampled(), round, nodes);

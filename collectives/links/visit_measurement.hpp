@@ -5,7 +5,6 @@
 #include <vector>
 
 #include "collectives/links/links.hpp"
-#include "collectives/links/records.hpp"
 #include "common/judging.hpp"
 #include "common/mpi_session.hpp"
 #include "common/units.hpp"
@@ -23,10 +22,10 @@ struct VisitResults {
 };
 
 /// Collective; the verdicts are the same on every rank. Rates of the CPU backend only warn. `units`
-/// are under the nodes' names.
+/// are under the nodes' names; `identity`: the fields of every line.
 VisitResults measure_visits(int rounds, const NodeMap& nodes, const std::vector<Unit>& units,
                             const MessageSettings& settings, const Backend& backend,
-                            const MpiSession& session, LinkMeter& meter, LinkRecords& records,
-                            Judging& judging);
+                            const MpiSession& session, LinkMeter& meter, Record& record,
+                            const Json& identity, Judging& judging);
 
 }  // namespace shakedown::collectives

@@ -6,8 +6,8 @@
 #include <vector>
 
 #include "collectives/operations.hpp"
-#include "common/error.hpp"
 #include "common/options.hpp"
+#include "common/usage_error.hpp"
 
 namespace shakedown::collectives {
 

@@ -14,7 +14,6 @@
 #include <numeric>
 #include <set>
 
-#include "collectives/group_observation.hpp"
 #include "collectives/perf/bench.hpp"
 #include "collectives/perf/options.hpp"
 #include "common/options.hpp"
@@ -117,9 +116,9 @@ std::optional<judge::Observation> observation_of(const Json& fields, const Figur
   std::vector<int> ranks(units.size());
   std::iota(ranks.begin(), ranks.end(), 0);
   judge::Observation observation =
-      observed_group(fmt::format("collective/{}/{}", fields.at("operation").get<std::string>(),
-                                 small ? "latency" : "busbw"),
-                     small ? "us" : "GB/s", communicator, nodes, units, ranks);
+      observed(fmt::format("collective/{}/{}", fields.at("operation").get<std::string>(),
+                           small ? "latency" : "busbw"),
+               small ? "us" : "GB/s", communicator, nodes, units, ranks);
   for (const char* key : kRateConditions)
     if (const auto value = fields.find(key); value != fields.end())
       observation.conditions[key] =
@@ -249,6 +248,25 @@ std::string text_of(const std::vector<GroupRate>& groups) {
                      rates.size(), median_of(rates));
 }
 
+void Tally::count_busbw(double gbs) {
+  busbw_sum_gbs += gbs;
+  ++measured;
+}
+
+double Tally::mean_busbw_gbs() const {
+  return measured > 0 ? busbw_sum_gbs / static_cast<double>(measured) : 0;
+}
+
+std::string Tally::judgement() const {
+  constexpr double kShare = 0.9;  // nccl-tests fails below this of NCCL_TESTS_MIN_BW
+  if (!min_mean_busbw_gbs) return "";
+  return mean_busbw_gbs() >= kShare * *min_mean_busbw_gbs ? "OK" : "FAILED";
+}
+
+Outcome Tally::outcome() const {
+  return wrong_rows > 0 || judgement() == "FAILED" ? Outcome::fail : Outcome::pass;
+}
+
 std::string preamble(const PerfOptions& options, const Plan& plan, const Communicator& communicator,
                      const Backend& backend, const MpiSession& session) {
   std::string text = fmt::format(
@@ -320,12 +338,12 @@ std::string row_half(const Figures& f, const PerfOptions& options) {
   return text;
 }
 
-std::string footer(const PerfOptions& options, const Totals& totals) {
+std::string footer(const PerfOptions& options, const Tally& tally) {
   return fmt::format(
       "# Out of bounds values : {} {}\n# Avg bus bandwidth    : {:g} {}\n#\n"
       "# Collective test concluded: {}\n#",
-      totals.wrong_rows, totals.wrong_rows > 0 ? "FAILED" : "OK", totals.mean_busbw_gbs,
-      totals.judgement, options.program);
+      tally.wrong_rows, tally.wrong_rows > 0 ? "FAILED" : "OK", tally.mean_busbw_gbs(),
+      tally.judgement(), options.program);
 }
 
 namespace {
@@ -449,13 +467,12 @@ void NcclTestsJson::write() const {
   write_file({kOption, path_}, [&](std::ostream& out) { out << json_text(file_) << "\n"; });
 }
 
-void NcclTestsJson::finish(const Totals& totals) {
+void NcclTestsJson::finish(const Tally& tally) {
   if (path_.empty()) return;
-  file_["out_of_bounds"] = {{"count", totals.wrong_rows},
-                            {"okay", text_of(totals.wrong_rows == 0)}};
+  file_["out_of_bounds"] = {{"count", tally.wrong_rows}, {"okay", text_of(tally.wrong_rows == 0)}};
   file_["average_bus_bandwidth"] = {
-      {"bandwidth", totals.mean_busbw_gbs},
-      {"okay", totals.judgement.empty() ? "unchecked" : text_of(totals.judgement == "OK")}};
+      {"bandwidth", tally.mean_busbw_gbs()},
+      {"okay", tally.judgement().empty() ? "unchecked" : text_of(tally.judgement() == "OK")}};
   file_["errors"] = Json::array();
   file_["end_time"] = local_now();
   write();

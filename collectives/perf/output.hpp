@@ -43,11 +43,20 @@ std::vector<GroupRate> rates_of_groups(const Trial& trial, const Measurement& me
 /// "slowest group 1: 11.9 GB/s, ranks 1, 3; median of 2 groups 12.1 GB/s".
 std::string text_of(const std::vector<GroupRate>& groups);
 
-/// Totals of all measurements.
-struct Totals {
+/// What all measurements add up to, as nccl-tests prints and judges it.
+struct Tally {
+  std::optional<double> min_mean_busbw_gbs = std::nullopt;
   long wrong_rows = 0;  // measurements in which an element was wrong
-  double mean_busbw_gbs = 0;
-  std::string judgement;  // of the mean: OK, FAILED, or empty where it is not judged
+  long measured = 0;
+  double busbw_sum_gbs = 0;
+
+  void count_wrong(const Measurement& one) { wrong_rows += one.wrong > 0 ? 1 : 0; }
+  void count_busbw(double gbs);
+  double mean_busbw_gbs() const;
+  /// Of the mean: OK, FAILED, or empty where it is not judged.
+  std::string judgement() const;
+  /// Fail where an element was wrong or the mean is below the bar.
+  Outcome outcome() const;
 };
 
 /// The lines before the rows: what runs, with which libraries, on which devices. Collective.
@@ -56,7 +65,7 @@ std::string preamble(const PerfOptions& options, const Plan& plan, const Communi
 std::string table_header(const PerfOptions& options);
 std::string row_start(const Trial& trial);
 std::string row_half(const Figures& figures, const PerfOptions& options);
-std::string footer(const PerfOptions& options, const Totals& totals);
+std::string footer(const PerfOptions& options, const Tally& tally);
 /// "2026-11-21 16:40:00", as nccl-tests has it.
 std::string local_now();
 
@@ -97,7 +106,7 @@ class NcclTestsJson {
   void start_row(const Trial& trial);
   void add_half(bool in_place, const Figures& figures, const Measurement& measured);
   void end_row(int iterations);
-  void finish(const Totals& totals);
+  void finish(const Tally& tally);
 
  private:
   void write() const;

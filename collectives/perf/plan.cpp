@@ -15,9 +15,9 @@
 
 #include "collectives/perf/options.hpp"
 #include "collectives/traffic.hpp"
-#include "common/error.hpp"
 #include "common/options.hpp"
 #include "common/types.hpp"
+#include "common/usage_error.hpp"
 
 namespace shakedown::collectives {
 namespace {

@@ -22,7 +22,6 @@
 #include "collectives/perf/plan.hpp"
 #include "common/ensure.hpp"
 #include "common/exit_code.hpp"
-#include "common/judge/conclusion.hpp"
 #include "common/mpi_session.hpp"
 #include "common/program.hpp"
 #include "common/record.hpp"
@@ -246,14 +245,14 @@ ExitCode sweep(const PerfOptions& options, Plan plan, Backend& backend, const Mp
   limit_types(plan, options, communicator, backend, session);
   const std::string remark = limit_sizes(
       plan, CollectiveBench::largest_possible(communicator, backend, session, options.aggregate));
-  Tally tally(options.bars.min_mean_busbw_gbs);
+  Tally tally{options.bars.min_mean_busbw_gbs};
   NcclTestsJson json(session.is_root() ? options.json : "", options, plan, backend, session);
   say(session, remark);
   say(session, preamble(options, plan, communicator, backend, session) + table_header(options));
   Sweep rows(options, plan, communicator, backend, session, path, record, tally);
   for (int done = 0; options.cycles == 0 || done < options.cycles; ++done) rows.cycle(json);
-  say(session, footer(options, tally.totals()));
-  json.finish(tally.totals());
+  say(session, footer(options, tally));
+  json.finish(tally);
   return exit_code_of(std::max(rows.outcome(), tally.outcome()));
 }
 
@@ -277,28 +276,6 @@ void relaunch_for_gpus(const PerfOptions& options, int argc, char** argv) {
                "by mpirun -n %d\n",
                options.gpus, launcher.c_str(), std::strerror(errno), options.gpus);
   std::exit(2);
-}
-
-namespace {
-
-/// nccl-tests fails below this share of NCCL_TESTS_MIN_BW.
-constexpr double kShareOfMean = 0.9;
-
-}  // namespace
-
-void Tally::count_busbw(double gbs) {
-  busbw_sum_gbs_ += gbs;
-  ++measured_;
-}
-
-Totals Tally::totals() const {
-  const double mean = measured_ > 0 ? busbw_sum_gbs_ / static_cast<double>(measured_) : 0;
-  if (!bar_) return {wrong_rows_, mean, ""};
-  return {wrong_rows_, mean, mean >= kShareOfMean * *bar_ ? "OK" : "FAILED"};
-}
-
-Outcome Tally::outcome() const {
-  return wrong_rows_ > 0 || totals().judgement == "FAILED" ? Outcome::fail : Outcome::pass;
 }
 
 Bars::Bars(const BarOptions& options, const MpiSession& session, const std::string& program)

@@ -29,25 +29,7 @@ ExitCode sweep(const PerfOptions& options, Plan plan, Backend& backend, const Mp
 /// starts. Ends with 2 where this is a copy of the program, without launch/mpi next to its folder.
 void relaunch_for_gpus(const PerfOptions& options, int argc, char** argv);
 
-// The bars that a user has for a sweep, and its totals with nccl-tests' bar on the mean.
-
-/// What a sweep adds up to, as nccl-tests prints and judges it.
-class Tally {
- public:
-  explicit Tally(std::optional<double> min_mean_busbw_gbs) : bar_(min_mean_busbw_gbs) {}
-
-  void count_wrong(const Measurement& measured) { wrong_rows_ += measured.wrong > 0 ? 1 : 0; }
-  void count_busbw(double gbs);
-  Totals totals() const;
-  /// Fail where an element was wrong or the mean is below the bar.
-  Outcome outcome() const;
-
- private:
-  std::optional<double> bar_;
-  long wrong_rows_ = 0;
-  long measured_ = 0;
-  double busbw_sum_gbs_ = 0;
-};
+// The bars that a user has for a sweep.
 
 /// Bars that judge none of an operation's rows, and why; none where they do.
 std::optional<Verdict> idle_bars(const BarOptions& options, const Operation& operation,

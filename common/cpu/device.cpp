@@ -2,18 +2,18 @@
 #include <fmt/format.h>
 #include <omp.h>
 #include <sys/mman.h>
-#include <unistd.h>
 
 #include <chrono>
 #include <cstdlib>
 #include <cstring>
+#include <dnnl.hpp>
 #include <fstream>
 
 #include "common/backend.hpp"
 #include "common/device.hpp"
-#include "common/error.hpp"
 #include "common/host.hpp"
 #include "common/kernels.hpp"
+#include "common/usage_error.hpp"
 
 namespace shakedown::cpu {
 namespace {
@@ -92,5 +92,14 @@ class CpuDevice final : public Device {
 bool built() { return true; }
 
 std::unique_ptr<Device> make_device(int threads) { return std::make_unique<CpuDevice>(threads); }
+
+std::vector<Library> libraries() {
+  return {{"onednn", fmt::format("libdnnl.so.{}", DNNL_VERSION_MAJOR), "dnnl_version",
+           fmt::format("{}.{}.{}", DNNL_VERSION_MAJOR, DNNL_VERSION_MINOR, DNNL_VERSION_PATCH),
+           [](void* function) {
+             const auto* v = reinterpret_cast<decltype(dnnl_version)*>(function)();
+             return fmt::format("{}.{}.{}", v->major, v->minor, v->patch);
+           }}};
+}
 
 }  // namespace shakedown::cpu

@@ -20,7 +20,6 @@
 #include "common/error.hpp"
 #include "common/gpu/native.hpp"
 #include "common/host.hpp"
-#include "common/mpi_communicator.hpp"
 #include "common/mpi_session.hpp"
 #include "common/types.hpp"
 #include "common/watch.hpp"
@@ -215,85 +214,6 @@ class NcclCommunicator final : public Communicator {
     return NCCL_VERSION_CODE >= NCCL_VERSION(2, 24, 0) && major >= 9;
   }
 
-  void all_reduce(ConstView send, View recv, Reduction op, Stream& stream) override {
-    count_ring(recv.bytes(), 2);
-    ENQUEUE(ncclAllReduce(send.data, recv.data, recv.count, nccl_type(recv.type),
-                          nccl_operation(op), comm_, native(stream)));
-  }
-  void reduce(ConstView send, View recv, Reduction op, int root, Stream& stream) override {
-    count_reduce(send.bytes(), root);
-    ENQUEUE(ncclReduce(send.data, recv.data, send.count, nccl_type(send.type), nccl_operation(op),
-                       root, comm_, native(stream)));
-  }
-  void broadcast(ConstView send, View recv, int root, Stream& stream) override {
-    count_broadcast(recv.bytes(), root);
-    ENQUEUE(ncclBroadcast(send.data, recv.data, recv.count, nccl_type(recv.type), root, comm_,
-                          native(stream)));
-  }
-  void all_gather(ConstView send, View recv, Stream& stream) override {
-    ENSURE(recv.count == send.count * ranks(), "all_gather counts");
-    count_ring(recv.bytes(), 1);
-    ENQUEUE(ncclAllGather(send.data, recv.data, send.count, nccl_type(send.type), comm_,
-                          native(stream)));
-  }
-  void reduce_scatter(ConstView send, View recv, Reduction op, Stream& stream) override {
-    ENSURE(send.count == recv.count * ranks(), "reduce_scatter counts");
-    count_ring(send.bytes(), 1);
-    ENQUEUE(ncclReduceScatter(send.data, recv.data, recv.count, nccl_type(recv.type),
-                              nccl_operation(op), comm_, native(stream)));
-  }
-  void gather(ConstView send, View recv, int root, Stream& stream) override {
-    count_gather(send.bytes(), root);
-#if NCCL_VERSION_CODE >= NCCL_VERSION(2, 28, 0)
-    ENQUEUE(ncclGather(send.data, recv.data, send.count, nccl_type(send.type), root, comm_,
-                       native(stream)));
-#else
-    group([&] {
-      if (rank() == root)
-        for (std::size_t r = 0; r < ranks(); ++r)
-          recv_from(part(recv, r, send.count), send, static_cast<int>(r), stream);
-      send_to(send.data, send, root, stream);
-    });
-#endif
-  }
-  void scatter(ConstView send, View recv, int root, Stream& stream) override {
-    count_scatter(recv.bytes(), root);
-#if NCCL_VERSION_CODE >= NCCL_VERSION(2, 28, 0)
-    ENQUEUE(ncclScatter(send.data, recv.data, recv.count, nccl_type(recv.type), root, comm_,
-                        native(stream)));
-#else
-    group([&] {
-      if (rank() == root)
-        for (std::size_t r = 0; r < ranks(); ++r)
-          send_to(part(send, r, recv.count), recv, static_cast<int>(r), stream);
-      recv_from(recv.data, recv, root, stream);
-    });
-#endif
-  }
-  void all_to_all(ConstView send, View recv, Stream& stream) override {
-    const std::size_t each = send.count / ranks();
-    ENSURE(each * ranks() == send.count && send.count == recv.count, "all_to_all counts");
-    count_ring(send.bytes(), 1);
-#if NCCL_VERSION_CODE >= NCCL_VERSION(2, 28, 0)
-    ENQUEUE(ncclAlltoAll(send.data, recv.data, each, nccl_type(send.type), comm_, native(stream)));
-#else
-    group([&] {
-      for (std::size_t r = 0; r < ranks(); ++r) {
-        send_to(part(send, r, each), send.slice(0, each), static_cast<int>(r), stream);
-        recv_from(part(recv, r, each), recv.slice(0, each), static_cast<int>(r), stream);
-      }
-    });
-#endif
-  }
-  void send(ConstView view, int peer, Stream& stream) override {
-    count(view.bytes(), 1, 0);
-    send_to(view.data, view, peer, stream);
-  }
-  void recv(View view, int peer, Stream& stream) override {
-    count(view.bytes(), 0, 1);
-    recv_from(view.data, view, peer, stream);
-  }
-
   std::unique_ptr<TransportMemory> allocate(std::size_t bytes, Registration registration) override {
     std::unique_ptr<TransportMemory> memory;
     in_time([&] { memory = std::make_unique<NcclMemory>(comm_, bytes, registration); });
@@ -335,6 +255,32 @@ class NcclCommunicator final : public Communicator {
  protected:
   void begin_group() override { CHECK_NCCL(ncclGroupStart(), comm_); }
   void end_group() override { ENQUEUE(ncclGroupEnd()); }
+
+  void enqueue(const Exchange& x, Stream& stream) override {
+    const void* const from = x.from.data;
+    void* const to = x.to.data;
+    const cudaStream_t on = native(stream);
+    const auto sent = [&] { return nccl_type(x.from.type); };
+    const auto received = [&] { return nccl_type(x.to.type); };
+    switch (x.kind) {
+      case Exchange::all_reduce:
+        return ENQUEUE(
+            ncclAllReduce(from, to, x.to.count, received(), nccl_operation(x.op), comm_, on));
+      case Exchange::reduce:
+        return ENQUEUE(
+            ncclReduce(from, to, x.from.count, sent(), nccl_operation(x.op), x.peer, comm_, on));
+      case Exchange::broadcast:
+        return ENQUEUE(ncclBroadcast(from, to, x.to.count, received(), x.peer, comm_, on));
+      case Exchange::all_gather:
+        return ENQUEUE(ncclAllGather(from, to, x.from.count, sent(), comm_, on));
+      case Exchange::reduce_scatter:
+        return ENQUEUE(
+            ncclReduceScatter(from, to, x.to.count, received(), nccl_operation(x.op), comm_, on));
+      case Exchange::send: return send_to(from, x.from, x.peer, on);
+      case Exchange::recv: return recv_from(to, x.to, x.peer, on);
+      default: return enqueue_by_messages(x, on);
+    }
+  }
 
  private:
   /// Past an error the job ends: kernels that wait for a peer must end too, so that memory can be
@@ -407,11 +353,40 @@ class NcclCommunicator final : public Communicator {
 
   std::size_t ranks() const { return static_cast<std::size_t>(size()); }
 
-  void send_to(const void* data, ConstView like, int peer, Stream& stream) {
-    ENQUEUE(ncclSend(data, like.count, nccl_type(like.type), peer, comm_, native(stream)));
+  /// What NCCL has functions for since 2.28.
+  void enqueue_by_messages(const Exchange& x, cudaStream_t on) {
+    const std::size_t each = x.from.count / ranks();  // of all_to_all
+#if NCCL_VERSION_CODE >= NCCL_VERSION(2, 28, 0)
+    if (x.kind == Exchange::gather)
+      ENQUEUE(ncclGather(x.from.data, x.to.data, x.from.count, nccl_type(x.from.type), x.peer,
+                         comm_, on));
+    else if (x.kind == Exchange::scatter)
+      ENQUEUE(
+          ncclScatter(x.from.data, x.to.data, x.to.count, nccl_type(x.to.type), x.peer, comm_, on));
+    else
+      ENQUEUE(ncclAlltoAll(x.from.data, x.to.data, each, nccl_type(x.from.type), comm_, on));
+#else
+    const bool gathers = x.kind == Exchange::gather;
+    const bool scatters = x.kind == Exchange::scatter;
+    const bool is_root = rank() == x.peer;
+    const ConstView sent = gathers ? x.from : scatters ? ConstView(x.to) : x.from.slice(0, each);
+    group([&] {
+      for (std::size_t r = 0; r < ranks(); ++r) {
+        const auto peer = static_cast<int>(r);
+        if (scatters ? is_root : !gathers) send_to(part(x.from, r, sent.count), sent, peer, on);
+        if (gathers ? is_root : !scatters) recv_from(part(x.to, r, sent.count), sent, peer, on);
+      }
+      if (gathers) send_to(x.from.data, sent, x.peer, on);
+      if (scatters) recv_from(x.to.data, sent, x.peer, on);
+    });
+#endif
   }
-  void recv_from(void* data, ConstView like, int peer, Stream& stream) {
-    ENQUEUE(ncclRecv(data, like.count, nccl_type(like.type), peer, comm_, native(stream)));
+
+  void send_to(const void* data, ConstView like, int peer, cudaStream_t on) {
+    ENQUEUE(ncclSend(data, like.count, nccl_type(like.type), peer, comm_, on));
+  }
+  void recv_from(void* data, ConstView like, int peer, cudaStream_t on) {
+    ENQUEUE(ncclRecv(data, like.count, nccl_type(like.type), peer, comm_, on));
   }
 
   std::unique_ptr<Communicator> host_;

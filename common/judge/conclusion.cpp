@@ -1,4 +1,4 @@
-#include "common/judge/conclusion.hpp"
+#include "common/judge/judge.hpp"
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -160,13 +160,15 @@ class Conclusion {
                        o.of.uuids.size() == 2 ? o.of.uuids[end] : "");
   }
 
+  /// The first of the slowest.
+  std::size_t worst_of(const std::vector<std::size_t>& some) const {
+    return std::ranges::max(some, {}, [&](std::size_t i) { return judgement_.judged[i].r; });
+  }
+
   void blame(const std::string& gpu, const std::vector<std::size_t>& pairs, std::size_t slow) {
-    std::size_t worst = pairs.front();
-    for (const std::size_t i : pairs) {
-      if (judgement_.judged[i].r > judgement_.judged[worst].r) worst = i;
+    for (const std::size_t i : pairs)
       if (is_slow(judgement_.judged[i])) explained_.insert(i);
-    }
-    const Judged& one = judgement_.judged[worst];
+    const Judged& one = judgement_.judged[worst_of(pairs)];
     const Observation& o = observation(one);
     const std::size_t end = end_of(o, 0) == gpu ? 0 : 1;
     Verdict verdict;
@@ -209,9 +211,7 @@ class Conclusion {
           .push_back(i);
     }
     for (const auto& [key, own] : groups) {
-      std::size_t worst = own.front();
-      for (const std::size_t i : own)
-        if (judgement_.judged[i].r > judgement_.judged[worst].r) worst = i;
+      const std::size_t worst = worst_of(own);
       const Judged& one = judgement_.judged[worst];
       const Observation& o = observation(one);
       std::vector<std::string> others;
@@ -298,22 +298,23 @@ class Conclusion {
     return observed_.contains(node);
   }
 
+  /// What keeps a node from a verdict: to record a reference helps.
+  void hold(const std::string& node, const std::string& metric, Outcome outcome,
+            const std::string& cause, std::optional<Class> class_) {
+    Verdict verdict{Scope::node, node, outcome, cause, class_, kRecord};
+    verdict.check = "rates";
+    verdict.metric = metric;
+    verdict.hosts = {node};
+    judgement_.findings.push_back(verdict);
+    count({node}, verdict);
+  }
+
   void unjudged(const std::string& rates, const std::vector<std::string>& nodes,
                 const std::string& why) {
     judgement_.unjudged.push_back({rates, nodes, why, kRecord});
-    for (const std::string& node : nodes) {
-      Verdict verdict{Scope::node,
-                      node,
-                      request_.unasked ? Outcome::warn : Outcome::inconclusive,
-                      fmt::format("{} not judged: {}", rates, why),
-                      std::nullopt,
-                      kRecord};
-      verdict.check = "rates";
-      verdict.metric = rates;
-      verdict.hosts = {node};
-      judgement_.findings.push_back(verdict);
-      count({node}, verdict);
-    }
+    for (const std::string& node : nodes)
+      hold(node, rates, request_.unasked ? Outcome::warn : Outcome::inconclusive,
+           fmt::format("{} not judged: {}", rates, why), std::nullopt);
   }
 
   /// A reference that the user named must compare something of each node.
@@ -325,17 +326,10 @@ class Conclusion {
     const std::string why =
         missed.empty() ? "it has nothing of this board"
                        : fmt::format("{}: {}", missed.begin()->first, missed.begin()->second);
-    for (const std::string& node : nodes()) {
-      if (compared.contains(node) || !has_observations(node)) continue;
-      Verdict verdict{Scope::node,           node,
-                      Outcome::inconclusive, "--reference compares none of its rates: " + why,
-                      Class::config,         kRecord};
-      verdict.check = "rates";
-      verdict.metric = "reference";
-      verdict.hosts = {node};
-      judgement_.findings.push_back(verdict);
-      count({node}, verdict);
-    }
+    for (const std::string& node : nodes())
+      if (!compared.contains(node) && has_observations(node))
+        hold(node, "reference", Outcome::inconclusive,
+             "--reference compares none of its rates: " + why, Class::config);
   }
 
   // ---- together ----

@@ -9,7 +9,6 @@
 #include <ostream>
 
 #include "common/error.hpp"
-#include "common/judge/conclusion.hpp"
 #include "common/judge/strict_json.hpp"
 #include "common/output_file.hpp"
 

@@ -9,7 +9,6 @@
 #include <map>
 #include <set>
 
-#include "common/judge/conclusion.hpp"
 #include "common/judge/series.hpp"
 #include "common/judge/witnesses.hpp"
 #include "common/statistics.hpp"

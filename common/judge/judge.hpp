@@ -2,6 +2,8 @@
 // function, linear in the observations, the same whatever their order.
 #pragma once
 
+#include <functional>
+#include <map>
 #include <string>
 #include <vector>
 
@@ -81,11 +83,51 @@ struct Judgement {
 Judgement judge(const Evidence& evidence, const References& references, const Limits& limits,
                 const Boards& boards, const Request& request);
 
+/// The last step of judge(): fills in all but judged and would_have_found. `named`: whether the
+/// user named the references. `missed`: by metric, why none of them compares.
+void conclude(const Evidence& evidence, bool named,
+              const std::map<std::string, std::string>& missed, const Request& request,
+              Judgement& judgement);
+
 /// Indices of observations that should be measured again: slow in every look that judges, and with
 /// looks left.
 std::vector<std::size_t> suspects(const Judgement& judgement);
 
 /// "would have found at 99 %: products 1.4 % more cycles, memory 3.9 %, ..."; empty: nothing.
 std::string sentence_of(const std::vector<Found>& found);
+
+// The evidence read back: records of programs, or the folder of an acceptance.
+
+/// Calls `use` for the lines of a record that are of one of these kinds; the others are not parsed.
+/// `cut`: the last line that is half a record, as a program that was killed leaves it; without it,
+/// that is an error. Throws UsageError that names file and line: it cannot be read, is no record,
+/// or `use` refuses it.
+void for_lines(const std::string& path, const std::vector<const char*>& kinds,
+               const std::function<void(const Json& line)>& use, std::size_t* cut = nullptr);
+
+/// What was read, and from which file each observation is: relative to the folder that was named.
+struct Read {
+  Evidence evidence;
+  std::vector<std::string> records;
+};
+
+/// Of files and folders. Of each record: `metric` lines, and `verdict` lines that are no rate's; a
+/// record without an `end` line is a statement that it is incomplete. A folder with runs.jsonl is
+/// an acceptance's: its `stage` lines name the records, its `node` lines the nodes and their hosts,
+/// and its verdicts are the only statements. `stage`: of that one alone; "": of all. Throws
+/// UsageError that names what cannot be read, or a line that is no record.
+Read read(const std::vector<std::string>& paths, const std::string& stage = "");
+
+// A judgement as the lines of bin/judge's record.
+
+/// Calls `write(kind, fields)` for each: a `figure` per subject and metric, with what it was
+/// compared with; a `verdict` per finding, then per node, then the job's; `found` and `unjudged`.
+void write_lines(const Read& read, const Judgement& judgement,
+                 const std::function<void(const std::string& kind, const Json& fields)>& write);
+
+/// Findings and the job's verdict, a line each, for people; then what would have been found.
+std::string text_of(const Judgement& judgement);
+/// A line per node whose reason is a statement of a program, which has printed it itself.
+std::string text_of_stated(const Judgement& judgement);
 
 }  // namespace shakedown::judge

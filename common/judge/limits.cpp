@@ -1,15 +1,16 @@
 #include "common/judge/limits.hpp"
 
 #include <fmt/format.h>
+#include <fnmatch.h>
 
 #include <algorithm>
 #include <array>
 #include <cmath>
 #include <limits>
 
-#include "common/error.hpp"
 #include "common/judge/court.hpp"
 #include "common/judge/strict_json.hpp"
+#include "common/usage_error.hpp"
 
 namespace shakedown::judge {
 namespace {
@@ -32,13 +33,6 @@ std::vector<std::string> alternatives(const std::string& metric) {
   return all;
 }
 
-template <class Names>
-std::size_t place(StrictObject& row, const char* key, const std::string& word, const Names& names) {
-  for (std::size_t i = 0; i < names.size(); ++i)
-    if (word == names[i]) return i;
-  row.refuse(fmt::format("{}: {} is not one of {}", key, word, fmt::join(names, ", ")));
-}
-
 double least(StrictObject& row, const char* key, double value, double bound) {
   if (!(value >= bound)) row.refuse(fmt::format("{}: {} is less than {}", key, value, bound));
   return value;
@@ -53,8 +47,7 @@ int count(StrictObject& row, const char* key, double value, int bound) {
 /// Of the keys that the row names; null takes `share` and the bars away.
 void change(Limit& limit, StrictObject& row) {
   if (row.has("statistic"))
-    limit.statistic =
-        static_cast<Statistic>(place(row, "statistic", row.text("statistic", true), kStatistics));
+    limit.statistic = static_cast<Statistic>(row.choice("statistic", kStatistics, true));
   if (const auto samples = row.number("samples"))
     limit.samples = static_cast<std::size_t>(count(row, "samples", *samples, 1));
   if (const auto looks = row.number("looks")) limit.looks = count(row, "looks", *looks, 0);
@@ -68,11 +61,11 @@ void change(Limit& limit, StrictObject& row) {
   limit.constant = row.flag("constant").value_or(limit.constant);
   limit.warns = row.flag("warns").value_or(limit.warns);
   if (row.has("class")) {
-    std::array<std::string, kClasses.size()> names;
-    for (std::size_t i = 0; i < names.size(); ++i) names[i] = name_of(kClasses[i]);
-    limit.class_ = kClasses[place(row, "class", row.text("class", true), names)];
+    std::vector<const char*> names;
+    for (const Class one : kClasses) names.push_back(name_of(one));
+    limit.class_ = kClasses[row.choice("class", names, true)];
   }
-  if (row.has("rates")) limit.rates = kRates[place(row, "rates", row.text("rates"), kRates)];
+  if (row.has("rates")) limit.rates = kRates[row.choice("rates", kRates)];
   if (row.has("action")) limit.action = row.text("action");
   if (row.has("least")) limit.least = row.number("least");
   if (row.has("most")) limit.most = row.number("most");
@@ -106,11 +99,8 @@ std::vector<Limit> common_rows(const std::vector<Limit>& rows, const std::string
 
 }  // namespace
 
-bool matches(std::string_view glob, std::string_view text) {
-  if (glob.empty()) return text.empty();
-  if (glob.front() == '*' && matches(glob.substr(1), text)) return true;
-  if (text.empty() || (glob.front() != '*' && glob.front() != text.front())) return false;
-  return matches(glob.front() == '*' ? glob : glob.substr(1), text.substr(1));
+bool matches(const std::string& glob, const std::string& text) {
+  return fnmatch(glob.c_str(), text.c_str(), 0) == 0;
 }
 
 Limits::Limits(const std::string& text, const std::string& file) {

@@ -4,7 +4,6 @@
 #include <map>
 #include <optional>
 #include <string>
-#include <string_view>
 #include <vector>
 
 #include "common/nvml.hpp"
@@ -55,7 +54,7 @@ class Limits {
 };
 
 /// "*" is any text.
-bool matches(std::string_view glob, std::string_view text);
+bool matches(const std::string& glob, const std::string& text);
 
 // What GPU boards are made of (results/reference/boards.json, which is embedded): data with
 // sources.

@@ -2,14 +2,13 @@
 
 #include <fmt/format.h>
 
-#include <algorithm>
 #include <array>
 #include <cmath>
 #include <nlohmann/json.hpp>
 #include <set>
 #include <string_view>
 
-#include "common/error.hpp"
+#include "common/judge/strict_json.hpp"
 
 namespace shakedown::judge {
 namespace {
@@ -20,6 +19,15 @@ constexpr std::array<const char*, 4> kTaken{"measured", "timed_out", "not_suppor
 constexpr const char* kCondition = "condition.";
 constexpr const char* kVersion = "version.";
 
+struct Word {
+  const char* key;
+  std::string Observation::*value;
+};
+constexpr std::array<Word, 5> kWords{{{"backend", &Observation::backend},
+                                      {"board", &Observation::board},
+                                      {"pci_device_id", &Observation::pci_device_id},
+                                      {"compute_capability", &Observation::compute_capability},
+                                      {"path_class", &Observation::path_class}}};
 struct Reading {
   const char* key;
   double Circumstances::*value;
@@ -28,45 +36,6 @@ constexpr std::array<Reading, 4> kReadings{{{"clock_mhz", &Circumstances::clock_
                                             {"temperature_c", &Circumstances::temperature_c},
                                             {"power_w", &Circumstances::power_w},
                                             {"power_limit_w", &Circumstances::power_limit_w}}};
-
-[[noreturn]] void refuse(const Json& line, const char* key, const char* allowed) {
-  throw UsageError(fmt::format("metric line of {}: {}: {} is allowed",
-                               line.contains("metric") ? json_text(line["metric"]) : "no metric",
-                               key, allowed));
-}
-
-std::string text(const Json& line, const char* key, bool needed = false) {
-  const auto found = line.find(key);
-  if (found == line.end() && !needed) return "";
-  if (found == line.end() || !found->is_string()) refuse(line, key, "a text");
-  return found->get<std::string>();
-}
-
-double number(const Json& line, const char* key) {
-  const auto found = line.find(key);
-  return found != line.end() && found->is_number() ? found->get<double>() : kUnknown;
-}
-
-template <class T>
-std::vector<T> list(const Json& line, const char* key, const char* allowed) {
-  const auto found = line.find(key);
-  if (found == line.end()) return {};
-  try {
-    return found->get<std::vector<T>>();
-  } catch (const Json::exception&) {
-    refuse(line, key, allowed);
-  }
-}
-
-/// The position of a word in a list of names.
-template <std::size_t N>
-std::size_t place(const Json& line, const char* key, const std::array<const char*, N>& names) {
-  const std::string word = text(line, key);
-  if (word.empty()) return 0;
-  const auto found = std::find(names.begin(), names.end(), word);
-  if (found == names.end()) refuse(line, key, fmt::format("{}", fmt::join(names, ", ")).c_str());
-  return static_cast<std::size_t>(found - names.begin());
-}
 
 std::map<std::string, std::string> with_prefix(const Json& line, const std::string& prefix) {
   std::map<std::string, std::string> found;
@@ -121,11 +90,7 @@ Json record_of(const Observation& o) {
   add_list("hosts", o.of.hosts);
   add_list("uuids", o.of.uuids);
   add_list("serials", o.of.serials);
-  add("backend", o.backend);
-  add("board", o.board);
-  add("pci_device_id", o.pci_device_id);
-  add("compute_capability", o.compute_capability);
-  add("path_class", o.path_class);
+  for (const Word& word : kWords) add(word.key, o.*word.value);
   for (const auto& [key, value] : o.conditions) line[kCondition + key] = value;
   for (const auto& [key, value] : o.versions) line[kVersion + key] = value;
   line["look"] = o.look;
@@ -141,39 +106,36 @@ Json record_of(const Observation& o) {
 }
 
 Observation observation_of(const Json& line) {
+  StrictObject row(line, fmt::format("metric line of {}",
+                                     line.contains("metric") ? json_text(line["metric"]) : "none"));
   Observation o;
-  o.metric = text(line, "metric", true);
-  o.unit = text(line, "unit", true);
-  const std::optional<Scope> scope = named(kScopes, text(line, "scope", true));
-  if (!scope) refuse(line, "scope", "gpu, rank, link, rail, node or group");
+  o.metric = row.text("metric", true);
+  o.unit = row.text("unit", true);
+  const std::optional<Scope> scope = named(kScopes, row.text("scope", true));
+  if (!scope) row.refuse("scope: gpu, rank, link, rail, node or group is allowed");
   o.of = {*scope,
-          text(line, "name", true),
-          list<int>(line, "ranks", "a list of ranks"),
-          list<std::string>(line, "hosts", "a list of hosts"),
-          list<std::string>(line, "uuids", "a list of UUIDs"),
-          list<std::string>(line, "serials", "a list of serial numbers")};
-  if (o.of.hosts.empty() || (o.of.scope == Scope::link && o.of.hosts.size() != o.of.ranks.size()))
-    refuse(line, "hosts", "one per rank");
-  o.backend = text(line, "backend");
-  o.board = text(line, "board");
-  o.pci_device_id = text(line, "pci_device_id");
-  o.compute_capability = text(line, "compute_capability");
-  o.path_class = text(line, "path_class");
+          row.text("name", true),
+          row.ranks("ranks"),
+          row.texts("hosts", true),
+          row.texts("uuids"),
+          row.texts("serials")};
+  if (o.of.scope == Scope::link && o.of.hosts.size() != o.of.ranks.size())
+    row.refuse("hosts: one per rank is allowed");
+  for (const Word& word : kWords) o.*word.value = row.text(word.key);
   o.conditions = with_prefix(line, kCondition);
   o.versions = with_prefix(line, kVersion);
-  o.look = line.contains("look") && line["look"].is_number_integer() ? line["look"].get<int>() : 1;
-  const auto samples = line.find("samples");
-  if (samples == line.end() || !samples->is_array()) refuse(line, "samples", "a list of numbers");
-  for (const Json& sample : *samples)  // null: not finite
+  o.look = static_cast<int>(row.number("look").value_or(1));
+  for (const Json& sample : row.array("samples"))  // null: not finite
     o.samples.push_back(sample.is_number() ? sample.get<double>() : kUnknown);
-  o.peak = number(line, "peak");
-  for (const Reading& reading : kReadings) o.seen.*reading.value = number(line, reading.key);
+  o.peak = row.number("peak").value_or(kUnknown);
+  for (const Reading& reading : kReadings)
+    o.seen.*reading.value = row.number(reading.key).value_or(kUnknown);
   if (line.contains("reasons") && line["reasons"].is_number_unsigned())
     o.seen.reasons = line["reasons"].get<std::uint64_t>();
-  o.check = static_cast<Check>(place(line, "check", kChecks));
-  o.taken = static_cast<Taken>(place(line, "outcome", kTaken));
-  o.disturbed_by = text(line, "disturbed_by");
-  o.stage = text(line, "stage");
+  o.check = static_cast<Check>(row.choice("check", kChecks));
+  o.taken = static_cast<Taken>(row.choice("outcome", kTaken));
+  o.disturbed_by = row.text("disturbed_by");
+  o.stage = row.text("stage");
   return o;
 }
 

@@ -6,12 +6,16 @@
 #include <array>
 #include <cmath>
 #include <filesystem>
+#include <nlohmann/json.hpp>
+#include <set>
+#include <tuple>
 
-#include "common/error.hpp"
 #include "common/judge/court.hpp"
-#include "common/judge/evidence.hpp"
-#include "common/judge/limits.hpp"
+#include "common/judge/judge.hpp"
+#include "common/judge/series.hpp"
 #include "common/judge/strict_json.hpp"
+#include "common/statistics.hpp"
+#include "common/usage_error.hpp"
 
 namespace shakedown::judge {
 namespace {
@@ -23,10 +27,12 @@ constexpr std::array kKinds{"measured", "published", "stated"};
 struct Seen {
   const char* key;
   double ReferenceFigure::*value;
+  double Circumstances::*circumstance;
 };
-constexpr std::array<Seen, 3> kSeen{{{"clock_mhz", &ReferenceFigure::clock_mhz},
-                                     {"temperature_c", &ReferenceFigure::temperature_c},
-                                     {"power_limit_w", &ReferenceFigure::power_limit_w}}};
+constexpr std::array<Seen, 3> kSeen{
+    {{"clock_mhz", &ReferenceFigure::clock_mhz, &Circumstances::clock_mhz},
+     {"temperature_c", &ReferenceFigure::temperature_c, &Circumstances::temperature_c},
+     {"power_limit_w", &ReferenceFigure::power_limit_w, &Circumstances::power_limit_w}}};
 
 double positive(StrictObject& row, const char* key) {
   const auto value = row.number(key);
@@ -59,9 +65,7 @@ ReferenceFigure figure_of(StrictObject& row) {
   figure.metric = row.text("metric", true);
   figure.unit = row.text("unit", true);
   figure.value = positive(row, "value");
-  figure.kind = row.text("kind", true);
-  if (std::find(kKinds.begin(), kKinds.end(), figure.kind) == kKinds.end())
-    row.refuse(fmt::format("kind: {} is not one of {}", figure.kind, fmt::join(kKinds, ", ")));
+  figure.kind = kKinds[row.choice("kind", kKinds, true)];
   figure.source = row.text("source", true);
   figure.date = row.text("date");
   if (row.has("units")) figure.units = static_cast<std::size_t>(positive(row, "units"));
@@ -228,6 +232,230 @@ const ReferenceFigure* References::find(const Observation& observation, std::str
   }
   if (missed != nullptr) *missed = fmt::format("{}", fmt::join(nearest, "; "));
   return nullptr;
+}
+
+// A reference made of the observations of what passed, and its file.
+
+namespace {
+
+constexpr std::size_t kLeastUnits = 3;
+constexpr double kUnsteady = 0.5;          // looks, or units, that differ by half show nothing
+constexpr double kLeastClockRange = 0.04;  // below it, a time does not show how it follows a clock
+
+using Key = std::tuple<std::string, std::string, std::string, std::string,
+                       std::map<std::string, std::string>>;
+
+/// Without the rack that links are compared within.
+std::map<std::string, std::string> conditions_of(const Observation& o) {
+  std::map<std::string, std::string> conditions = o.conditions;
+  conditions.erase("clique");
+  return conditions;
+}
+
+Key key_of(const Observation& o) {
+  return {o.board, o.metric, o.unit, o.path_class, conditions_of(o)};
+}
+
+/// "10de:2335" of "10de:2335:10de:18be": a board of any maker.
+std::string device_of(const std::string& pci_device_id) {
+  return pci_device_id.substr(0, pci_device_id.find(':', pci_device_id.find(':') + 1));
+}
+
+double median_of_known(const std::vector<const Observation*>& observations,
+                       double Circumstances::*value) {
+  std::vector<double> known;
+  for (const Observation* each : observations)
+    if (std::isfinite(each->seen.*value)) known.push_back(each->seen.*value);
+  return known.empty() ? kUnknown : median_of(known);
+}
+
+/// The library versions that all agree on.
+std::map<std::string, std::string> versions_of(const std::vector<const Observation*>& all) {
+  std::map<std::string, std::string> common = all.front()->versions;
+  for (const Observation* each : all)
+    std::erase_if(common, [&](const auto& version) {
+      const auto found = each->versions.find(version.first);
+      return found == each->versions.end() || found->second != version.second;
+    });
+  return common;
+}
+
+/// Theil (1950), Sen (1968): the median of the slopes of all pairs of (1 / clock, time).
+std::optional<ClockLine> line_of(const std::vector<std::pair<double, double>>& clock_and_time) {
+  if (clock_and_time.size() < kLeastUnits) return std::nullopt;
+  const auto [slowest, fastest] = std::minmax_element(clock_and_time.begin(), clock_and_time.end());
+  if (fastest->first < (1 + kLeastClockRange) * slowest->first) return std::nullopt;
+  std::vector<double> slopes, offsets;
+  for (std::size_t i = 0; i < clock_and_time.size(); ++i)
+    for (std::size_t j = 0; j < i; ++j) {
+      const double run = 1 / clock_and_time[i].first - 1 / clock_and_time[j].first;
+      if (run != 0) slopes.push_back((clock_and_time[i].second - clock_and_time[j].second) / run);
+    }
+  const double a = median_of(slopes);
+  if (!(a > 0)) return std::nullopt;  // slower at a higher clock: something else
+  for (const auto& [clock, time] : clock_and_time) offsets.push_back(time - a / clock);
+  return ClockLine{a, median_of(offsets)};
+}
+
+/// Standard deviation between units, as a share: of the medians of each one's runs.
+double spread_between(const std::map<std::string, std::vector<double>>& runs) {
+  double mean = 0, squares = 0;
+  std::vector<double> logs;
+  for (const auto& [unit, of_runs] : runs) logs.push_back(std::log(median_of(of_runs)));
+  if (logs.size() < 2) return 0;
+  for (const double log : logs) mean += log / static_cast<double>(logs.size());
+  for (const double log : logs) squares += std::pow(log - mean, 2);
+  return std::sqrt(squares / static_cast<double>(logs.size() - 1));
+}
+
+/// Of the last looks of one metric and board.
+ReferenceFigure figure_of(const std::vector<const Observation*>& observations, const Limit& limit) {
+  const Observation& first = *observations.front();
+  const bool less = first.less_is_better();
+  std::map<std::string, std::vector<double>> values;  // of each subject's runs
+  std::set<std::string> devices;                      // GPUs; of a pair or a group all
+  std::vector<std::pair<double, double>> clock_and_time;
+  double squares = 0;
+  std::size_t looks = 0;
+  for (const Observation* each : observations) {
+    const double value = statistic_of(each->samples, limit.statistic, less);
+    values[each->of.key()].push_back(value);
+    devices.insert(each->of.uuids.begin(), each->of.uuids.end());
+    if (const double spread = look_spread(each->samples, limit.statistic, less);
+        std::isfinite(spread)) {
+      squares += spread * spread;
+      ++looks;
+    }
+    if (each->follows_clock() && each->seen.clock_mhz > 0)
+      clock_and_time.emplace_back(each->seen.clock_mhz, value);
+  }
+  std::vector<double> units;
+  for (const auto& [unit, of_runs] : values) units.push_back(median_of(of_runs));
+  ReferenceFigure figure;
+  figure.metric = first.metric;
+  figure.unit = first.unit;
+  figure.kind = "measured";
+  figure.value = median_of(units);
+  figure.units = devices.empty() ? units.size() : devices.size();
+  // What the clock explains is no difference between GPUs, as the judge explains it too.
+  if (clock_and_time.size() == observations.size()) figure.line = line_of(clock_and_time);
+  auto explained = values;
+  if (figure.line) {
+    for (auto& [unit, of_runs] : explained) of_runs.clear();
+    for (const Observation* each : observations)
+      explained[each->of.key()].push_back(statistic_of(each->samples, limit.statistic, less) /
+                                          (figure.line->a / each->seen.clock_mhz + figure.line->b));
+  }
+  figure.between = spread_between(explained);
+  if (units.size() < kLeastUnits) {
+    figure.between = std::max(figure.between, limit.spread);
+    figure.note = fmt::format("spread between units not known: of {}", units.size());
+  }
+  if (looks > 0) figure.look = std::sqrt(squares / static_cast<double>(looks));
+  figure.path_class = first.path_class;
+  figure.conditions = conditions_of(first);
+  figure.versions = versions_of(observations);
+  for (const Seen& seen : kSeen)
+    figure.*seen.value = median_of_known(observations, seen.circumstance);
+  return figure;
+}
+
+/// Five digits.
+double rounded(double value) { return std::stod(fmt::format("{:.5g}", value)); }
+
+}  // namespace
+
+Reference recorded(const std::vector<Observation>& good, const Limits& limits,
+                   const std::string& name, const std::string& source, bool few,
+                   const std::string& date) {
+  std::map<Key, std::vector<const Observation*>> groups;
+  std::map<Key, std::map<std::string, std::size_t>> last;  // of each unit, in its group
+  std::map<std::string, std::set<std::string>> units;      // GPUs or ranks of each board
+  std::set<std::string> ids;
+  for (const Observation& each : good) {
+    const Limit* limit = limits.find(each.metric);
+    if (limit == nullptr || each.samples.size() < limit->samples ||
+        !(statistic_of(each.samples, limit->statistic, each.less_is_better()) > 0))
+      continue;
+    std::vector<const Observation*>& group = groups[key_of(each)];
+    const auto [place, is_first] = last[key_of(each)].try_emplace(each.of.key(), group.size());
+    if (each.look > 1 && !is_first) {
+      group[place->second] = &each;
+    } else {
+      place->second = group.size();
+      group.push_back(&each);
+    }
+    units[each.board].insert(each.of.uuids.begin(), each.of.uuids.end());
+    if (each.of.uuids.empty()) units[each.board].insert(each.of.key());
+    if (!each.pci_device_id.empty()) ids.insert(device_of(each.pci_device_id));
+  }
+  Reference reference{name, "", "", {ids.begin(), ids.end()}, {}, {}, {}};
+  std::set<std::string> boards;
+  for (const auto& [key, group] : groups) {
+    boards.insert(std::get<0>(key));
+    ReferenceFigure figure = figure_of(group, *limits.find(std::get<1>(key)));
+    if (std::max(figure.look, figure.between) > kUnsteady) {
+      reference.noisy.push_back(figure.metric);
+      continue;
+    }
+    figure.source = source;
+    figure.date = date.empty() ? utc_now().substr(0, 10) : date;
+    reference.figures.push_back(std::move(figure));
+  }
+  reference.models = {boards.begin(), boards.end()};
+  reference.noisy = distinct(reference.noisy);
+  if (few) return reference;
+  if (boards.empty()) throw UsageError("no reference recorded: nothing that passed was measured");
+  for (const std::string& board : boards) {
+    if (boards.size() > 1)
+      throw UsageError(
+          fmt::format("no reference recorded: of several boards: {}", fmt::join(boards, ", ")));
+    if (units[board].size() < kLeastUnits)
+      throw UsageError(fmt::format(
+          "no reference recorded: {} of {} passed, and the spread between them needs at least {}",
+          units[board].size(), board, kLeastUnits));
+  }
+  return reference;
+}
+
+std::string text_of(const Reference& reference) {
+  std::vector<std::string> figures;
+  for (const ReferenceFigure& figure : reference.figures) {
+    Json json{{"metric", figure.metric},
+              {"unit", figure.unit},
+              {"value", rounded(figure.value)},
+              {"kind", figure.kind},
+              {"source", figure.source}};
+    const auto add_text = [&](const char* key, const std::string& text) {
+      if (!text.empty()) json[key] = text;
+    };
+    const auto add_words = [&](const char* key, const auto& words) {
+      if (!words.empty()) json[key] = words;
+    };
+    const auto add = [&](const char* key, double value) {
+      if (std::isfinite(value)) json[key] = rounded(value);
+    };
+    add_text("date", figure.date);
+    if (figure.units > 0) json["units"] = figure.units;
+    if (figure.between > 0) add("between", figure.between);
+    if (figure.look > 0) add("look", figure.look);
+    add_text("path_class", figure.path_class);
+    add_words("conditions", figure.conditions);
+    add_words("versions", figure.versions);
+    for (const Seen& seen : kSeen) add(seen.key, figure.*seen.value);
+    if (figure.line)
+      json["line"] = {{"a", rounded(figure.line->a)}, {"b", rounded(figure.line->b)}};
+    add_text("note", figure.note);
+    figures.push_back("  " + json_text(json));
+  }
+  Json head{{"name", reference.name}};
+  if (!reference.pci_device_ids.empty()) head["pci_device_ids"] = reference.pci_device_ids;
+  head["models"] = reference.models;
+  if (!reference.note.empty()) head["note"] = reference.note;
+  std::string text = "{\n";
+  for (const auto& [key, value] : head.items())
+    text += fmt::format(" \"{}\": {},\n", key, json_text(value));
+  return text + fmt::format(" \"figures\": [\n{}\n ]\n}}\n", fmt::join(figures, ",\n"));
 }
 
 }  // namespace shakedown::judge

@@ -2,12 +2,13 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
 #include <fstream>
 #include <iterator>
 
-#include "common/error.hpp"
+#include "common/usage_error.hpp"
 
 namespace shakedown::judge {
 
@@ -53,17 +54,34 @@ std::string StrictObject::text(const char* key, bool needed) {
   return found->get<std::string>();
 }
 
-std::vector<std::string> StrictObject::texts(const char* key, bool needed) {
+std::size_t StrictObject::choice(const char* key, std::span<const char* const> names, bool needed) {
+  const std::string word = text(key, needed);
+  if (word.empty()) return 0;
+  const auto found = std::ranges::find(names, word);
+  if (found == names.end())
+    refuse(fmt::format("{}: {} is not one of {}", key, word, fmt::join(names, ", ")));
+  return static_cast<std::size_t>(found - names.begin());
+}
+
+template <class T>
+std::vector<T> StrictObject::list(const char* key, bool needed, const char* allowed) {
   const Json* found = value(key, needed);
-  std::vector<std::string> all;
-  if (found == nullptr) return all;
-  if (!found->is_array()) refuse(fmt::format("{}: a list of texts is allowed", key));
-  for (const Json& each : *found) {
-    if (!each.is_string()) refuse(fmt::format("{}: a list of texts is allowed", key));
-    all.push_back(each.get<std::string>());
+  if (found == nullptr) return {};
+  try {
+    return found->get<std::vector<T>>();
+  } catch (const Json::exception&) {
+    refuse(fmt::format("{}: {} is allowed", key, allowed));
   }
+}
+
+std::vector<std::string> StrictObject::texts(const char* key, bool needed) {
+  std::vector<std::string> all = list<std::string>(key, needed, "a list of texts");
   if (needed && all.empty()) refuse(fmt::format("{} is empty", key));
   return all;
+}
+
+std::vector<int> StrictObject::ranks(const char* key) {
+  return list<int>(key, false, "a list of ranks");
 }
 
 std::optional<double> StrictObject::number(const char* key) {

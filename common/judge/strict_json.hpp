@@ -1,5 +1,5 @@
-// JSON that people write (boards, limits, references), read strictly: every error names the file,
-// the row and the key, and a key that nothing reads is an error.
+// JSON that is read strictly: what people write (boards, limits, references), of which a key that
+// nothing reads is an error, and the metric lines of records. Every error names file, row and key.
 #pragma once
 
 #include <functional>
@@ -7,6 +7,7 @@
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <set>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -27,8 +28,11 @@ class StrictObject {
   /// A key that is absent is "" or none; `needed` ones are an error then.
   std::string text(const char* key, bool needed = false);
   std::vector<std::string> texts(const char* key, bool needed = false);
+  std::vector<int> ranks(const char* key);
   std::optional<double> number(const char* key);  // none for null, too
   std::optional<bool> flag(const char* key);
+  /// The place of the text among `names`; 0 where it is absent.
+  std::size_t choice(const char* key, std::span<const char* const> names, bool needed = false);
   std::map<std::string, std::string> words(const char* key);  // numbers and flags as their text
   std::map<std::string, double> numbers(const char* key);
   const Json* object(const char* key);
@@ -44,6 +48,8 @@ class StrictObject {
 
  private:
   const Json* value(const char* key, bool needed);
+  template <class T>
+  std::vector<T> list(const char* key, bool needed, const char* allowed);
   const Json& json_;
   std::string where_;
   std::set<std::string> read_;

@@ -7,7 +7,6 @@
 #include <bit>
 #include <cmath>
 #include <numeric>
-#include <span>
 
 #include "common/operands/addends.hpp"
 

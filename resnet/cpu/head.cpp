@@ -1,7 +1,7 @@
 #include <cmath>
 #include <limits>
 
-#include "common/error.hpp"
+#include "common/ensure.hpp"
 #include "resnet/cpu/onednn.hpp"
 
 namespace shakedown::cpu {

@@ -4,7 +4,8 @@
 
 #include <algorithm>
 
-#include "common/error.hpp"
+#include "common/ensure.hpp"
+#include "common/usage_error.hpp"
 
 namespace shakedown::gpu {
 

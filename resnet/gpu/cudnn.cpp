@@ -7,7 +7,7 @@
 #include <limits>
 #include <optional>
 
-#include "common/error.hpp"
+#include "common/ensure.hpp"
 
 namespace shakedown::gpu {
 namespace {

@@ -3,8 +3,8 @@
 #include <algorithm>
 
 #include "common/device.hpp"
-#include "common/error.hpp"
 #include "common/statistics.hpp"
+#include "common/usage_error.hpp"
 #include "resnet/gpu/handles.hpp"
 
 namespace shakedown::gpu {

@@ -7,7 +7,6 @@
 #include <functional>
 
 #include "common/error.hpp"
-#include "common/mpi_communicator.hpp"
 #include "common/mpi_session.hpp"
 #include "common/numbers.hpp"
 #include "tests/catch.hpp"

@@ -8,7 +8,6 @@
 // "fake" of the file does so for the functions of no GPU. Without a file there is one GPU that
 // answers few of the calls.
 #include <chrono>
-#include <cmath>
 #include <cstdio>
 #include <cstdlib>
 #include <fstream>

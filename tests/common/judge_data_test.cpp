@@ -9,9 +9,9 @@
 #include <nlohmann/json.hpp>
 #include <sstream>
 
-#include "common/error.hpp"
 #include "common/judge/references.hpp"
 #include "common/judge/series.hpp"
+#include "common/usage_error.hpp"
 #include "tests/catch.hpp"
 #include "tests/support/files.hpp"
 #include "tests/support/transcript.hpp"

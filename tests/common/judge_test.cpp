@@ -1,6 +1,6 @@
 // The judge: judge.txt has what it makes of observations.
 #include "common/judge/judge.hpp"
-#include "common/error.hpp"
+#include "common/usage_error.hpp"
 
 #include <fmt/format.h>
 
@@ -10,7 +10,6 @@
 #include <random>
 #include <sstream>
 
-#include "common/judge/evidence.hpp"
 #include "tests/catch.hpp"
 #include "tests/support/transcript.hpp"
 
@@ -217,7 +216,7 @@ Given given_by(const std::string& text) {
   return given;
 }
 
-std::string text_of(const Judgement& found) {
+std::string answer_of(const Judgement& found) {
   std::string text;
   for (const Verdict& finding : found.findings)
     text += fmt::format("{} ({}{}{})\n", line_of(finding),
@@ -234,7 +233,7 @@ std::string text_of(const Judgement& found) {
 
 TEST_CASE("what the judge makes of observations", "[judge]") {
   test::check_transcript("tests/common/judge.txt", [](const std::string& given) {
-    return text_of(given_by(given).judged());
+    return answer_of(given_by(given).judged());
   });
 }
 

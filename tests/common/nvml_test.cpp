@@ -2,6 +2,8 @@
 // function or refuse a call, and by the machine's own.
 #include "common/nvml.hpp"
 
+#include <fmt/format.h>
+
 #include <atomic>
 #include <chrono>
 #include <filesystem>
@@ -15,8 +17,7 @@
 namespace shakedown {
 namespace {
 
-constexpr int kNotSupported = 3;  // NVML_ERROR_NOT_SUPPORTED
-constexpr int kLost = 15;         // NVML_ERROR_GPU_IS_LOST
+constexpr int kLost = 15;  // NVML_ERROR_GPU_IS_LOST
 
 int init() { return 0; }
 int found(const char*, void** device) {
@@ -26,18 +27,13 @@ int found(const char*, void** device) {
 }
 int clock_of(void*, unsigned, unsigned* mhz) { return *mhz = 1500, 0; }
 int temperature_of(void*, unsigned, unsigned* celsius) { return *celsius = 50, 0; }
-struct Temperature {
-  unsigned version;
-  unsigned sensor;
-  int celsius;
-};
-int temperature_v(void*, Temperature* t) {
-  if (t->version != (sizeof(Temperature) | 1U << 24) || t->sensor != 0) return 25;
+int temperature_v(void*, nvml::Temperature* t) {
+  if (t->version != (sizeof(*t) | 1U << 24) || t->sensor != 0) return nvml::kVersionMismatch;
   return t->celsius = 51, 0;
 }
 int reasons_power_cap(void*, unsigned long long* bits) { return *bits = 0x4, 0; }
 int no_reasons(void*, unsigned long long* bits) { return *bits = 0x1, 0; }  // idle
-int unsupported_reasons(void*, unsigned long long*) { return kNotSupported; }
+int unsupported_reasons(void*, unsigned long long*) { return nvml::kNotSupported; }
 /// Answers every other call.
 std::atomic<int> power_calls = 0;
 int flickering_power(void*, unsigned* mw) {
@@ -112,33 +108,23 @@ PathEnd direct() {
   return end;
 }
 
-struct Pci {
-  char legacy[16];
-  unsigned domain, bus, device, device_id, subsystem_id;
-  char bus_id[32];
-};
-struct Field {
-  unsigned field, scope;
-  long long timestamp, latency;
-  unsigned type;
-  int status;
-  unsigned long long value;
-};
 unsigned ancestor = 0;
 unsigned p2p = 0;
 
 int handle(const char* uuid, void** device) { return *device = const_cast<char*>(uuid), 0; }
-int pci(void*, Pci* to) { return std::strcpy(to->bus_id, "00000000:19:00.0"), 0; }
+int pci(void*, nvml::PciInfo* to) { return std::strcpy(to->bus_id, "00000000:19:00.0"), 0; }
 int state(void*, unsigned link, unsigned* active) {
   if (link >= 6) return 2;
   return *active = link != 5, 0;
 }
 int remote_type(void*, unsigned link, unsigned* type) { return *type = link < 2 ? 2 : 0, 0; }
-int remote(void*, unsigned, Pci* to) { return std::strcpy(to->bus_id, "00000000:3B:00.0"), 0; }
-int fields(void*, int, Field* to) {
+int remote(void*, unsigned, nvml::PciInfo* to) {
+  return std::strcpy(to->bus_id, "00000000:3B:00.0"), 0;
+}
+int fields(void*, int, nvml::FieldValue* to) {
   to->status = 0;
   to->type = 3;
-  return to->value = 26562, 0;
+  return to->value.wide = 26562, 0;
 }
 int common_ancestor(void*, void*, unsigned* level) { return *level = ancestor, 0; }
 int p2p_status(void*, void*, unsigned index, unsigned* status) {
@@ -272,49 +258,41 @@ TEST_CASE("a GPU is sampled where there is one, and unknown where not", "[nvml]"
 
 // What joins two GPUs, of what NVML reports of each.
 
-TEST_CASE("GPUs behind NVSwitches have the wires of the one with fewer links", "[paths]") {
+TEST_CASE("what joins two GPUs is their path class, its clique and its wires", "[paths]") {
+  const auto between = [](const Paths& paths, int a, int b) {
+    const Path path = paths.between(a, b);
+    return fmt::format("{} {} {:g}", path.path_class, path.clique, path.peak_gbs);
+  };
   for (const Paths& paths :
        {paths_with(switched(true), Between::nvlink), paths_with(switched(false), Between::nvlink),
         paths_with(switched(true), Between::unknown)}) {
-    CHECK(paths.between(0, 1).path_class == "nvswitch");
-    CHECK(paths.between(0, 1).peak_gbs == 450);
-    CHECK(paths.between(0, 1).clique.empty());
-    CHECK(paths.between(0, 2).path_class == "network_rail");
-    CHECK(paths.between(0, 3).path_class == "network");
+    CHECK(between(paths, 0, 1) == "nvswitch  450");
+    CHECK(between(paths, 0, 2) == "network_rail  nan");
+    CHECK(between(paths, 0, 3) == "network  nan");
   }
+  // the wires of the one with fewer links
   const Paths half = paths_with(switched(true), Between::nvlink, "NVIDIA H100", 9);
-  CHECK(half.between(0, 1).peak_gbs == 225);
-  CHECK(half.between(1, 0).peak_gbs == 225);
-}
-
-TEST_CASE("a fabric of several nodes joins them, under its clique", "[paths]") {
-  const Paths paths = paths_with(switched(true, "ab12.7"), Between::nvlink);
-  CHECK(paths.between(0, 3).path_class == "nvswitch");
-  CHECK(paths.between(0, 3).clique == "ab12.7");
-  CHECK(paths.between(0, 1).clique == "ab12.7");
-}
-
-TEST_CASE("direct NVLinks are those that lead to the other GPU", "[paths]") {
-  const Path on_board =
-      paths_with(direct(), Between::nvlink, "NVIDIA A100-SXM4-40GB").between(0, 1);
-  CHECK(on_board.path_class == "nvlink");
-  CHECK(on_board.peak_gbs == 100);
-  CHECK(paths_with(direct(), Between::nvlink, "NVIDIA H100 NVL").between(0, 1).path_class ==
-        "nvlink_bridge");
-}
-
-TEST_CASE("without NVLink a path's class is the common ancestor's", "[paths]") {
-  const auto class_by = [](Between between) {
-    return paths_with(PathEnd(), between).between(0, 1).path_class;
-  };
-  CHECK(class_by(Between::pcie_switch) == "pcie_switch");
-  CHECK(class_by(Between::host_bridge) == "host_bridge");
-  CHECK(class_by(Between::socket) == "socket");
-  CHECK(class_by(Between::unknown) == "unknown");
+  CHECK(between(half, 0, 1) == "nvswitch  225");
+  CHECK(between(half, 1, 0) == "nvswitch  225");
+  // a fabric of several nodes
+  const Paths fabric = paths_with(switched(true, "ab12.7"), Between::nvlink);
+  CHECK(between(fabric, 0, 3) == "nvswitch ab12.7 450");
+  CHECK(between(fabric, 0, 1) == "nvswitch ab12.7 450");
+  // direct NVLinks are those that lead to the other GPU
+  CHECK(between(paths_with(direct(), Between::nvlink, "NVIDIA A100-SXM4-40GB"), 0, 1) ==
+        "nvlink  100");
+  CHECK(between(paths_with(direct(), Between::nvlink, "NVIDIA H100 NVL"), 0, 1) ==
+        "nvlink_bridge  100");
+  // without NVLink the common ancestor
+  for (const auto& [ancestor, name] : {std::pair{Between::pcie_switch, "pcie_switch  nan"},
+                                       {Between::host_bridge, "host_bridge  nan"},
+                                       {Between::socket, "socket  nan"},
+                                       {Between::unknown, "unknown  nan"}})
+    CHECK(between(paths_with(PathEnd(), ancestor), 0, 1) == name);
   const Paths cpu(map_nodes({"n1", "n1"}), std::vector<Unit>(2), std::vector<PathEnd>(2));
-  CHECK(cpu.between(0, 1).path_class == "host");
-  // Registered with a fabric, and yet joined by PCIe.
-  CHECK(paths_with(switched(true), Between::socket).between(0, 1).path_class == "socket");
+  CHECK(between(cpu, 0, 1) == "host  nan");
+  // registered with a fabric, and yet joined by PCIe
+  CHECK(between(paths_with(switched(true), Between::socket), 0, 1) == "socket  nan");
 }
 
 TEST_CASE("NVLinks, their other ends and their speed are read of NVML", "[paths]") {

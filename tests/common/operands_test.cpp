@@ -2,7 +2,6 @@
 #include "common/operands/operands.hpp"
 
 #include <cmath>
-#include <numeric>
 #include <set>
 #include <vector>
 

@@ -7,14 +7,16 @@
 #include <atomic>
 #include <cmath>
 #include <functional>
+#include <sstream>
 #include <stdexcept>
 #include <thread>
 
-#include "common/error.hpp"
 #include "common/mpi_session.hpp"
 #include "common/text_table.hpp"
+#include "common/usage_error.hpp"
 #include "common/watch.hpp"
 #include "tests/catch.hpp"
+#include "tests/support/transcript.hpp"
 
 namespace shakedown {
 namespace {
@@ -56,36 +58,31 @@ void block() {
   for (;;) pause();
 }
 
-}  // namespace
-
-TEST_CASE("a fault is a kind that the program knows and a rank that there is", "[fault]") {
-  const std::vector<FaultKind> kinds{FaultKind::product, FaultKind::slow};
-  CHECK_FALSE(parse_fault("", kinds, 2).has_value());
-  const auto fault = parse_fault("slow:1", kinds, 2);
-  REQUIRE(fault.has_value());
-  CHECK(fault->kind == FaultKind::slow);
-  CHECK(fault->rank == 1);
-  CHECK(line_of(*fault) == "fault injected: slow on rank 1");
-  for (const char* wrong : {"slow", "slow:", "slow:2", "slow:-1", "slow:1x", "memory:0", "1:slow"})
-    CHECK_THROWS_AS(parse_fault(wrong, kinds, 2), UsageError);
-  CHECK_THROWS_WITH(parse_fault("slow:1:3sms", kinds, 2),
-                    ContainsSubstring("without an amount in this program"));
+/// Of a case of program.txt, on 2 ranks.
+std::string said_of(const std::string& given) {
+  std::istringstream in(given);
+  std::string what, value;
+  in >> what;
+  if (what == "progress") {
+    long done = 0;
+    Following following;
+    in >> done >> following.rounds >> following.seconds;
+    return text_of_progress("epoch 2/4", done, 100, "steps", 20, following);
+  }
+  in >> value;
+  const auto amount = what == "fault" ? FaultAmount::none : FaultAmount::of_slow;
+  try {
+    const auto fault = parse_fault(value, {FaultKind::product, FaultKind::slow}, 2, amount);
+    return fault ? line_of(*fault) : "none";
+  } catch (const UsageError& error) {
+    return error.what();
+  }
 }
 
-TEST_CASE("how slow a rank is made: SMs that are held, or idle time", "[fault]") {
-  const std::vector<FaultKind> kinds{FaultKind::product, FaultKind::slow};
-  const auto parsed = [&](const std::string& value) {
-    return *parse_fault(value, kinds, 2, FaultAmount::of_slow);
-  };
-  CHECK(parsed("slow:1").held_sms == 0);
-  CHECK(parsed("slow:1:3sms").held_sms == 3);
-  CHECK(parsed("slow:1:2.5%").idle_share == Approx(0.025));
-  CHECK(line_of(parsed("slow:1:3sms")) == "fault injected: slow on rank 1, 3 of its SMs held");
-  CHECK(line_of(parsed("slow:0:5%")) == "fault injected: slow on rank 0, idle for 5 %");
-  for (const char* wrong :
-       {"slow:1:", "slow:1:3", "slow:1:0sms", "slow:1:5sms", "slow:1:2.5sms", "slow:1:0%",
-        "slow:1:5x%", "slow:1:-5%", "slow:1:nan%", "product:1:5%", "slow:2:5%"})
-    CHECK_THROWS_AS(parsed(wrong), UsageError);
+}  // namespace
+
+TEST_CASE("faults and the progress line", "[fault][progress]") {
+  test::check_transcript("tests/common/program.txt", said_of);
 }
 
 // --version, and hosts whose versions differ.
@@ -153,21 +150,6 @@ TEST_CASE("stop signals: a record that blocks does not keep the process alive") 
   CHECK(std::string(text) ==
         "error: stopped by SIGTERM; the end of the record was not written within 0.001 s: its file "
         "blocks\n");
-}
-
-// The progress line: rate, and what is left of this work and of the run.
-
-TEST_CASE("progress: what is left, of this work and of the run", "[progress]") {
-  const auto text = [](long done, Following following) {
-    return text_of_progress("epoch 2/4", done, 100, "steps", 20, following);
-  };
-  CHECK(text(40, {}) == "epoch 2/4: 40/100 steps, 2/s, 0:30 left");
-  // two more epochs of 50 s, as this one is expected to take; or of 100 s, as the first took
-  CHECK(text(40, {2, 0}) == "epoch 2/4: 40/100 steps, 2/s, 0:30 left, 2:10 to the end of the run");
-  CHECK(text(40, {2, 100}) ==
-        "epoch 2/4: 40/100 steps, 2/s, 0:30 left, 3:50 to the end of the run");
-  CHECK(text(100, {2, 100}) == "epoch 2/4: 100/100 steps, 5/s, 3:20 to the end of the run");
-  CHECK(text(0, {2, 0}) == "epoch 2/4: 0/100 steps, 0/s");
 }
 
 TEST_CASE("a call that does not return is noticed while it is made, once") {

@@ -8,7 +8,6 @@
 #include "common/backend.hpp"
 #include "common/communicator.hpp"
 #include "common/error.hpp"
-#include "common/mpi_communicator.hpp"
 #include "common/mpi_session.hpp"
 #include "tests/catch.hpp"
 #include "tests/support.hpp"

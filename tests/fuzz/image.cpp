@@ -1,7 +1,7 @@
 // libFuzzer: JPEG and PNG files, and the headers of the former.
 #include "training/data/image.hpp"
 
-#include "common/error.hpp"
+#include "common/usage_error.hpp"
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   using namespace shakedown::training;

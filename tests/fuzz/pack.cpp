@@ -2,8 +2,8 @@
 #include <cstring>
 #include <vector>
 
-#include "common/error.hpp"
 #include "common/hash.hpp"
+#include "common/usage_error.hpp"
 #include "tests/fuzz/memory_file.hpp"
 #include "training/data/pack.hpp"
 

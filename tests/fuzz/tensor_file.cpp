@@ -1,7 +1,7 @@
 // libFuzzer: safetensors files.
 #include "resnet/tensor_file.hpp"
 
-#include "common/error.hpp"
+#include "common/usage_error.hpp"
 #include "tests/fuzz/memory_file.hpp"
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {

@@ -10,7 +10,7 @@
 #include <set>
 #include <sstream>
 
-#include "common/error.hpp"
+#include "common/usage_error.hpp"
 #include "launch/node/health/facts/gpu_reader.hpp"
 #include "launch/node/health/facts/json_fields.hpp"
 #include "launch/node/monitor/monitor.hpp"

@@ -1,6 +1,6 @@
 // Products of every type of every backend: operands as the host knows them, integers exact.
 #include "launch/node/compute/product.hpp"
-#include "common/error.hpp"
+#include "common/usage_error.hpp"
 
 #include <algorithm>
 #include <cmath>

@@ -3,7 +3,7 @@
 
 #include <sstream>
 
-#include "common/error.hpp"
+#include "common/usage_error.hpp"
 #include "launch/node/compute/compute_run.hpp"
 #include "launch/node/health/facts/host_facts.hpp"
 #include "tests/catch.hpp"

@@ -11,7 +11,7 @@
 #include <sstream>
 #include <vector>
 
-#include "common/error.hpp"
+#include "common/usage_error.hpp"
 #include "launch/node/soak/capsule.hpp"
 #include "launch/node/soak/evidence.hpp"
 #include "launch/node/soak/findings.hpp"

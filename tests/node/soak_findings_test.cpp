@@ -7,7 +7,7 @@
 #include <nlohmann/json.hpp>
 #include <vector>
 
-#include "common/error.hpp"
+#include "common/usage_error.hpp"
 #include "tests/catch.hpp"
 #include "tests/node/soaked.hpp"
 #include "tests/support.hpp"

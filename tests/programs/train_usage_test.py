@@ -107,7 +107,7 @@ class Placement(Folder):
         script.write_text(f'#!/bin/sh\nexport CUDA_VISIBLE_DEVICES={devices}\nexec "$@"\n')
         script.chmod(0o755)
         return run(script, TRAIN, *SMALL, "--iterations", 1, "--warmup", 1, ranks=ranks,
-                   env={"SHAKEDOWN_TEST": "1"})
+                   gpu_each=False)
 
     def test_two_ranks_on_one_gpu_are_told(self):
         self.expect(self.rank_sees("0", 2), 2, "2 ranks and 1 visible GPU", "is held by rank 0")

@@ -8,8 +8,8 @@
 #include <set>
 #include <sstream>
 
-#include "common/error.hpp"
 #include "common/options.hpp"
+#include "common/usage_error.hpp"
 #include "tests/catch.hpp"
 #include "tests/support.hpp"
 #include "tests/support/files.hpp"

@@ -12,8 +12,8 @@
 #include <span>
 #include <string>
 
-#include "common/error.hpp"
 #include "common/hash.hpp"
+#include "common/usage_error.hpp"
 #include "tests/catch.hpp"
 #include "tests/support/image_files.hpp"
 #include "tests/support/jpeg.hpp"

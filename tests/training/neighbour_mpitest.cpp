@@ -6,9 +6,9 @@
 
 #include <sstream>
 
-#include "common/error.hpp"
 #include "common/mpi_session.hpp"
 #include "common/program.hpp"
+#include "common/usage_error.hpp"
 #include "tests/catch.hpp"
 #include "tests/support/strategies.hpp"
 #include "tests/support/transcript.hpp"

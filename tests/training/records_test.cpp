@@ -5,10 +5,10 @@
 
 #include <nlohmann/json.hpp>
 
-#include "common/error.hpp"
 #include "common/nvml.hpp"
 #include "common/options.hpp"
 #include "common/text_table.hpp"
+#include "common/usage_error.hpp"
 #include "tests/catch.hpp"
 #include "tests/support/files.hpp"
 #include "tests/support/options.hpp"

@@ -7,7 +7,7 @@
 #include <numeric>
 #include <sstream>
 
-#include "common/error.hpp"
+#include "common/usage_error.hpp"
 #include "tests/catch.hpp"
 #include "tests/support.hpp"
 #include "tests/support/options.hpp"

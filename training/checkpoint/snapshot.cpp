@@ -7,7 +7,7 @@
 #include <numeric>
 #include <sstream>
 
-#include "common/error.hpp"
+#include "common/usage_error.hpp"
 
 namespace shakedown::training {
 namespace {

@@ -1,5 +1,5 @@
 // Stands in for training/data/gpu where it is not built.
-#include "common/error.hpp"
+#include "common/usage_error.hpp"
 #include "training/data/crops.hpp"
 
 namespace shakedown::gpu {

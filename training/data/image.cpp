@@ -19,7 +19,8 @@
 #include <jerror.h>
 // clang-format on
 
-#include "common/error.hpp"
+#include "common/ensure.hpp"
+#include "common/usage_error.hpp"
 
 namespace shakedown::training {
 

@@ -12,8 +12,8 @@
 #include <system_error>
 #include <thread>
 
-#include "common/error.hpp"
 #include "common/hash.hpp"
+#include "common/usage_error.hpp"
 
 namespace shakedown::training {
 namespace {

@@ -20,9 +20,9 @@
 #include <thread>
 #include <vector>
 
-#include "common/error.hpp"
 #include "common/hash.hpp"
 #include "common/options.hpp"
+#include "common/usage_error.hpp"
 
 namespace shakedown::training {
 namespace {

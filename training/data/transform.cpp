@@ -6,8 +6,8 @@
 #include <cmath>
 #include <utility>
 
-#include "common/error.hpp"
 #include "common/options.hpp"
+#include "common/usage_error.hpp"
 
 namespace shakedown::training {
 namespace {

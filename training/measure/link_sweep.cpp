@@ -4,9 +4,9 @@
 #include <functional>
 #include <nlohmann/json.hpp>
 
-#include "common/error.hpp"
 #include "common/kernels.hpp"
 #include "common/statistics.hpp"
+#include "common/usage_error.hpp"
 
 namespace shakedown::training {
 namespace {

@@ -8,10 +8,10 @@
 #include <set>
 
 #include "common/ballot.hpp"
-#include "common/error.hpp"
 #include "common/hash.hpp"
 #include "common/kernels.hpp"
 #include "common/mpi_session.hpp"
+#include "common/usage_error.hpp"
 
 namespace shakedown::training {
 namespace {

@@ -234,15 +234,6 @@ Conditions conditions_of(const Throughput& measured, const Identity& identity,
   return conditions;
 }
 
-/// "onednn" on the cpu backend.
-Conditions versions_of(BackendKind kind, std::initializer_list<const char*> libraries) {
-  Conditions versions;
-  for (const LibraryVersion& library : library_versions(kind))
-    if (std::count(libraries.begin(), libraries.end(), library.name) > 0)
-      versions[library.name] = library.running;
-  return versions;
-}
-
 std::string shared_by(const std::vector<Unit>& units, const Unit& mine) {
   const auto ranks =
       mine.uuid.empty() ? 1 : std::count_if(units.begin(), units.end(), [&](const Unit& u) {
@@ -320,14 +311,8 @@ std::vector<judge::Observation> observations_of(const Throughput& measured, cons
   const NodeMap nodes = map_nodes(session.hosts());
   std::vector<int> ranks(units.size());
   std::iota(ranks.begin(), ranks.end(), 0);
-  judge::Observation step =
-      observed("train/step_ms", "ms", nodes.names.size() == 1 ? Scope::node : Scope::group,
-               fmt::format("{}", fmt::join(nodes.names, ",")), units, ranks);
-  step.conditions = conditions;
-  const std::vector<int> per_node = nodes.ranks_per_node();
-  step.conditions["ranks_per_node"] =
-      std::to_string(*std::max_element(per_node.begin(), per_node.end()));
-  step.conditions["transport"] = backend.world->transport();
+  judge::Observation step = observed("train/step_ms", "ms", *backend.world, nodes, units, ranks);
+  step.conditions.insert(conditions.begin(), conditions.end());
   step.versions = versions_of(backend.kind, {"cudnn", "nccl", "onednn"});
   step.samples = step_ms;
   step.check = check;

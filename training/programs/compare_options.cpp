@@ -4,8 +4,8 @@
 
 #include <utility>
 
-#include "common/error.hpp"
 #include "common/options.hpp"
+#include "common/usage_error.hpp"
 #include "training/programs/training_data.hpp"
 
 namespace shakedown::training {

@@ -7,11 +7,11 @@
 #include <nlohmann/json.hpp>
 
 #include "common/device.hpp"
-#include "common/error.hpp"
 #include "common/nvml.hpp"
 #include "common/program.hpp"
 #include "common/statistics.hpp"
 #include "common/text_table.hpp"
+#include "common/usage_error.hpp"
 #include "training/measure/layer_times.hpp"
 #include "training/step/engine.hpp"
 

@@ -9,10 +9,10 @@
 #include <numeric>
 #include <thread>
 
-#include "common/error.hpp"
 #include "common/output_file.hpp"
 #include "common/program.hpp"
 #include "common/text_table.hpp"
+#include "common/usage_error.hpp"
 #include "training/data/pack.hpp"
 #include "training/measure/records.hpp"
 #include "training/programs/describe.hpp"

@@ -10,8 +10,8 @@
 #include <string>
 #include <vector>
 
-#include "common/error.hpp"
 #include "common/options.hpp"
+#include "common/usage_error.hpp"
 
 namespace shakedown::training {
 

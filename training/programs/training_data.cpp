@@ -7,13 +7,13 @@
 #include <filesystem>
 #include <nlohmann/json.hpp>
 
-#include "common/error.hpp"
 #include "common/hash.hpp"
 #include "common/host.hpp"
 #include "common/mpi_session.hpp"
 #include "common/options.hpp"
 #include "common/record.hpp"
 #include "common/text_table.hpp"
+#include "common/usage_error.hpp"
 #include "resnet/model_options.hpp"
 #include "training/data/pack.hpp"
 #include "training/data/source.hpp"

@@ -1,5 +1,5 @@
 // Stands in for training/step/cpu where it is not built.
-#include "common/error.hpp"
+#include "common/usage_error.hpp"
 #include "training/step/update_kernels.hpp"
 
 namespace shakedown::cpu {

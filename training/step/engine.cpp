@@ -5,8 +5,8 @@
 #include <algorithm>
 #include <limits>
 
-#include "common/error.hpp"
 #include "common/mpi_session.hpp"
+#include "common/usage_error.hpp"
 
 namespace shakedown::training {
 

@@ -6,10 +6,10 @@
 #include <cmath>
 
 #include "common/device.hpp"
-#include "common/error.hpp"
 #include "common/hash.hpp"
 #include "common/kernels.hpp"
 #include "common/mpi_session.hpp"
+#include "common/usage_error.hpp"
 
 namespace shakedown::training {
 

@@ -8,8 +8,6 @@
 #include <nlohmann/json.hpp>
 #include <set>
 
-#include "common/error.hpp"
-#include "common/judge/conclusion.hpp"
 #include "common/judge/series.hpp"
 #include "common/judging.hpp"
 #include "common/nvml.hpp"
@@ -17,6 +15,7 @@
 #include "common/program.hpp"
 #include "common/record.hpp"
 #include "common/text_table.hpp"
+#include "common/usage_error.hpp"
 #include "launch/node/compute/kernels.hpp"
 #include "launch/node/compute/product.hpp"
 

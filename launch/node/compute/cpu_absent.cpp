@@ -1,5 +1,5 @@
 // Stands in for launch/node/compute/cpu where it is not built.
-#include "common/error.hpp"
+#include "common/usage_error.hpp"
 #include "launch/node/compute/kernels.hpp"
 
 namespace shakedown::node::cpu {

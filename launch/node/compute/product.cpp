@@ -9,9 +9,9 @@
 #include <span>
 
 #include "common/ensure.hpp"
-#include "common/error.hpp"
 #include "common/hash.hpp"
 #include "common/mpi_session.hpp"
+#include "common/usage_error.hpp"
 #include "launch/node/compute/kernels.hpp"
 
 namespace shakedown::node {

@@ -7,9 +7,9 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
 
-#include "common/error.hpp"
 #include "common/output_file.hpp"
 #include "common/program.hpp"
+#include "common/usage_error.hpp"
 #include "launch/node/soak/tile_hash.hpp"
 
 namespace shakedown::node {

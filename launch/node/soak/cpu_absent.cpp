@@ -1,5 +1,5 @@
 // Stands in for launch/node/soak/cpu where it is not built.
-#include "common/error.hpp"
+#include "common/usage_error.hpp"
 #include "launch/node/soak/memory_test.hpp"
 #include "launch/node/soak/sm_probe.hpp"
 #include "launch/node/soak/tile_hash.hpp"

@@ -9,7 +9,6 @@
 #include <future>
 #include <nlohmann/json.hpp>
 
-#include "common/error.hpp"
 #include "common/hash.hpp"
 #include "common/nvml.hpp"
 #include "common/record.hpp"
@@ -287,8 +286,9 @@ std::vector<std::optional<std::vector<KernelEvent>>> gather(
     const MpiSession& session, const std::optional<std::vector<KernelEvent>>& events) {
   std::vector<std::optional<std::vector<KernelEvent>>> by_rank;
   for (const std::string& text : session.all_gather(events ? json_text(*events) : ""))
-    by_rank.push_back(text.empty() ? std::nullopt
-                                   : std::optional(read_as<std::vector<KernelEvent>>(Json::parse(text))));
+    by_rank.push_back(text.empty()
+                          ? std::nullopt
+                          : std::optional(read_as<std::vector<KernelEvent>>(Json::parse(text))));
   return by_rank;
 }
 

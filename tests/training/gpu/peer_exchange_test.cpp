@@ -5,8 +5,8 @@
 #include <cstring>
 #include <limits>
 
+#include "common/communicator.hpp"
 #include "common/gpu/peer_kernels.hpp"
-#include "common/mpi_communicator.hpp"
 #include "tests/catch.hpp"
 #include "tests/support.hpp"
 #include "training/exchange/strategy.hpp"

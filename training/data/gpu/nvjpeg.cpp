@@ -16,8 +16,9 @@
 #include <utility>
 #include <vector>
 
-#include "common/error.hpp"
+#include "common/ensure.hpp"
 #include "common/gpu/native.hpp"
+#include "common/usage_error.hpp"
 #include "training/data/crops.hpp"
 #include "training/data/gpu/resize.hpp"
 

@@ -6,8 +6,8 @@
 #include <cstring>
 #include <dnnl.hpp>
 
-#include "common/error.hpp"
 #include "common/types.hpp"
+#include "common/usage_error.hpp"
 #include "launch/node/compute/kernels.hpp"
 #include "launch/node/compute/verify.hpp"
 

@@ -7,8 +7,8 @@
 #include <nlohmann/json.hpp>
 #include <type_traits>
 
-#include "common/error.hpp"
 #include "common/record.hpp"
+#include "common/usage_error.hpp"
 #include "launch/node/health/facts/kernel_log.hpp"
 #include "launch/node/health/facts/node_report.hpp"
 

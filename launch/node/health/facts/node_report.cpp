@@ -7,10 +7,10 @@
 #include <fstream>
 #include <future>
 
-#include "common/error.hpp"
 #include "common/mpi_session.hpp"
 #include "common/placement.hpp"
 #include "common/statistics.hpp"
+#include "common/usage_error.hpp"
 #include "launch/node/health/facts/gpu_reader.hpp"
 #include "launch/node/health/facts/json_fields.hpp"
 

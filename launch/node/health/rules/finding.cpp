@@ -9,8 +9,6 @@
 #include <tuple>
 #include <utility>
 
-#include "common/error.hpp"
-
 namespace shakedown::node {
 const char* text_of(MaybeOutcome outcome) {
   if (!outcome) return "N/A";
