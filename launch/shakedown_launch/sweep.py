@@ -65,7 +65,7 @@ def capital(word):
 
 def settings(combination):
     """{variable: value} of "Ring LL" or of the default."""
-    return dict(zip(("NCCL_ALGO", "NCCL_PROTO"), combination.split())) if combination != DEFAULT else {}
+    return dict(zip(("NCCL_ALGO", "NCCL_PROTO"), combination.split())) if " " in combination else {}
 
 
 # ---- the launches ----
@@ -111,16 +111,20 @@ def operations_of(words):
 
 
 def times(launch):
-    """{(dtype, bytes, bytes of the call): (us, wrong elements)} of a launch's record, out of place where there is such a form."""
+    """{(dtype, bytes, bytes of the call): us} of a launch's record, out of place where there is such a form."""
     lines = [line for line in records.read(f"{launch.path}.jsonl") if line.get("kind") == "collective"]
     lines = [line for line in lines if not line["in_place"]] or lines
     return {(line["dtype"], line["bytes"], line["count"] * WIDTHS.get(line["dtype"], 1)):
-            (line["time_us_p50"], line.get("wrong_elements") or 0) for line in lines}
+            line["time_us_p50"] for line in lines}
 
 
 def is_wrong(launch):
-    """By wrong data, a crash or a hang; not by what NCCL does not have."""
-    return launch.code not in (0, 2) and NOT_AVAILABLE not in launch.said
+    """By wrong data, a crash or a hang; not by what NCCL does not have, nor by a rate that nothing judges."""
+    if launch.code == 2 or NOT_AVAILABLE in launch.said:
+        return False
+    lines = records.read(f"{launch.path}.jsonl")
+    return any(line.get("wrong_elements") or line["kind"] == "failure" for line in lines) or \
+        all(line["kind"] != "end" for line in lines)
 
 
 def fisher(failed, of, others_failed, of_others):
@@ -144,12 +148,11 @@ def interval(values, resamples=2000):
 # ---- what came of it ----
 
 def medians(launches):
-    """{combination: {key: median us over its launches}} of launches without an error."""
+    """{combination: {key: median us over its launches}} of launches that are right."""
     found = collections.defaultdict(lambda: collections.defaultdict(list))
     for launch in launches:
-        for key, (time, wrong) in times(launch).items() if launch.code == 0 else ():
-            if not wrong:
-                found[launch.combination][key].append(time)
+        for key, time in times(launch).items() if not is_wrong(launch) else ():
+            found[launch.combination][key].append(time)
     return {combination: {key: statistics.median(each) for key, each in keys.items()} for combination, keys in found.items()}
 
 
@@ -190,11 +193,11 @@ def candidates(launches):
 def confirmed(launches, combination):
     """Lines: where the combination is faster than the default in launches next to one another."""
     pairs = collections.defaultdict(list)
-    of = {each: [times(launch) for launch in launches if launch.combination == each and launch.code == 0]
+    of = {each: [times(launch) for launch in launches if launch.combination == each and not is_wrong(launch)]
           for each in (DEFAULT, combination)}
     for default, other in zip(of[DEFAULT], of[combination]):
         for key in default.keys() & other.keys():
-            pairs[key].append(default[key][0] / other[key][0] - 1)
+            pairs[key].append(default[key] / other[key] - 1)
     for key, regrets in sorted(pairs.items()):
         low, high = interval(regrets)
         if statistics.median(regrets) > REGRET and low > 0:

@@ -29,13 +29,15 @@ class Sweep(unittest.TestCase):
         self.folder = tempfile.TemporaryDirectory()
         self.addCleanup(self.folder.cleanup)
 
-    def launch(self, combination, number=0, code=0, times=(), wrong=0, said=""):
+    def launch(self, combination, number=0, code=0, times=(), wrong=0, said="", ended=True):
         """A launch whose record has these times of 1 MiB, 2 MiB, ..."""
+        times = times or (1,) * bool(wrong)
         path = f"{self.folder.name}/{combination}-{number}"
         with open(f"{path}.jsonl", "w") as file:
             for i, time in enumerate(times, 1):
                 file.write(json.dumps({"kind": "collective", "operation": "all_reduce", "dtype": "float32", "in_place": False,
                                        "bytes": i << 20, "count": i << 18, "time_us_p50": time, "wrong_elements": wrong}) + "\n")
+            file.write('{"kind": "end", "exit_code": %d}\n' % code if ended else "")
         return sweep.Launch("all_reduce", combination, number, code, path, said)
 
     def test_combinations_are_those_of_nccl_s_table(self):
@@ -54,7 +56,8 @@ class Sweep(unittest.TestCase):
             sweep.operations_of(["c", "--operation", "all_to_all"])
 
     def test_the_table_has_what_nccl_chose_and_the_regret(self):
-        launches = [self.launch(sweep.DEFAULT, times=(10, 40)), self.launch("Ring LL", times=(10, 60)),
+        # code 3: nothing judges the rates
+        launches = [self.launch(sweep.DEFAULT, code=3, times=(10, 40)), self.launch("Ring LL", times=(10, 60)),
                     self.launch("Tree Simple", times=(20, 30)), self.launch("Tree LL", code=3, said=sweep.NOT_AVAILABLE)]
         rows = list(sweep.table("all_reduce", launches, sweep.choices(LOG)))
         self.assertEqual(rows, [
@@ -73,8 +76,8 @@ class Sweep(unittest.TestCase):
 
     def test_a_combination_that_is_wrong_more_often_than_the_others_is_blamed(self):
         def launches(wrong_of_ll, wrong_of_others):
-            return [*(self.launch("Ring LL", i, code=1 if i < wrong_of_ll else 0) for i in range(20)),
-                    *(self.launch("Ring Simple", i, code=1 if i < wrong_of_others else 0) for i in range(40))]
+            return [*(self.launch("Ring LL", i, wrong=int(i < wrong_of_ll)) for i in range(20)),
+                    *(self.launch("Ring Simple", i, ended=i >= wrong_of_others) for i in range(40))]
         self.assertEqual(list(sweep.blame(launches(6, 0))),
                          ["FAIL Ring LL: 6 of 20 launches wrong, of the others 0 of 40: by chance in 0.077 % of cases"])
         self.assertEqual([line.split(":")[0] for line in sweep.blame(launches(5, 0))], ["WARN Ring LL"])
