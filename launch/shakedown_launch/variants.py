@@ -21,6 +21,7 @@ VARIANTS = [
     Variant("no-p2p-no-shm", "NCCL_P2P_DISABLE=1 NCCL_SHM_DISABLE=1", "the way inside a host",
             "everything over the network, as between hosts"),
     Variant("no-ib", "NCCL_IB_DISABLE=1", "InfiniBand or RoCE", "between hosts: TCP sockets"),
+    Variant("no-gdr", "NCCL_NET_GDR_LEVEL=LOC", "GPU-direct RDMA", "between hosts: data go through the host's memory"),
     Variant("no-nvls", "NCCL_NVLS_ENABLE=0", "NVLink multicast",
             "no reduction inside the NVSwitches"),
     Variant("ring", "NCCL_ALGO=Ring", "", "rings only"),

@@ -18,6 +18,10 @@ FEWEST_SAMPLES = 6  # of which a median has a 95 % interval
 SWITCHES = {"nccl": "NCCL_", "mpi": ("OMPI_", "MPIR_")}  # whose variables a transport reads
 
 
+# Classes of wrong data: `wrong_*` of a record.
+WRONG_DATA = ("stale", "torn", "misrouted", "missing_addend", "doubled_addend", "stale_addend", "unwritten", "bit_flip", "unknown")
+
+
 class Figure(NamedTuple):
     value: float
     more_is_better: bool
@@ -25,6 +29,7 @@ class Figure(NamedTuple):
     interval_of: str = "95 % intervals"
     doubt: str = ""  # about a difference
     wrong_elements: int = 0
+    wrong_as: str = ""  # what most of them are: "stale"
 
 
 class Variant:
@@ -78,6 +83,8 @@ def measured_collective(what, lines):
     lines = [line for line in lines if not line["in_place"]] or lines
     lines = [line for line in lines if line["bytes"] > 0] or lines  # else nothing moved
     wrong = sum(line.get("wrong_elements") or 0 for line in lines)
+    regions = {name: sum(line.get(f"wrong_{name}") or 0 for line in lines) for name in WRONG_DATA}
+    wrong_as = max(regions, key=regions.get).replace("_", " ") if any(regions.values()) else ""
     for key, unit, more_is_better, pick in [("busbw_gbs", "GB/s", True, max),
                                             ("time_us_p50", "us", False, min)]:
         count = pick(line["bytes"] for line in lines)
@@ -87,7 +94,7 @@ def measured_collective(what, lines):
         if more_is_better:
             ends = tuple(value * time / end for end in reversed(ends)) if value and time else ()
         yield (f"{what}, {size(count)}", unit), Figure(
-            value, more_is_better, ends, interval_of, wrong_elements=wrong,
+            value, more_is_better, ends, interval_of, wrong_elements=wrong, wrong_as=wrong_as,
             doubt="" if ends else " (too few samples for an interval)")
 
 
@@ -111,7 +118,7 @@ def median(lines, key):
 
 def remark(variant, figure, reference):
     if figure.wrong_elements:
-        return f"wrong data: {figure.wrong_elements:.0f} elements"
+        return f"wrong data: {figure.wrong_elements:.0f} elements" + (f", {figure.wrong_as}" if figure.wrong_as else "")
     if not figure.value or not reference or not reference.value or not variant.applies():
         return ""
     change = figure.value / reference.value - 1
