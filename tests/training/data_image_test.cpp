@@ -15,6 +15,7 @@
 #include "common/hash.hpp"
 #include "common/usage_error.hpp"
 #include "tests/catch.hpp"
+#include "tests/support.hpp"
 #include "tests/support/image_files.hpp"
 #include "tests/support/jpeg.hpp"
 #include "training/data/transform.hpp"

@@ -20,6 +20,7 @@
 #include <thread>
 #include <vector>
 
+#include "common/error.hpp"
 #include "common/hash.hpp"
 #include "common/options.hpp"
 #include "common/usage_error.hpp"

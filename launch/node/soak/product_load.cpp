@@ -8,6 +8,7 @@
 #include "common/hash.hpp"
 #include "common/nvml.hpp"
 #include "launch/node/soak/evidence.hpp"
+#include "launch/node/soak/placing.hpp"
 
 namespace shakedown::node {
 
