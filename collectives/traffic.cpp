@@ -35,8 +35,9 @@ Traffic read_environment() {
   std::ifstream in(path);
   const std::string text{std::istreambuf_iterator<char>(in), {}};
   if (!in) throw UsageError(fmt::format("{}={}: cannot be read", kFile, path));
-  return {fmt::format("{}={}", kFile, path), text,
-          number_of("NCCL_TESTS_ALLTOALLV_MATRIX_SCALE", 1e6, 1)};
+  const double scale = number_of("NCCL_TESTS_ALLTOALLV_MATRIX_SCALE", 1e6, 1);
+  const std::string times = scale == 1 ? "" : fmt::format(" times {:g}", scale);
+  return {fmt::format("{}={}{}", kFile, path, times), text, scale};
 }
 
 }  // namespace
@@ -68,6 +69,10 @@ Traffic::Traffic(std::string name, const std::string& matrix, double scale)
       throw UsageError(
           fmt::format("{}: row {} has {} numbers and there are {} rows: must be square", name_,
                       row + 1, matrix_[row].size(), matrix_.size()));
+}
+
+std::string Traffic::text() const {
+  return is_matrix() ? name_ : fmt::format("spread {:g}", spread_);
 }
 
 std::size_t Traffic::elements(int from, int to, int ranks, std::size_t share,

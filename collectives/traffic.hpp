@@ -24,6 +24,8 @@ class Traffic {
   std::size_t most_sent(int ranks, std::size_t share, std::size_t width) const;
   std::size_t most_received(int ranks, std::size_t share, std::size_t width) const;
 
+  /// "spread 1", or the matrix's name.
+  std::string text() const;
   bool is_matrix() const { return !matrix_.empty(); }
   /// A matrix has rows for this many ranks, and is of one size that its sums fit into. Throws
   /// UsageError.

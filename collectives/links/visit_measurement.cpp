@@ -100,6 +100,19 @@ Verdict verdict_of(const judge::PairFinding& finding, const NodeMap& nodes,
   return verdict;
 }
 
+/// A rank that no other node has a partner for, or that had a bye in each round.
+Verdict not_measured(const Unit& unit, BackendKind backend) {
+  Verdict verdict;
+  verdict.scope = unit.uuid.empty() ? Scope::rank : Scope::gpu;
+  verdict.name = unit.uuid.empty() ? std::to_string(unit.rank) : unit.uuid;
+  verdict.outcome = backend == BackendKind::gpu ? Outcome::inconclusive : Outcome::unknown;
+  verdict.cause = fmt::format("rank {} met no rank of another node", unit.rank);
+  verdict.action = "start the same number of ranks on each node; --pairs all";
+  verdict.check = "pair-port";
+  verdict.hosts = {unit.host};
+  return verdict;
+}
+
 /// Of a port, its visits as samples.
 judge::Observation observation_of(const Unit& unit, const std::vector<double>& gbs,
                                   const Communicator& world, std::size_t words) {
@@ -113,12 +126,19 @@ judge::Observation observation_of(const Unit& unit, const std::vector<double>& g
 using Ports = std::map<int, std::vector<std::pair<double, int>>>;
 
 std::string table_of(const Ports& of_rail, int sampled, int rounds, const NodeMap& nodes) {
+  const int others = static_cast<int>(nodes.names.size()) - 1;
+  const std::string unseen = sampled < others
+                                 ? fmt::format(
+                                       "; each node met {} of {} others, and a bad path between "
+                                       "two that did not meet is not seen (--pairs all)",
+                                       sampled, others)
+                                 : "";
   const std::vector<Column> columns{{"", "rail", 4},       {"", "ports", 6},
                                     {"median", "GB/s", 8}, {"slowest", "GB/s", 8},
                                     {"of", "rank", 6},     {"", "on", 16}};
   std::string text =
-      fmt::format("\nbetween nodes, one way: {} rounds of pairs of nodes, {} to confirm\n{}",
-                  sampled, rounds - sampled, heading(columns));
+      fmt::format("\nbetween nodes, one way: {} rounds of pairs of nodes, {} to confirm{}\n{}",
+                  sampled, rounds - sampled, unseen, heading(columns));
   for (const auto& [rail, ports] : of_rail) {
     std::vector<double> medians;
     for (const auto& [median, rank] : ports) medians.push_back(median);
@@ -172,7 +192,10 @@ VisitResults measure_visits(int rounds, const NodeMap& nodes, const std::vector<
     results.verdicts.push_back(verdict_of(finding, nodes, units, backend.kind));
   Ports of_rail;
   for (std::size_t rank = 0; rank < units.size(); ++rank) {
-    if (gbs[rank].empty()) continue;
+    if (gbs[rank].empty()) {
+      results.verdicts.push_back(not_measured(units[rank], backend.kind));
+      continue;
+    }
     judging.add(observation_of(units[rank], gbs[rank], *backend.world, settings.words), record);
     of_rail[nodes.local_rank[rank]].push_back({median_of(gbs[rank]), static_cast<int>(rank)});
   }

@@ -31,7 +31,7 @@ constexpr std::size_t kBandwidthBytesOnCpu = 65537;
 /// How a rate was measured, next to the transport and the ranks.
 constexpr const char* kRateConditions[] = {
     "dtype",        "bytes",     "in_place", "reduction", "root", "mpi_algorithm", "launch_mode",
-    "registration", "aggregate", "blocking", "average",   "ctas", "groups"};
+    "registration", "aggregate", "blocking", "average",   "ctas", "groups",        "traffic"};
 
 const char* launch_mode(const PerfOptions& options) {
   return options.graph > 0 ? "graph" : options.one_by_one != 0 ? "one_by_one" : "back_to_back";

@@ -15,11 +15,13 @@
 #include <optional>
 #include <sstream>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
 #include "collectives/perf/output.hpp"
 #include "collectives/perf/plan.hpp"
+#include "collectives/traffic.hpp"
 #include "common/ensure.hpp"
 #include "common/exit_code.hpp"
 #include "common/mpi_session.hpp"
@@ -112,6 +114,8 @@ class Sweep {
   void keep(const Trial& trial, const Measurement& measured, const Figures& figures) {
     Json fields = merged(conditions_, record_of(trial, measured, figures, session_));
     add_path(fields);
+    if (trial.operation->name == std::string_view("all_to_all_v"))
+      fields["traffic"] = Traffic::of_environment().text();
     if (!plan_.groups.empty()) {
       const std::vector<GroupRate> groups = rates_of_groups(trial, measured, plan_);
       for (const GroupRate& group : groups) fields["group_busbw_gbs"].push_back(group.busbw_gbs);

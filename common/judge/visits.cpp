@@ -185,7 +185,10 @@ void PairSearch::follow_up() {
 
   for (const RankPair& pair : failed_pairs) {
     if (has(intermittent_, pair.first) || has(intermittent_, pair.second)) continue;
-    if (pairs_.size() == kMostFailedPairs) break;
+    if (pairs_.size() == kMostFailedPairs) {
+      more_.push_back(pair);
+      continue;
+    }
     pairs_.push_back({pair});
     const int index = static_cast<int>(pairs_.size()) - 1;
     for (int i = 0; i < kRepeats; ++i) plan(repeat, index, pair.first, pair.second);
@@ -219,7 +222,6 @@ void PairSearch::follow_up() {
     }
     if (slow.empty() || better.size() < 4) continue;
     for (const int rank : slow) {
-      suspects_.push_back(rank);
       for (int i = 0; i < kAgain; ++i)
         if (const int partner = partner_of(rank, better, rank); partner >= 0)
           plan(again, rank, rank, partner);
@@ -282,6 +284,13 @@ std::vector<PairFinding> PairSearch::findings() const {
                                  visits_text(each.failed, each.repeats),
                                  visits_text(each.sides_failed, each.side_visits))});
   }
+  if (!more_.empty())
+    found.push_back({PairFinding::path,
+                     {more_.front().first, more_.front().second},
+                     false,
+                     fmt::format("failed, as {} pairs more did, which are too many to be measured "
+                                 "again: what they share is at fault",
+                                 more_.size() - 1 + pairs_.size())});
   judge_slow(found);
   return gathered(std::move(found));
 }

@@ -95,7 +95,7 @@ class PairSearch {
   std::vector<int> failures_;      // by rank
   std::vector<int> intermittent_;  // ranks
   std::vector<FailedPair> pairs_;  // that no intermittent rank explains
-  std::vector<int> suspects_;      // slow ranks
+  std::vector<RankPair> more_;     // failed pairs beyond those that are followed up
   double spread_ = 0;              // between ports, as a share
 };
 

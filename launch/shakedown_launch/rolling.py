@@ -39,7 +39,7 @@ SUBMITTED = "rolling.tsv"  # node, job, time
 NICE = 2147483645  # the largest: lowest priority
 FREE = re.compile(r"idle[^*]*$")  # of sinfo; "*": does not answer
 AWAY = re.compile(r"down|drain|fail|maint|power|reboot|unknown|no_respond|\*")
-PASS, FAIL, INCONCLUSIVE = "PASS", "FAIL", "INCONCLUSIVE"
+PASS, FAIL = "PASS", "FAIL"
 RUNNING, WAITING, ABSENT, OPEN, LOST = "running", "waiting", "not available", "not yet", "no result"
 ATTEMPTS = 3  # jobs of a node that leave no result, after which it has none
 
@@ -145,7 +145,7 @@ class Campaign:
         return (free or todo)[:max(room, 0)]
 
     def is_over(self):
-        return all(self.state(name) in (PASS, FAIL, INCONCLUSIVE, ABSENT, LOST) for name in self.nodes)
+        return all(self.state(name) not in (OPEN, WAITING, RUNNING) for name in self.nodes)
 
     def table(self):
         rows = [("node", "result", "when", "cause")]

@@ -230,7 +230,7 @@ def sweep(what, folder, environ, launches, timeout, write):
     """The exit code: 1 for wrong data, a crash or a hang; 3 where nothing could be compared."""
     operations, words = operations_of(what.words)
     runs = Sweep(what._replace(words=words), folder, environ, timeout)
-    worst, compared = 0, False
+    worst, compared = 0, True
     for operation in operations:
         first = runs.run(operation, CHOSEN, 0, ("--iterations", "1", "--warmup", "1", "--repeats", "1"), log=True)
         if first.code == 2:
@@ -239,6 +239,7 @@ def sweep(what, folder, environ, launches, timeout, write):
         combinations = plan(first.said, operation)
         if not combinations:
             write(f"{operation}: NCCL logged no table of algorithms (one rank, another transport, or a tuner plugin): {first.path}.log")
+            compared = False
             continue
         write(f"{operation}: {', '.join(combinations)}; {launches} launches each" +
               (f": a fault in {100 * found_share(launches):.0f} % of launches is missed once in {1 / MISSED:,.0f}" if launches > 1 else ""))
@@ -249,6 +250,9 @@ def sweep(what, folder, environ, launches, timeout, write):
         missing = [each.combination for each in done if NOT_AVAILABLE in each.said]
         if missing:
             write(f"not available: {', '.join(dict.fromkeys(missing))}")
+        empty = [each.combination for each in done if each.combination not in missing and not is_wrong(each) and not times(each)]
+        if empty:
+            write(f"no figures, see {folder}: {', '.join(dict.fromkeys(empty))}")
         for combination in candidates(done)[:1]:
             again = [runs.run(operation, each, f"again{number}")
                      for number in range(CONFIRMATIONS) for each in (DEFAULT, combination)]
@@ -258,5 +262,5 @@ def sweep(what, folder, environ, launches, timeout, write):
         for line in blame(done):
             write(line)
             worst = 1
-        compared = compared or DEFAULT in medians(done)
+        compared = compared and not empty and DEFAULT in medians(done)
     return worst or (0 if compared else 3)

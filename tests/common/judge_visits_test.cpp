@@ -159,6 +159,22 @@ TEST_CASE("of 40 fleets of 232 nodes faults of paths and ports are found, and no
   }
 }
 
+TEST_CASE("where too many pairs fail to be measured again, the rest is reported, not forgotten",
+          "[visits]") {
+  const NodeMap nodes = nodes_of(200);
+  PairSearch search(nodes, 3, 1);
+  for (auto pairs = search.next(); !pairs.empty(); pairs = search.next()) {
+    std::vector<Visit> visits;
+    for (const RankPair& pair : pairs) visits.push_back({pair, 50, true});
+    search.add(visits);
+  }
+  const auto findings = search.findings();
+  REQUIRE(findings.size() == 65);
+  CHECK(std::any_of(findings.begin(), findings.end(), [](const PairFinding& each) {
+    return each.cause.find("failed, as 299 pairs more did") == 0;
+  }));
+}
+
 TEST_CASE("in 300 healthy fleets nobody is blamed", "[visits]") {
   CHECK(search(232, 1, Fault::none, 32, 300).blamed == 0);
   CHECK(search(32, 8, Fault::none, 16, 40).blamed == 0);

@@ -252,7 +252,8 @@ class NcclTestsNames(Folder):
         variables = {"NCCL_TESTS_ALLTOALLV_MATRIX_FILE": matrix}
         result = run("alltoallv_perf", "-b", "8K", "-e", "8K", "-n", 2, "--record", self.record, ranks=3, env=variables)
         self.expect(result, 0, "# Out of bounds values : 0 OK")
-        self.assertEqual({line["bytes"] for line in self.lines("collective")}, {4096 + 160})
+        self.assertEqual({(line["bytes"], line["traffic"]) for line in self.lines("collective")},
+                         {(4096 + 160, f"NCCL_TESTS_ALLTOALLV_MATRIX_FILE={matrix}")})
         result = run("alltoallv_perf", "-b", "1K", "-e", "8K", ranks=3, env=variables)
         self.expect(result, 2, "--min-bytes and --max-bytes must be equal")
 
