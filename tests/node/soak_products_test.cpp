@@ -108,26 +108,6 @@ TEST_CASE("one GPU alone is the jury of its products, by turns", "[soak]") {
   CHECK(last.count.wrong < 1024);
 }
 
-GPU_TEST_CASE("products of the soak's size are alike in every turn, in every type", "[soak]") {
-  const auto device = test::open_device(BackendKind::gpu);
-  if (test::session().world_size() > 1) return;
-  for (const ProductType type : product_types(*device)) {
-    CAPTURE(name_of(type));
-    ProductSettings settings;
-    settings.spec = product_spec(type, 8192);
-    ProductLoad load(settings, *device, test::session());
-    INFO(load.algorithm().name);
-    CHECK(load.algorithm().turns);
-    std::vector<Mismatch> found;
-    LoadCount count = load.run(1, found);
-    count.wrong += load.confer(test::session(), found);
-    CHECK(found.empty());
-    CHECK(count.wrong == 0);
-    CHECK(count.self_compared == 0);
-    CHECK(count.turns >= 3 * kTurns);
-  }
-}
-
 GPU_TEST_CASE("an SM that is held gets no other work", "[soak]") {
   const auto device = test::open_device(BackendKind::gpu);
   const auto stream = device->make_stream();

@@ -58,17 +58,6 @@ Bytes apply(Image image, const TransformSettings& settings, std::uint64_t seed =
 
 }  // namespace
 
-TEST_CASE("a window of a resized image is that part of the whole one") {
-  Image image = make_image(23, 19, [](int x, int y, int c) { return x * y * (c + 3) % 251; });
-  const Bytes whole = resize(image, {2, 1, 20, 17}, {30, 11});
-  Bytes window(3 * 7 * 5);
-  image.narrow({2, 1, 20, 17});
-  Resizer()(image, {30, 11}, {13, 4, 7, 5}, false, window);
-  for (int y = 0; y < 5; ++y)
-    CHECK(std::equal(window.begin() + 3 * 7 * y, window.begin() + 3 * 7 * (y + 1),
-                     whole.begin() + 3 * (30 * (y + 4) + 13)));
-}
-
 TEST_CASE("without center_crop the whole image is stretched, and nothing is random") {
   const Image image = coordinates(9, 5);
   const TransformSettings settings{4, Augmentation::none, true, false};
@@ -178,52 +167,6 @@ TEST_CASE("a window may be mirrored, whatever its size") {
 }
 
 // Crops on their way to the device that scales them: the memory of a batch; on a GPU, the pixels.
-
-TEST_CASE("a crop that leaves other rows no place for a square gets a square's", "[loader]") {
-  const DeviceDecoderSettings settings{4, 10};  // squares of 300 bytes
-  CHECK(crop_memory_bytes(settings) == 4 * (288U << 10));
-  CHECK(crop_memory_bytes({2, 1000}) == 2 * rgb_bytes({1000, 1000}));
-  Bytes memory(1500);
-  CropMemory crops(memory, settings);
-  for (int round = 0; round < 2; ++round) {
-    CHECK(crops.claimed().empty());
-    std::size_t begin = 0;
-    const auto check_claim = [&](Size size, Size expected) {
-      const auto place = crops.claim(size);
-      CHECK(place.size == expected);
-      CHECK(place.rgb.data() == memory.data() + begin);
-      CHECK(place.rgb.size() == rgb_bytes(expected));
-      begin += place.rgb.size();
-      CHECK(crops.claimed().data() == memory.data());
-      CHECK(crops.claimed().size() == begin);
-    };
-    check_claim({7, 20}, {7, 20});    // 420 of 1,500, and 900 are for the others
-    check_claim({7, 23}, {10, 10});   // 483 of 1,080, and 600 are for the others
-    check_claim({12, 13}, {12, 13});  // 468 of 780, and 300 are for the last
-    CHECK(crops.claim_square().rgb.size() == 300);
-    crops.clear();
-  }
-}
-
-TEST_CASE("pixels are copied without their fourth bytes", "[loader]") {
-  const test::Picture picture = test::textured_image(21, 9, 3);
-  Image image = test::image_of(picture);
-  Bytes all(picture.values.size() + 1, 0xEE);
-  copy_rgb(image, std::span(all).first(all.size() - 1));
-  CHECK(std::equal(picture.values.begin(), picture.values.end(), all.begin()));
-  CHECK(all.back() == 0xEE);
-
-  image.narrow({4, 2, 1, 3});
-  Bytes column(9);
-  copy_rgb(image, column);
-  for (std::size_t i = 0; i < column.size(); ++i)
-    CHECK(column[i] == picture.values[3 * ((2 + i / 3) * 21 + 4) + i % 3]);
-}
-
-CPU_TEST_CASE("on the cpu backend the workers scale", "[loader]") {
-  CHECK(make_device_crops(*test::open_device(BackendKind::cpu), {4, 8}) == nullptr);
-  CHECK(device_crops_bytes(BackendKind::cpu, {4, 8}) == 0);
-}
 
 GPU_TEST_CASE("a loader's batches are the same where the GPU scales the crops", "[data]") {
   const test::TempFolder folder;
