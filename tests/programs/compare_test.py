@@ -252,18 +252,6 @@ class Configurations(Comparison):
         predicted = {(p["strategy"], p.get("setting")) for p in self.modelled() if p["kind"] == "prediction"}
         self.assertEqual(predicted, {("ddp", None)})
 
-    def test_lists_multiply(self):
-        result = self.compare("--strategies", "ddp,all-reduce", "--batch-sizes", "4,8",
-                              "--bucket-caps", "4,25", "--certificate", "off", ranks=1)
-        self.expect(result, 0, "ddp, 4 MiB", "ddp, 25 MiB", "batch 4 per rank", "batch 8 per rank")
-        measured = [(s["strategy"], s["batch_size"], s.get("bucket_cap_mb"))
-                    for s in self.lines("step")]
-        self.assertEqual(sorted(measured, key=str), sorted(
-            [(name, batch, cap) for batch in (4, 8) for name, cap in
-             (("none", None), ("all-reduce", None), ("ddp", 4), ("ddp", 25))], key=str))
-        self.assertEqual(self.lines("certificate"), [])
-        self.assertEqual({v["verdict"] for v in self.lines("verdict")}, {"INCONCLUSIVE"})
-
     def test_a_throttled_exchange_takes_its_bytes_over_the_rate(self):
         result = self.compare("--strategies", "all-reduce,parameter-server", "--throttle-gbs", 0.02,
                               "--ranks", "2,3", "--certificate", "off")
@@ -302,13 +290,6 @@ class Configurations(Comparison):
         self.assertEqual({s["batch_size"] for s in self.lines("step")}, {4})
         verdicts = {(v["batch_size"], v["verdict"]) for v in self.lines("verdict")}
         self.assertEqual(verdicts, {(9000000, "INCONCLUSIVE"), (4, "PASS")})
-
-    @support.needs_cpu_backend
-    def test_precisions_that_the_cpu_computes_in_fp32_are_one(self):
-        result = self.compare("--backend", "cpu", "--strategies", "none", "--precisions", "fp16,bf16,fp32", ranks=1)
-        self.expect(result, 0, "--precisions fp16,bf16,fp32: computed in fp32, as the cpu backend does")
-        self.assertEqual({s["precision"] for s in self.lines("step")}, {"fp32"})
-        self.assertEqual(len(self.lines("verdict")), 1)
 
     def test_nothing_that_fits_is_a_usage_error(self):
         result = self.compare("--strategies", "none", "--batch-sizes", 9000000, ranks=1)
