@@ -1,12 +1,8 @@
 """bin/compare as its users meet it: table, records, what is skipped. Run by tests/run."""
 
-import os
 import re
-import signal
 import statistics
-import subprocess
 import sys
-import time
 import unittest
 from unittest import mock
 
@@ -319,39 +315,15 @@ class Configurations(Comparison):
 
 class Hangs(Folder):
     def test_a_rank_that_only_waits_is_not_blamed(self):
-        code, said, _ = self.stop(
-            1, "--iterations", 20, "--strategies", "ddp", "--ranks", 2, "--repeats", 1000,
-            "--certificate", "off", "--timeout", 5, ranks=3, after="none on 2 ranks")
-        self.assertEqual(code, 3, said)
+        said = self.stop_rank(1, COMPARE, *SMALL, "--iterations", 20, "--strategies", "ddp", "--ranks", 2, "--repeats", 1000,
+                              "--certificate", "off", "--timeout", 5, ranks=3, after="none on 2 ranks")
         self.assertIn("no answer from rank 1 on", said)
         self.assertNotRegex(said, r"no answer from .*rank 2")
 
     def test_a_rank_that_stops_while_it_measures_alone_is_named(self):
-        code, said, seconds = self.stop(
-            0, "--strategies", "none", "--ranks", 1, "--iterations", 1000000, "--timeout", 2,
-            ranks=2, after="compare: ")
-        self.assertEqual(code, 3, said)
+        said = self.stop_rank(0, COMPARE, *SMALL, "--strategies", "none", "--ranks", 1, "--iterations", 1000000, "--timeout", 2,
+                              ranks=2, after="compare: ")
         self.assertRegex(said, r"rank 1 on .* no progress within 2 s .*no answer from rank 0 on")
-        self.assertLess(seconds, 45)  # 3 s where the cores are free
-
-    def stop(self, rank, *arguments, ranks, after):
-        """Stops that rank while it works, once this was printed: exit code, output, seconds."""
-        if 0 < support.GPUS < ranks:
-            self.skipTest(f"{ranks} ranks need {ranks} GPUs")
-        job = subprocess.Popen(
-            [support.TREE / "launch/mpi", "-n", str(ranks), COMPARE, *map(str, SMALL),
-             *map(str, arguments), "--record", self.record],
-            cwd=support.TREE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
-        self.addCleanup(job.terminate)
-        for line in job.stdout:
-            if after in line:
-                break
-        pid = support.pid_of_rank(COMPARE, self.record, rank)
-        support.let_work(pid, 0.5)
-        os.kill(pid, signal.SIGSTOP)
-        started = time.monotonic()
-        said = job.communicate(timeout=60)[0]
-        return job.returncode, said, time.monotonic() - started
 
 
 class Usage(Folder):
