@@ -212,12 +212,6 @@ class NcclTestsNames(Folder):
                 wrong = [row[5][3], row[5][7]]
                 self.assertEqual(wrong, ["0", "N/A" if operation == "all_to_all" else "0"])
 
-    def test_defaults_are_nccl_tests(self):
-        result = run("all_reduce_perf", "-c", 0)  # filling, checking and exchanging takes a CPU long
-        self.expect(result, 0, "minBytes 33554432 maxBytes 33554432", "step: 1048576(bytes)",
-                    "warmup iters: 1 iters: 20 agg iters: 1 validation: 0 graph: 0")
-        self.assertEqual([row[:2] for row in rows(result.stdout)], [(33554432, 8388608)])
-
     def test_sizes_too_small_to_divide_are_empty_rows(self):
         result = run("all_gather_perf", "-b", 8, "-e", 64, "-f", 2, ranks=2)
         self.expect(result, 0)
