@@ -166,6 +166,47 @@ TEST_CASE("a window may be mirrored, whatever its size") {
   }
 }
 
-// Crops on their way to the device that scales them: the memory of a batch; on a GPU, the pixels.
+// Crops on their way to the device that scales them: the memory of a batch.
+
+TEST_CASE("a crop that leaves other rows no place for a square gets a square's", "[loader]") {
+  const DeviceDecoderSettings settings{4, 10};  // squares of 300 bytes
+  CHECK(crop_memory_bytes(settings) == 4 * (288U << 10));
+  CHECK(crop_memory_bytes({2, 1000}) == 2 * rgb_bytes({1000, 1000}));
+  Bytes memory(1500);
+  CropMemory crops(memory, settings);
+  for (int round = 0; round < 2; ++round) {
+    CHECK(crops.claimed().empty());
+    std::size_t begin = 0;
+    const auto check_claim = [&](Size size, Size expected) {
+      const auto place = crops.claim(size);
+      CHECK(place.size == expected);
+      CHECK(place.rgb.data() == memory.data() + begin);
+      CHECK(place.rgb.size() == rgb_bytes(expected));
+      begin += place.rgb.size();
+      CHECK(crops.claimed().data() == memory.data());
+      CHECK(crops.claimed().size() == begin);
+    };
+    check_claim({7, 20}, {7, 20});    // 420 of 1,500, and 900 are for the others
+    check_claim({7, 23}, {10, 10});   // 483 of 1,080, and 600 are for the others
+    check_claim({12, 13}, {12, 13});  // 468 of 780, and 300 are for the last
+    CHECK(crops.claim_square().rgb.size() == 300);
+    crops.clear();
+  }
+}
+
+TEST_CASE("pixels are copied without their fourth bytes", "[loader]") {
+  const test::Picture picture = test::textured_image(21, 9, 3);
+  Image image = test::image_of(picture);
+  Bytes all(picture.values.size() + 1, 0xEE);
+  copy_rgb(image, std::span(all).first(all.size() - 1));
+  CHECK(std::equal(picture.values.begin(), picture.values.end(), all.begin()));
+  CHECK(all.back() == 0xEE);
+
+  image.narrow({4, 2, 1, 3});
+  Bytes column(9);
+  copy_rgb(image, column);
+  for (std::size_t i = 0; i < column.size(); ++i)
+    CHECK(column[i] == picture.values[3 * ((2 + i / 3) * 21 + 4) + i % 3]);
+}
 
 }  // namespace shakedown::training

@@ -38,7 +38,7 @@ TEST_CASE("one rank alone sends nothing", "[volumes]") {
     CHECK(entry.bytes_sent({120, 120, 8, 12, 2}, 1, 0) == 0);
 }
 
-// Shards of the flat buffers.
+// Ranges of the flat buffers in other places: shards, blocks that take turns.
 
 TEST_CASE("shards are whole chunks, side by side, and cover the range", "[shards]") {
   for (int ranks = 1; ranks <= 9; ++ranks)
@@ -56,6 +56,11 @@ TEST_CASE("shards are whole chunks, side by side, and cover the range", "[shards
       }
       CHECK(end == range.end);
     }
+}
+
+TEST_CASE("ranges that take turns share places as large as the largest", "[shards]") {
+  CHECK(rotating({{0, 5}, {5, 7}, {7, 16}, {16, 20}}, 2) ==
+        Layout{{{0, 5}, 0}, {{5, 7}, 9}, {{7, 16}, 0}, {{16, 20}, 9}});
 }
 
 TEST_CASE("gathered chunks are the source's, or zero", "[shards][kernels]") {
