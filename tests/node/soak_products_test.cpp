@@ -99,6 +99,11 @@ TEST_CASE("one GPU alone is the jury of its products, by turns", "[soak]") {
   CHECK_THAT(integers.found[0].cause,
              ContainsSubstring("reproduces 100 of 100") &&
                  ContainsSubstring("; stays at its place of the launch, so at one "));
+  // Of four tiles it has one in two turns of the first three: further turns have a vote too.
+  const Call most(*device, FaultKind::product, 3 * kTurns, 512, 128);
+  REQUIRE_FALSE(most.found.empty());
+  CHECK_THAT(most.found[0].cause,
+             ContainsSubstring("; stays at its place of the launch, so at one "));
   // The last turn of the last seed alone.
   const Call last(*device, FaultKind::product, ProductLoad::kSeeds * kTurns - 1);
   REQUIRE(last.found.size() == 1);
