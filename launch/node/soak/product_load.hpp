@@ -3,6 +3,7 @@
 #pragma once
 
 #include <array>
+#include <future>
 #include <map>
 #include <memory>
 #include <optional>
@@ -74,10 +75,10 @@ class ProductLoad final : public Load {
     Operands operands() const { return integers() ? Operands::integers : Operands::full_entropy; }
     double seconds() const { return ended->milliseconds_since(*began) / 1e3; }
   };
-  struct Sample {   // of the product that the rig holds: for the CPU
+  struct Sample {
     int index = 0;  // of the batch
     std::int64_t tile = 0;
-    std::vector<std::byte> bytes;
+    std::future<bool> right;  // as the CPU computes it, while products run
   };
   struct Seen {  // what jurors exchange of a call, by batch
     std::array<TileRecord, kMostBatches> digests;
@@ -95,7 +96,6 @@ class ProductLoad final : public Load {
   void check_known_answer(int index, const ProductVerifier& verifier);
   std::uint64_t check_operands(const Batch& batch, std::vector<Mismatch>& found);
   void take_sample(int index);
-  void recompute_samples();
   Seen seen() const;
   void investigate(int first, const MpiSession& jurors, std::vector<Mismatch>& found);
 
