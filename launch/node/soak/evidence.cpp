@@ -264,7 +264,7 @@ class Inquiry {
   /// What concerns this rank; what concerns all of them on the first one.
   std::vector<Mismatch> mismatches() {
     examine();
-    if (conclusions_.empty() && suspicion_.operands == Operands::full_entropy) {
+    if (conclusions_.empty() && suspicion_.operands != Operands::integers) {
       // Rounding hides what integers show, at the same tile.
       Inquiry exact(*this);
       exact.suspicion_.operands = Operands::integers;

@@ -51,7 +51,7 @@ int ProductLoad::turns_in(double seconds) const {
 void ProductLoad::work(int index, double until_s) {
   Batch& batch = this->batch(index);
   rig_.inject(index >= settings_.first_faulty ? settings_.load.fault : std::nullopt);
-  rig_.fill({batch.operands(), seed_of(batch), batch.turn});
+  rig_.fill({batch.operands, seed_of(batch), batch.turn});
   std::optional<ProductVerifier> verifier;  // of the first product: the others must be like it
   if (batch.integers() && index % turns_ == 0)
     verifier.emplace(settings_.spec, seed_of(batch), rig_.device(), rig_.stream());
@@ -77,6 +77,7 @@ LoadCount ProductLoad::run(double seconds, std::vector<Mismatch>& found) {
   turns_ = turns_in(seconds);
   for (int i = 0; i < batches(); ++i) {
     batch(i).number = calls_ * kSeeds + static_cast<std::uint64_t>(i / turns_);
+    batch(i).operands = i < turns_ ? settings_.first_operands : Operands::full_entropy;
     batch(i).turn = algorithm().turns ? static_cast<std::uint32_t>(i % turns_) : 0;
   }
   ++calls_;
@@ -95,7 +96,7 @@ LoadCount ProductLoad::run(double seconds, std::vector<Mismatch>& found) {
     const bool turned = algorithm().turns || i % turns_ == 0;
     count.checked += one.checked;
     if (!one.integers() && alone_ && !algorithm().turns) count.self_compared += one.checked;
-    if (!one.integers() && one.checked > 0 && turned) ++count.turns;
+    if (one.operands == Operands::full_entropy && one.checked > 0 && turned) ++count.turns;
     count.seconds += one.seconds();
     count.flop += one.products * flop_of(settings_.spec);
     one.records = rig_.records(i);
@@ -121,7 +122,7 @@ void ProductLoad::take_sample(int index) {
   const Batch& of = batch(index);
   const auto tile = static_cast<std::int64_t>(derive_seed(seed_of(of), 1) %
                                               static_cast<std::uint64_t>(rig_.grid().tiles()));
-  const auto is_right = [spec = settings_.spec, operands = of.operands(), seed = seed_of(of), tile,
+  const auto is_right = [spec = settings_.spec, operands = of.operands, seed = seed_of(of), tile,
                          bytes = rig_.tile_bytes(tile)] {
     const HostTile host = host_tile(spec, operands, seed, tile);
     const DataType type = result_type(spec.type);
@@ -223,7 +224,7 @@ std::uint64_t ProductLoad::confer(const MpiSession& jurors, std::vector<Mismatch
 
 /// `first`: the seed's first batch.
 void ProductLoad::investigate(int first, const MpiSession& jurors, std::vector<Mismatch>& found) {
-  Suspicion suspicion{batch(first).operands(), seed_of(batch(first)), batch(first).number, {}, {}};
+  Suspicion suspicion{batch(first).operands, seed_of(batch(first)), batch(first).number, {}, {}};
   std::vector<TileRecord> records;
   double refuted = -1;
   double turn = 0;
