@@ -154,14 +154,6 @@ TEST_CASE("a turned product has the elements of the product, to the bit", "[prod
   }
 }
 
-GPU_TEST_CASE("a turned product of many tiles has the elements of the product", "[product]") {
-  Rig rig(BackendKind::gpu);
-  for (const ProductType type : product_types(*rig.device)) {
-    CAPTURE(name_of(type));
-    CHECK(moved_wrong(rig, {type, 4096, 3072, 4096}, Operands::full_entropy) == 0);
-  }
-}
-
 TEST_CASE("a turn moves tiles, and in them rows and groups of 16 bytes", "[product]") {
   const ProductSpec spec{ProductType::bf16, 1024, 512, 64};  // groups of 8 columns
   const Turn turn = turn_of(spec, kSeed, 1);
