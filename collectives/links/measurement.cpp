@@ -31,40 +31,17 @@ struct Results {
   std::vector<std::string> remarks;  // for people
 };
 
-Json record_of(const Link& link, const MessageSettings& settings, const NodeMap& nodes) {
-  Json fields{{"from", link.from},
-              {"to", link.to},
-              {"from_host", nodes.name_of(link.from)},
-              {"to_host", nodes.name_of(link.to)},
-              {"direction", link.bidirectional ? "bidirectional" : "unidirectional"},
-              {"concurrency", concurrency_of(link.alone)},
-              {"bytes", 8 * settings.words},
-              {"bandwidth_gbs", link.bandwidth_gbs}};
-  if (!link.bidirectional) fields["latency_us"] = link.latency_us;
-  fields.update({{"iterations", settings.iterations},
-                 {"time_us_p50", link.time_us_p50},
-                 {"time_us_cv", link.time_us_cv},
-                 {"wrong_elements", link.wrong_elements}});
-  return fields;
-}
-
 Json record_of(const Split& split, const MessageSettings& settings) {
-  return {{"scope", split.scope},
-          {"name", split.name},
-          {"operation", "all_reduce"},
-          {"bytes", 8 * settings.words},
-          {"busbw_gbs", split.busbw_gbs},
-          {"iterations", settings.iterations},
-          {"time_us_p50", split.time_us_p50},
-          {"wrong_elements", split.wrong_elements},
-          {"world_size", split.world_size()}};
-}
-
-/// The fields of every line.
-Json identity_of(const Backend& backend) {
-  return {{"backend", name_of(backend.kind)},
-          {"transport", backend.world->transport()},
-          {"world_size", backend.world->size()}};
+  const Json fields{{"scope", split.scope},
+                    {"name", split.name},
+                    {"operation", "all_reduce"},
+                    {"bytes", 8 * settings.words},
+                    {"busbw_gbs", split.busbw_gbs},
+                    {"iterations", settings.iterations},
+                    {"time_us_p50", split.time_us_p50},
+                    {"wrong_elements", split.wrong_elements},
+                    {"world_size", split.world_size()}};
+  return split.wrong_elements > 0 ? merged(fields, fields_of(split.diagnosis)) : fields;
 }
 
 template <class T>
@@ -75,35 +52,37 @@ void append(std::vector<T>& to, const std::vector<T>& from) {
 /// Collective; the results are the same on every rank. What can be judged is given to `judging`.
 class LinkMeasurement {
  public:
+  /// `rounds` of the nodes' visits are sampled; 0: every pair is measured.
   LinkMeasurement(const NodeMap& nodes, Backend& backend, MpiSession& session,
-                  LinkMessages& messages, Record& record, Judging& judging)
+                  LinkMessages& messages, Record& record, Judging& judging, int rounds)
       : nodes_(nodes),
         backend_(backend),
         session_(session),
         messages_(messages),
         record_(record),
-        identity_(identity_of(backend)),
         judging_(judging),
+        rounds_(rounds),
         units_(units_of(session, backend)),
         paths_(paths_of(session, nodes, units_)),
-        observer_(nodes, units_, paths_, *backend.world) {}
+        observer_(nodes, units_, paths_, *backend.world),
+        meter_(backend, session, nodes, observer_, messages, record, rounds > 0) {}
 
   /// The links of every pair, concurrently and, where `alone`, alone too; copies between the GPUs
-  /// of a node; on several nodes the splits.
-  /// Where `rounds` of the nodes' visits are sampled, pairs of nodes in those alone, and none
-  /// alone.
-  Results measure(bool alone, int rounds) {
+  /// of a node; on several nodes the splits. Where rounds are sampled, pairs of nodes in those
+  /// alone, and none alone.
+  Results measure(bool alone) {
     Results results;
     const auto within =
-        rounds > 0 ? judge::rounds_within_nodes(nodes_) : round_robin(session_.world_size());
+        rounds_ > 0 ? judge::rounds_within_nodes(nodes_) : round_robin(session_.world_size());
     measure_messages(within, false, results);
-    if (alone && rounds == 0) measure_messages(within, true, results);
-    if (rounds > 0) measure_between_nodes(rounds, results);
+    if (alone && rounds_ == 0) measure_messages(within, true, results);
+    if (rounds_ > 0) measure_between_nodes(results);
+    append(results.verdicts, meter_.corruptions());
     measure_copies(results);
     if (nodes_.names.size() == 1) return results;
     Splits splits = measure_splits(nodes_, backend_, session_, messages_);
     for (const Split& split : splits.measured) {
-      record_.write("split", merged(identity_, record_of(split, messages_.settings())));
+      record_.write("split", merged(identity_of(backend_), record_of(split, messages_.settings())));
       if (split.scope != "without_node") judging_.add(observation_of(split), record_);
     }
     results.splits = std::move(splits.measured);
@@ -114,28 +93,29 @@ class LinkMeasurement {
  private:
   void measure_messages(const std::vector<std::vector<RankPair>>& rounds, bool alone,
                         Results& results) {
-    LinkMeter meter(backend_, session_, nodes_, observer_, messages_);
     Progress progress(alone ? "pairs alone" : "pairs at once", static_cast<long>(rounds.size()),
                       "rounds", session_.is_root());
     for (std::size_t round = 0; round < rounds.size(); ++round) {
-      const LinkRound measured = meter.measure(rounds[round], alone);
-      for (const Link& link : measured.links)
-        record_.write("link", merged(identity_, record_of(link, messages_.settings(), nodes_)));
+      const LinkRound measured = meter_.measure(rounds[round], alone);
       append(results.links, measured.links);
-      for (const judge::Observation& each : measured.observations) judging_.add(each, record_);
+      judge_all(measured.observations);
       progress.update(static_cast<long>(round) + 1);
     }
-    append(results.verdicts, meter.corruptions());
   }
 
-  void measure_between_nodes(int rounds, Results& results) {
-    LinkMeter meter(backend_, session_, nodes_, observer_, messages_);
+  /// The record has tables where it would have a line for each of thousands of ranks' pairs.
+  void judge_all(const std::vector<judge::Observation>& all, std::optional<int> first_id = {}) {
+    if (rounds_ > 0) return judging_.add_table(all, record_, first_id);
+    for (const judge::Observation& each : all)
+      judging_.add(each, record_, first_id ? std::optional((*first_id)++) : std::nullopt);
+  }
+
+  void measure_between_nodes(Results& results) {
     std::vector<Unit> units = units_;
     for (Unit& unit : units) unit.host = nodes_.name_of(unit.rank);
-    VisitResults visits = measure_visits(rounds, nodes_, units, messages_.settings(), backend_,
-                                         session_, meter, record_, identity_, judging_);
+    VisitResults visits = measure_visits(rounds_, nodes_, units, messages_.settings().words,
+                                         backend_, session_, meter_, record_, judging_);
     results.visits = std::move(visits.table);
-    append(results.verdicts, meter.corruptions());
     append(results.verdicts, visits.verdicts);
   }
 
@@ -145,8 +125,7 @@ class LinkMeasurement {
     if (backend_.kind != BackendKind::gpu || most < 2) return;
     PeerCopies copies(backend_, session_, nodes_, observer_, messages_);
     results.copies = copies.measure();
-    for (std::size_t i = 0; i < results.copies.size(); ++i)
-      judging_.add(results.copies[i], record_, static_cast<int>(i));
+    judge_all(results.copies, 0);
     measure_slow_ones_again(copies, results);
     append(results.remarks, copies.remarks());
     append(results.verdicts, copies.corruptions());
@@ -185,11 +164,12 @@ class LinkMeasurement {
   MpiSession& session_;
   LinkMessages& messages_;
   Record& record_;
-  Json identity_;
   Judging& judging_;
+  int rounds_;
   std::vector<Unit> units_;
   Paths paths_;
   LinkObserver observer_;
+  LinkMeter meter_;
 };
 
 // The tables: matrices, and the splits.
@@ -335,8 +315,9 @@ ExitCode measure_links(const LinkOptions& options, Backend& backend, MpiSession&
   say(session, headline(settings, backend, nodes));
 
   const auto messages = make_messages(injection, backend, session, settings);
-  const Results results = LinkMeasurement(nodes, backend, session, *messages, record, judging)
-                              .measure(options.alone, sampled_rounds(options.pairs, nodes));
+  const Results results = LinkMeasurement(nodes, backend, session, *messages, record, judging,
+                                          sampled_rounds(options.pairs, nodes))
+                              .measure(options.alone);
   say(session, link_tables(options, results, ranks) + results.visits + split_table(results.splits));
   for (const std::string& remark : results.remarks) say(session, remark);
   return conclude(results.verdicts, identity_of(backend), session, judging, record);

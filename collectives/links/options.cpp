@@ -42,7 +42,9 @@ void declare_options(OptionSet& options, LinkOptions& values) {
   options
       .add("--pairs", values.pairs,
            "auto: each pair of up to 64 ranks; of more, rounds in which each node measures another "
-           "one, rank by rank, and a suspect is measured again; all: rounds until each pair of "
+           "one, rank by rank and in an eighth more of them between rails, and a suspect is "
+           "measured "
+           "again; all: rounds until each pair of "
            "nodes "
            "was measured; or the number of rounds. Of one node each pair is measured")
       .metavar("auto|all|ROUNDS")
@@ -69,9 +71,9 @@ void declare_options(OptionSet& options, LinkOptions& values) {
       .default_text("none");
   declare_options(options, values.injection);
   declare_pretended_nodes(options, values.pretend_nodes);
-  options.refuse("--outlier-mad,--outlier-percent",
-                 "a link is slow by its floor in the table of limits (--limits FILE)");
-  options.add("--fail-on-outlier", values.fail_on_outlier, "without effect: a slow link fails");
+  options.refuse(
+      "--outlier-mad,--outlier-percent,--fail-on-outlier",
+      "a link is slow by its floor in the table of limits (--limits FILE), and then fails");
   options.check([&] {
     message_words(values, BackendKind::cpu);
     sampled_rounds(values.pairs, {});

@@ -31,7 +31,6 @@ struct LinkOptions {
   // for tests
   InjectionOptions injection;
   int pretend_nodes = 0;
-  bool fail_on_outlier = false;  // gone
 };
 
 void declare_options(OptionSet& options, LinkOptions& values);

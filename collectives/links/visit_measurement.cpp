@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <charconv>
 #include <map>
-#include <nlohmann/json.hpp>
 #include <set>
 #include <utility>
 
@@ -20,49 +19,17 @@ constexpr int kMostExact = 64;           // ranks of which each pair is measured
 constexpr int kRounds = 32;              // of more
 constexpr std::uint64_t kPairsSeed = 1;  // the same pairs in each run, so that two can be compared
 
-/// The three links of each pair of a round, as LinkMeter has them: one way, the other, both.
-struct MeasuredVisit {
-  const Link *forward, *backward, *both;
-};
-std::vector<MeasuredVisit> visits_of(const LinkRound& round) {
-  std::vector<MeasuredVisit> visits;
-  for (std::size_t i = 0; i + 2 < round.links.size(); i += 3)
-    visits.push_back({&round.links[i], &round.links[i + 1], &round.links[i + 2]});
+/// Of the three links of each pair of a round, as LinkMeter has them: one way, the other, both.
+std::vector<judge::Visit> visits_of(const LinkRound& round) {
+  std::vector<judge::Visit> visits;
+  for (std::size_t i = 0; i + 2 < round.links.size(); i += 3) {
+    const Link *forward = &round.links[i], *backward = forward + 1, *both = forward + 2;
+    visits.push_back(
+        {{forward->from, forward->to},
+         std::min(forward->bandwidth_gbs, backward->bandwidth_gbs),
+         forward->wrong_elements + backward->wrong_elements + both->wrong_elements > 0});
+  }
   return visits;
-}
-
-judge::Visit result_of(const MeasuredVisit& visit) {
-  return {
-      {visit.forward->from, visit.forward->to},
-      std::min(visit.forward->bandwidth_gbs, visit.backward->bandwidth_gbs),
-      visit.forward->wrong_elements + visit.backward->wrong_elements + visit.both->wrong_elements >
-          0};
-}
-
-/// A line per pair of nodes: lists have an element per rail.
-void write(const std::vector<MeasuredVisit>& visits, int round, std::size_t words,
-           const NodeMap& nodes, const Json& identity, Record& record) {
-  std::map<std::pair<std::string, std::string>, Json> lines;
-  for (const MeasuredVisit& visit : visits) {
-    Json& line = lines[{nodes.name_of(visit.forward->from), nodes.name_of(visit.forward->to)}];
-    line["from"].push_back(visit.forward->from);
-    line["to"].push_back(visit.forward->to);
-    line["forward_gbs"].push_back(visit.forward->bandwidth_gbs);
-    line["backward_gbs"].push_back(visit.backward->bandwidth_gbs);
-    line["both_gbs"].push_back(visit.both->bandwidth_gbs);
-    line["latency_us"].push_back(visit.forward->latency_us);
-    line["wrong_elements"].push_back(visit.forward->wrong_elements +
-                                     visit.backward->wrong_elements + visit.both->wrong_elements);
-  }
-  for (const auto& [hosts, line] : lines) {
-    Json fields = identity;
-    fields.update({{"round", round},
-                   {"from_host", hosts.first},
-                   {"to_host", hosts.second},
-                   {"bytes", 8 * words}});
-    fields.update(line);
-    record.write("visit", fields);
-  }
 }
 
 Verdict verdict_of(const judge::PairFinding& finding, const NodeMap& nodes,
@@ -125,20 +92,23 @@ judge::Observation observation_of(const Unit& unit, const std::vector<double>& g
 /// By rail, its ports' medians.
 using Ports = std::map<int, std::vector<std::pair<double, int>>>;
 
-std::string table_of(const Ports& of_rail, int sampled, int rounds, const NodeMap& nodes) {
+std::string table_of(const Ports& of_rail, const judge::PairSearch& search, int rounds,
+                     const NodeMap& nodes) {
   const int others = static_cast<int>(nodes.names.size()) - 1;
-  const std::string unseen = sampled < others
+  const int met = search.sampled() - search.shifted();
+  const std::string unseen = met < others
                                  ? fmt::format(
                                        "; each node met {} of {} others, and a bad path between "
                                        "two that did not meet is not seen (--pairs all)",
-                                       sampled, others)
+                                       met, others)
                                  : "";
   const std::vector<Column> columns{{"", "rail", 4},       {"", "ports", 6},
                                     {"median", "GB/s", 8}, {"slowest", "GB/s", 8},
                                     {"of", "rank", 6},     {"", "on", 16}};
-  std::string text =
-      fmt::format("\nbetween nodes, one way: {} rounds of pairs of nodes, {} to confirm{}\n{}",
-                  sampled, rounds - sampled, unseen, heading(columns));
+  std::string text = fmt::format(
+      "\nbetween nodes, one way: {} rounds of pairs of nodes, {} from rail to rail, {} to "
+      "confirm{}\n{}",
+      met, search.shifted(), rounds - search.sampled(), unseen, heading(columns));
   for (const auto& [rail, ports] : of_rail) {
     std::vector<double> medians;
     for (const auto& [median, rank] : ports) medians.push_back(median);
@@ -165,25 +135,19 @@ int sampled_rounds(const std::string& pairs, const NodeMap& nodes) {
 }
 
 VisitResults measure_visits(int rounds, const NodeMap& nodes, const std::vector<Unit>& units,
-                            const MessageSettings& settings, const Backend& backend,
-                            const MpiSession& session, LinkMeter& meter, Record& record,
-                            const Json& identity, Judging& judging) {
+                            std::size_t words, const Backend& backend, const MpiSession& session,
+                            LinkMeter& meter, Record& record, Judging& judging) {
   judge::PairSearch search(nodes, rounds, kPairsSeed);
   std::vector<std::vector<double>> gbs(units.size());  // by rank
   Progress progress("pairs of nodes", search.planned(), "rounds", session.is_root());
   int round = 0;
   for (auto pairs = search.next(); !pairs.empty(); pairs = search.next()) {
-    const bool sampled = round < search.sampled();
-    const LinkRound measured = meter.measure(pairs, false);
-    const std::vector<MeasuredVisit> visits = visits_of(measured);
-    write(visits, round, settings.words, nodes, identity, record);
-    std::vector<judge::Visit> results;
-    for (const MeasuredVisit& visit : visits) {
-      results.push_back(result_of(visit));
-      for (const int rank : {visit.forward->from, visit.forward->to})
-        if (sampled) gbs[static_cast<std::size_t>(rank)].push_back(results.back().gbs);
-    }
-    search.add(results);
+    const bool sampled = round < search.sampled() - search.shifted();
+    const std::vector<judge::Visit> visits = visits_of(meter.measure(pairs, false));
+    for (const judge::Visit& visit : visits)
+      for (const int rank : {visit.pair.first, visit.pair.second})
+        if (sampled) gbs[static_cast<std::size_t>(rank)].push_back(visit.gbs);
+    search.add(visits);
     progress.update(++round);
   }
 
@@ -196,10 +160,10 @@ VisitResults measure_visits(int rounds, const NodeMap& nodes, const std::vector<
       results.verdicts.push_back(not_measured(units[rank], backend.kind));
       continue;
     }
-    judging.add(observation_of(units[rank], gbs[rank], *backend.world, settings.words), record);
+    judging.add(observation_of(units[rank], gbs[rank], *backend.world, words), record);
     of_rail[nodes.local_rank[rank]].push_back({median_of(gbs[rank]), static_cast<int>(rank)});
   }
-  results.table = table_of(of_rail, search.sampled(), round, nodes);
+  results.table = table_of(of_rail, search, round, nodes);
   return results;
 }
 

@@ -22,10 +22,9 @@ struct VisitResults {
 };
 
 /// Collective; the verdicts are the same on every rank. Rates of the CPU backend only warn. `units`
-/// are under the nodes' names; `identity`: the fields of every line.
+/// are under the nodes' names; `words`: of a message.
 VisitResults measure_visits(int rounds, const NodeMap& nodes, const std::vector<Unit>& units,
-                            const MessageSettings& settings, const Backend& backend,
-                            const MpiSession& session, LinkMeter& meter, Record& record,
-                            const Json& identity, Judging& judging);
+                            std::size_t words, const Backend& backend, const MpiSession& session,
+                            LinkMeter& meter, Record& record, Judging& judging);
 
 }  // namespace shakedown::collectives

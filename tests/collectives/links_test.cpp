@@ -1,10 +1,16 @@
 // The pure parts of the link matrix: who meets whom, what a message carries.
+#include <fmt/format.h>
+
 #include <array>
+#include <filesystem>
+#include <nlohmann/json.hpp>
 #include <set>
 
 #include "collectives/links/links.hpp"
+#include "common/judge/judge.hpp"
 #include "tests/catch.hpp"
 #include "tests/support.hpp"
+#include "tests/support/files.hpp"
 
 namespace shakedown::collectives {
 TEST_CASE("in a tournament every pair meets once, and each rank once a round", "[links]") {
@@ -49,23 +55,129 @@ TEST_CASE("a word that is wrong, or of the message before, is found", "[links]")
                            *stream);
       stream->synchronize();
     };
-    std::string complaint;
+    WrongWords wrong;
     arrive(2);
-    CHECK(messages.check(sent, 0, 64, 2, complaint) == 0);
-    CHECK(complaint.empty());
-    CHECK(messages.check(sent, 0, 64, 3, complaint) == 64);
-    CHECK_THAT(complaint, ContainsSubstring("word 0 of 64 of message 3"));
-    CHECK_THAT(complaint, ContainsSubstring("stale result of 1 iteration before"));
+    messages.check(sent, 0, 64, 2, wrong);
+    CHECK((wrong.words == 0 && wrong.complaint.empty()));
+    messages.check(sent, 0, 64, 3, wrong);
+    CHECK(wrong.words == 64);
+    CHECK_THAT(wrong.complaint, ContainsSubstring("word 0 of 64 of message 3"));
+    CHECK_THAT(wrong.complaint, ContainsSubstring("stale result of 1 iteration before"));
+    CHECK(wrong.diagnosis.regions(operands::WrongData::stale) == 1);
 
-    complaint.clear();
+    wrong = {};
     const std::uint64_t zero = 0;
     backend.device->copy(static_cast<std::uint64_t*>(messages.incoming(64).data) + 17, &zero, 8,
                          *stream);
     stream->synchronize();
-    CHECK(messages.check(sent, 0, 64, 2, complaint) == 1);
-    CHECK_THAT(complaint, ContainsSubstring("word 17 of 64 of message 2"));
-    CHECK_THAT(complaint, ContainsSubstring("found 0000000000000000"));
+    messages.check(sent, 0, 64, 2, wrong);
+    CHECK(wrong.words == 1);
+    CHECK_THAT(wrong.complaint, ContainsSubstring("word 17 of 64 of message 2"));
+    CHECK_THAT(wrong.complaint, ContainsSubstring("found 0000000000000000"));
   }
+}
+
+namespace {
+
+/// What link_matrix records of GPUs on so many nodes of 8, of which everything is healthy.
+class SimulatedLinks {
+ public:
+  SimulatedLinks(int nodes, const std::string& path) : record_(path) {
+    for (int node = 0; node < nodes; ++node) {
+      nodes_.names.push_back(fmt::format("gpu-node-{:04}", node));
+      for (int local = 0; local < 8; ++local) {
+        Unit& unit = units_.emplace_back();
+        unit.rank = 8 * node + local;
+        unit.host = nodes_.names.back();
+        unit.uuid = fmt::format("GPU-232828b6-8541-6784-201f-{:012x}", random_.below(1ULL << 48));
+        unit.board = "NVIDIA H100 80GB HBM3";
+        unit.compute_capability = "9.0";
+        unit.gpu.serial = std::to_string(1653824000000 + unit.rank);
+        unit.gpu.pci_device_id = "10de:2330:10de:16c1";
+        unit.gpu.power_limit_w = 700;
+        nodes_.node_of.push_back(node);
+        nodes_.local_rank.push_back(local);
+      }
+    }
+  }
+
+  /// The number of links that were observed.
+  std::size_t measure(int rounds) {
+    for (const auto& pairs : judge::rounds_within_nodes(nodes_)) {
+      links(pairs, 300);
+      std::vector<judge::Observation> observed;
+      for (const char* by : {"nccl", "copy_engine", "sm_store", "sm_load"})
+        for (const RankPair& pair : pairs) {
+          observed.push_back(link(fmt::format("{}/one_way", by), pair.first, pair.second));
+          observed.push_back(link(fmt::format("{}/one_way", by), pair.second, pair.first));
+          observed.push_back(link(fmt::format("{}/both_ways", by), pair.first, pair.second));
+        }
+      for (const RankPair& pair : pairs)
+        observed.push_back(link("latency", pair.first, pair.second));
+      judge::write_table(observed, record_);
+      observed_ += observed.size();
+    }
+    judge::PairSearch search(nodes_, rounds, 1);
+    for (auto pairs = search.next(); !pairs.empty(); pairs = search.next())
+      search.add(links(pairs, 48));
+    for (const Unit& unit : units_) {
+      judge::Observation port = shakedown::observed("port/one_way", "GB/s", unit);
+      port.conditions = {{"bytes", "67108864"}, {"transport", "nccl"}};
+      for (int round = 0; round < rounds; ++round) port.samples.push_back(near(48));
+      record_.write("metric", judge::record_of(port));
+    }
+    return observed_ + units_.size();
+  }
+
+ private:
+  double near(double value) { return value * (1 + 0.01 * random_.uniform()); }
+
+  std::vector<judge::Visit> links(const std::vector<RankPair>& pairs, double gbs) {
+    std::vector<Link> links;
+    std::vector<judge::Visit> visits;
+    for (const auto& [first, second] : pairs) {
+      links.push_back({first, second, false, false, near(gbs), near(10), near(1e3), near(0.1)});
+      links.push_back({second, first, false, false, near(gbs), near(10), near(1e3), near(0.1)});
+      links.push_back({first, second, true, false, near(2 * gbs), 0, near(1e3), near(0.1)});
+      visits.push_back({{first, second}, gbs, false});
+    }
+    const Json identity{{"backend", "gpu"}, {"transport", "nccl"}, {"world_size", units_.size()}};
+    write_links(links, round_++, {std::size_t{8} << 20, 10, 2, 100}, nodes_, identity, record_);
+    return visits;
+  }
+
+  judge::Observation link(const std::string& metric, int from, int to) {
+    judge::Observation seen =
+        observed("link/" + metric, "GB/s", units_[static_cast<std::size_t>(from)],
+                 units_[static_cast<std::size_t>(to)], !metric.ends_with("one_way"));
+    seen.conditions = {{"bytes", "67108864"}, {"transport", "nccl"}, {"concurrency", "concurrent"}};
+    seen.versions = {{"nccl", "2.28.3"}};
+    seen.path_class = "nvswitch";
+    seen.peak = 450;
+    for (int sample = 0; sample < kLinkSamples; ++sample) seen.samples.push_back(near(300));
+    return seen;
+  }
+
+  NodeMap nodes_;
+  std::vector<Unit> units_;
+  Record record_;
+  shakedown::Random random_{1};
+  int round_ = 0;
+  std::size_t observed_ = 0;
+};
+
+}  // namespace
+
+TEST_CASE("4,096 GPUs on 512 nodes leave a record below 100 MB, of which each row is read",
+          "[links]") {
+  const test::TempFolder folder;
+  const std::string path = folder / "links.jsonl";
+  const std::size_t observed = SimulatedLinks(512, path).measure(32);
+  CHECK(observed == 13 * 512 * 28 + 4096);
+  const auto bytes = std::filesystem::file_size(path);
+  CHECK(bytes < 100'000'000);
+  CHECK(bytes > 20'000'000);  // or the simulation leaves something out
+  CHECK(judge::read({path}, "").evidence.observations.size() == observed);
 }
 
 }  // namespace shakedown::collectives
