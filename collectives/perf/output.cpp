@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cmath>
 #include <cstdio>
 #include <cstdlib>
 #include <ctime>
@@ -338,12 +339,32 @@ std::string row_half(const Figures& f, const PerfOptions& options) {
   return text;
 }
 
-std::string footer(const PerfOptions& options, const Tally& tally) {
+std::string footer(const PerfOptions& options, const Tally& tally,
+                   const std::vector<double>& taken_bytes) {
   return fmt::format(
-      "# Out of bounds values : {} {}\n# Avg bus bandwidth    : {:g} {}\n#\n"
+      "# Out of bounds values : {} {}\n# Avg bus bandwidth    : {:g} {}\n{}#\n"
       "# Collective test concluded: {}\n#",
       tally.wrong_rows, tally.wrong_rows > 0 ? "FAILED" : "OK", tally.mean_busbw_gbs(),
-      tally.judgement(), options.program);
+      tally.judgement(), options.memory > 0 ? memory_line(taken_bytes) : "", options.program);
+}
+
+std::string memory_line(const std::vector<double>& taken_bytes) {
+  if (taken_bytes.empty()) return "# GPU memory usage     : none, the backend is cpu\n";
+  const auto text = [](double amount) {  // as nccl-tests, whose units are binary
+    const char* unit = "B";
+    for (const char* larger : {"KB", "MB", "GB"})
+      if (std::abs(amount) >= 1024) {
+        amount /= 1024;
+        unit = larger;
+      }
+    const int digits = std::abs(amount) < 10 ? 2 : std::abs(amount) < 100 ? 1 : 0;
+    return fmt::format("{:.{}f} {}", amount, digits, unit);
+  };
+  return fmt::format(
+      "# GPU memory usage     : Initialization {} | User-Allocated {} | Collective {} | Total  "
+      "{}\n",
+      text(taken_bytes[0]), text(taken_bytes[1]), text(taken_bytes[2]),
+      text(std::accumulate(taken_bytes.begin(), taken_bytes.end(), 0.0)));
 }
 
 namespace {

@@ -65,7 +65,11 @@ std::string preamble(const PerfOptions& options, const Plan& plan, const Communi
 std::string table_header(const PerfOptions& options);
 std::string row_start(const Trial& trial);
 std::string row_half(const Figures& figures, const PerfOptions& options);
-std::string footer(const PerfOptions& options, const Tally& tally);
+/// `taken_bytes`: of GPU memory by start, buffers and operations; empty: not known.
+std::string footer(const PerfOptions& options, const Tally& tally,
+                   const std::vector<double>& taken_bytes);
+/// Its line of these, as nccl-tests -M 1 has it.
+std::string memory_line(const std::vector<double>& taken_bytes);
 /// "2026-11-21 16:40:00", as nccl-tests has it.
 std::string local_now();
 

@@ -253,18 +253,29 @@ ExitCode sweep(const PerfOptions& options, Plan plan, Backend& backend, const Mp
   NcclTestsJson json(session.is_root() ? options.json : "", options, plan, backend, session);
   say(session, remark);
   say(session, preamble(options, plan, communicator, backend, session) + table_header(options));
+  std::vector<double> taken{backend.world_bytes};
+  std::size_t free_bytes = backend.device->memory().free_bytes;
+  const auto take = [&] {
+    const std::size_t left = backend.device->memory().free_bytes;
+    taken.push_back(static_cast<double>(free_bytes) - static_cast<double>(left));
+    free_bytes = left;
+  };
   Sweep rows(options, plan, communicator, backend, session, path, record, tally);
+  take();
   for (int done = 0; options.cycles == 0 || done < options.cycles; ++done) rows.cycle(json);
-  say(session, footer(options, tally));
+  take();
+  for (double& bytes : taken) bytes = std::ranges::max(session.all_gather(bytes));  // as nccl-tests
+  say(session,
+      footer(options, tally, backend.kind == BackendKind::gpu ? taken : std::vector<double>()));
   json.finish(tally);
   return exit_code_of(std::max(rows.outcome(), tally.outcome()));
 }
 
 void relaunch_for_gpus(const PerfOptions& options, int argc, char** argv) {
-  if (options.gpus <= 1 || std::getenv("OMPI_COMM_WORLD_SIZE") != nullptr ||
+  if (options.ranks_of_process() == 1 || std::getenv("OMPI_COMM_WORLD_SIZE") != nullptr ||
       !launched_with_others().empty())
     return;
-  const std::string ranks = std::to_string(options.gpus);
+  const std::string ranks = std::to_string(options.ranks_of_process());
   const std::filesystem::path folder =
       std::filesystem::read_symlink("/proc/self/exe").parent_path();
   // bin/all_reduce_perf is a link: its name selects the operation.
@@ -272,13 +283,13 @@ void relaunch_for_gpus(const PerfOptions& options, int argc, char** argv) {
   const std::string launcher = folder.parent_path() / "launch/mpi";
   std::vector<const char*> line{launcher.c_str(), "-n", ranks.c_str(), program.c_str()};
   line.insert(line.end(), argv + 1, argv + argc);
-  line.insert(line.end(), {"--ngpus", "1", nullptr});  // the last one counts
+  line.insert(line.end(), {"--ngpus", "1", "--nthreads", "1", nullptr});  // the last one counts
   execv(launcher.c_str(), const_cast<char* const*>(line.data()));
   std::fprintf(stderr,
-               "error: --ngpus %d: %s: %s; in place of a copy of the program use a link to it (ln "
+               "error: %s ranks: %s: %s; in place of a copy of the program use a link to it (ln "
                "-s), or start it "
-               "by mpirun -n %d\n",
-               options.gpus, launcher.c_str(), std::strerror(errno), options.gpus);
+               "by mpirun -n %s\n",
+               ranks.c_str(), launcher.c_str(), std::strerror(errno), ranks.c_str());
   std::exit(2);
 }
 

@@ -337,4 +337,13 @@ TEST_CASE("NCCL's log goes to a file that nobody else can have made, and goes aw
   for (const char* name : {"NCCL_DEBUG", "NCCL_DEBUG_SUBSYS", "NCCL_DEBUG_FILE"}) unsetenv(name);
 }
 
+TEST_CASE("the memory of a GPU is reported as nccl-tests does", "[plan]") {
+  CHECK(memory_line({3.5 * (1 << 30), 96.25 * (1 << 20), -2048}) ==
+        "# GPU memory usage     : Initialization 3.50 GB | User-Allocated 96.2 MB | Collective "
+        "-2.00 KB | Total  3.59 GB\n");
+  CHECK(memory_line({512.0 * (1 << 20), 0, 999}) ==
+        "# GPU memory usage     : Initialization 512 MB | User-Allocated 0.00 B | Collective 999 B "
+        "| Total  512 MB\n");
+}
+
 }  // namespace shakedown::collectives
