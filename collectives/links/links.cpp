@@ -15,16 +15,6 @@
 
 namespace shakedown::collectives {
 
-LinkObserver::LinkObserver(const NodeMap& nodes, std::vector<Unit> units, const Paths& paths,
-                           const Communicator& world)
-    : nodes_(nodes),
-      units_(std::move(units)),
-      paths_(paths),
-      world_(world),
-      versions_(versions_of(BackendKind::gpu, {world.transport()})) {
-  for (Unit& unit : units_) unit.host = nodes.name_of(unit.rank);
-}
-
 judge::Observation LinkObserver::of(const std::string& metric, int from, int to) const {
   const bool latency = metric == "link/latency";
   const bool both_ways = !metric.ends_with("/one_way");
@@ -39,9 +29,11 @@ judge::Observation LinkObserver::of(const std::string& metric, int from, int to)
   return observation;
 }
 
-judge::Observation LinkObserver::of(const std::string& metric,
-                                    const std::vector<int>& ranks) const {
-  return observed(metric, "GB/s", world_, nodes_, units_, ranks);
+std::vector<int> others_than(const MpiSession& session, int peer) {
+  std::vector<int> others;
+  for (int r = 0; r < session.world_size(); ++r)
+    if (r != session.rank() && r != peer) others.push_back(r);
+  return others;
 }
 
 LinkMeter::LinkMeter(Backend& backend, MpiSession& session, const NodeMap& nodes,
@@ -53,6 +45,7 @@ LinkMeter::LinkMeter(Backend& backend, MpiSession& session, const NodeMap& nodes
       observer_(observer),
       messages_(messages),
       backend_(backend),
+      versions_(versions_of(BackendKind::gpu, {world_.transport()})),
       record_(record),
       sampled_(sampled) {}
 
@@ -82,10 +75,7 @@ MessageTimes LinkMeter::time_exchange(Exchange exchange, bool first, int peer) {
   const int timed = latency ? settings.latency_iterations : settings.iterations;
   const bool receives = exchange != (first ? forward : backward);
 
-  std::vector<int> others;
-  for (int r = 0; r < session_.world_size(); ++r)
-    if (r != session_.rank() && r != peer) others.push_back(r);
-
+  const std::vector<int> others = others_than(session_, peer);
   WrongWords& wrong = wrong_[exchange];
   std::vector<double> samples;
   for (int message = 0; message < settings.warmup + timed; ++message) {
@@ -101,21 +91,21 @@ MessageTimes LinkMeter::time_exchange(Exchange exchange, bool first, int peer) {
   return times;
 }
 
-LinkRound LinkMeter::results_of(const RankPair& pair, const std::vector<Times>& times,
-                                const std::vector<Diagnoses>& diagnoses, bool alone) const {
+void LinkMeter::add_results(const RankPair& pair, const std::vector<Times>& times,
+                            const std::vector<Diagnoses>& diagnoses, bool alone,
+                            LinkRound& results) const {
   const double bytes = 8.0 * static_cast<double>(messages_.settings().words);
   const Times& first = times[static_cast<std::size_t>(pair.first)];
   const Times& second = times[static_cast<std::size_t>(pair.second)];
   // The receiver is the last to have the message. But where it started its clock after the sender,
   // whose clock then ran longer, its own would flatter the link.
-  LinkRound results;
   const auto observe = [&](const std::string& metric, const Link& link, double size,
                            const MessageTimes& of, std::uint64_t wrong, const auto& shown) {
     judge::Observation seen = observer_.of("link/" + metric, link.from, link.to);
     seen.conditions.insert({{"bytes", fmt::format("{:.0f}", size)},
                             {"transport", world_.transport()},
                             {"concurrency", concurrency_of(alone)}});
-    seen.versions = observer_.versions();
+    seen.versions = versions_;
     for (int part = 0; part < of.parts; ++part)
       seen.samples.push_back(shown(of.parts_us[static_cast<std::size_t>(part)]));
     if (wrong > 0) seen.check = judge::Check::wrong;
@@ -149,10 +139,9 @@ LinkRound LinkMeter::results_of(const RankPair& pair, const std::vector<Times>& 
   add(pair.first, pair.second, forward);
   add(pair.second, pair.first, backward);
   add(pair.first, pair.second, both);
-  observe("latency", results.links.front(), 8, first[ping_pong],
+  observe("latency", results.links[results.links.size() - 3], 8, first[ping_pong],
           first[ping_pong].wrong_words + second[ping_pong].wrong_words,
           [](double us) { return us / 2; });
-  return results;
 }
 
 LinkRound LinkMeter::measure(const std::vector<RankPair>& round, bool alone) {
@@ -210,13 +199,11 @@ LinkRound LinkMeter::measure(const std::vector<RankPair>& round, bool alone) {
   for (const RankPair& pair : round) {
     accuse(pair.first, pair.second);
     accuse(pair.second, pair.first);
-    const LinkRound of_pair = results_of(pair, all, diagnoses, alone);
-    results.links.insert(results.links.end(), of_pair.links.begin(), of_pair.links.end());
-    results.observations.insert(results.observations.end(), of_pair.observations.begin(),
-                                of_pair.observations.end());
+    add_results(pair, all, diagnoses, alone, results);
   }
-  write_links(results.links, sampled_ ? std::optional(round_++) : std::nullopt,
-              messages_.settings(), nodes_, identity_of(backend_), record_);
+  if (session_.is_root())
+    write_links(results.links, sampled_ ? std::optional(round_++) : std::nullopt,
+                messages_.settings(), nodes_, identity_of(backend_), record_);
   return results;
 }
 

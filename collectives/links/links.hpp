@@ -30,24 +30,16 @@ namespace shakedown::collectives {
 
 class LinkObserver {
  public:
-  LinkObserver(const NodeMap& nodes, std::vector<Unit> units, const Paths& paths,
-               const Communicator& world);
+  /// `units` are under the nodes' names.
+  LinkObserver(const std::vector<Unit>& units, const Paths& paths) : units_(units), paths_(paths) {}
 
   /// Without samples: "link/copy_engine/one_way", "link/latency".
   judge::Observation of(const std::string& metric, int from, int to) const;
-  /// Of a rail, a node or all `ranks`: "part/rail/busbw".
-  judge::Observation of(const std::string& metric, const std::vector<int>& ranks) const;
-
   const Paths& paths() const { return paths_; }
-  /// Of the transport.
-  const std::map<std::string, std::string>& versions() const { return versions_; }
 
  private:
-  const NodeMap& nodes_;
-  std::vector<Unit> units_;  // under the nodes' names
+  const std::vector<Unit>& units_;
   const Paths& paths_;
-  const Communicator& world_;
-  std::map<std::string, std::string> versions_;
 };
 
 /// Samples of a look, as limits.json needs them of a link.
@@ -147,6 +139,9 @@ struct Link {
   std::shared_ptr<const Diagnosis> diagnosis = nullptr;  // of these
 };
 
+/// All ranks but this one and `peer`: they may wait for the two.
+std::vector<int> others_than(const MpiSession& session, int peer);
+
 inline const char* concurrency_of(bool alone) { return alone ? "alone" : "concurrent"; }
 
 /// The links of some pairs, and the same as `metric` lines.
@@ -185,8 +180,8 @@ class LinkMeter {
   void enqueue(Exchange exchange, bool first, int peer, std::size_t words, int message,
                Stream& stream);
   MessageTimes time_exchange(Exchange exchange, bool first, int peer);
-  LinkRound results_of(const RankPair& pair, const std::vector<Times>& times,
-                       const std::vector<Diagnoses>& diagnoses, bool alone) const;
+  void add_results(const RankPair& pair, const std::vector<Times>& times,
+                   const std::vector<Diagnoses>& diagnoses, bool alone, LinkRound& results) const;
 
   Communicator& world_;
   MpiSession& session_;
@@ -194,6 +189,7 @@ class LinkMeter {
   const LinkObserver& observer_;
   LinkMessages& messages_;
   const Backend& backend_;
+  std::map<std::string, std::string> versions_;  // of the transport
   Record& record_;
   bool sampled_;
   int round_ = 0;

@@ -2,9 +2,9 @@
 
 #include <fmt/format.h>
 
-#include "collectives/links/visit_measurement.hpp"
+#include <charconv>
+
 #include "common/options.hpp"
-#include "common/placement.hpp"
 #include "common/usage_error.hpp"
 
 namespace shakedown::collectives {
@@ -12,6 +12,8 @@ namespace {
 
 constexpr int kGpuMiB = 64;
 constexpr int kCpuMiB = 4;
+constexpr int kMostExact = 64;  // ranks of which each pair is measured
+constexpr int kRounds = 32;     // of more
 
 /// Number of 8-byte words in a message whose bandwidth is measured. Throws UsageError.
 std::size_t message_words(const LinkOptions& options, BackendKind kind) {
@@ -78,6 +80,18 @@ void declare_options(OptionSet& options, LinkOptions& values) {
     message_words(values, BackendKind::cpu);
     sampled_rounds(values.pairs, {});
   });
+}
+
+int sampled_rounds(const std::string& pairs, const NodeMap& nodes) {
+  const int count = static_cast<int>(nodes.names.size());
+  const bool exact = static_cast<int>(nodes.node_of.size()) <= kMostExact;
+  int rounds = pairs == "all" ? (exact ? 0 : count) : exact ? 0 : kRounds;
+  if (pairs != "auto" && pairs != "all") {
+    const auto [end, error] = std::from_chars(pairs.data(), pairs.data() + pairs.size(), rounds);
+    if (error != std::errc() || end != pairs.data() + pairs.size() || rounds < 1)
+      throw UsageError(fmt::format("--pairs {}: must be auto, all or a number of rounds", pairs));
+  }
+  return count > 1 ? rounds : 0;
 }
 
 MessageSettings message_settings(const LinkOptions& options, BackendKind kind, int ranks) {

@@ -125,10 +125,7 @@ PeerCopies::Times PeerCopies::time_copies(Manner manner, Way way, bool first, in
   const auto by =
       manner == copy_engine ? shakedown::gpu::CopyBy::engine : shakedown::gpu::CopyBy::sms;
 
-  std::vector<int> others;
-  for (int r = 0; r < session_.world_size(); ++r)
-    if (r != rank && r != peer) others.push_back(r);
-
+  const std::vector<int> others = others_than(session_, peer);
   Times times;
   const auto wrong_before = wrong_.words;
   for (int message = 0; message < kWarmup + kLinkSamples; ++message) {

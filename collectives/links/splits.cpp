@@ -62,8 +62,8 @@ MessageTimes time_all_reduce(Communicator& group, LinkMessages& messages,
   return times;
 }
 
-void measure(const Grouping& grouping, const std::vector<std::string>& hosts, Backend& backend,
-             MpiSession& session, LinkMessages& messages, Splits& splits) {
+void measure(const Grouping& grouping, const NodeMap& nodes, Backend& backend, MpiSession& session,
+             LinkMessages& messages, Splits& splits) {
   const auto rank = static_cast<std::size_t>(session.rank());
   const int mine = grouping.group_of[rank];
   const auto groups = static_cast<int>(grouping.names.size());
@@ -94,7 +94,7 @@ void measure(const Grouping& grouping, const std::vector<std::string>& hosts, Ba
            .cause = fmt::format("all_reduce, {}: {}", grouping.scope, complaints[r]),
            .action = operands::action_of(operands::WrongData::unknown),
            .check = "wrong-data",
-           .hosts = {hosts[r]}});
+           .hosts = {nodes.name_of(static_cast<int>(r))}});
   for (int group = 0; group < groups; ++group) {
     const auto g = static_cast<std::size_t>(group);
     if (sizes[g] < 2) continue;
@@ -124,11 +124,8 @@ void measure(const Grouping& grouping, const std::vector<std::string>& hosts, Ba
 Splits measure_splits(const NodeMap& nodes, Backend& backend, MpiSession& session,
                       LinkMessages& messages) {
   Splits splits;
-  std::vector<std::string> hosts;
-  for (std::size_t r = 0; r < nodes.node_of.size(); ++r)
-    hosts.push_back(nodes.name_of(static_cast<int>(r)));
   for (const Grouping& grouping : groupings_of(nodes))
-    measure(grouping, hosts, backend, session, messages, splits);
+    measure(grouping, nodes, backend, session, messages, splits);
   return splits;
 }
 

@@ -250,23 +250,19 @@ ExitCode sweep(const PerfOptions& options, Plan plan, Backend& backend, const Mp
   const std::string remark = limit_sizes(
       plan, CollectiveBench::largest_possible(communicator, backend, session, options.aggregate));
   Tally tally{options.bars.min_mean_busbw_gbs};
-  NcclTestsJson json(session.is_root() ? options.json : "", options, plan, backend, session);
+  const Json devices = devices_of(plan, backend, session);
+  NcclTestsJson json(session.is_root() ? options.json : "", options, plan, backend, devices);
   say(session, remark);
-  say(session, preamble(options, plan, communicator, backend, session) + table_header(options));
-  std::vector<double> taken{backend.world_bytes};
-  std::size_t free_bytes = backend.device->memory().free_bytes;
-  const auto take = [&] {
-    const std::size_t left = backend.device->memory().free_bytes;
-    taken.push_back(static_cast<double>(free_bytes) - static_cast<double>(left));
-    free_bytes = left;
-  };
+  say(session, preamble(options, plan, communicator, backend, devices) + table_header(options));
+  const auto free_bytes = [&] { return static_cast<double>(backend.device->memory().free_bytes); };
+  const double before = free_bytes();
   Sweep rows(options, plan, communicator, backend, session, path, record, tally);
-  take();
+  const double allocated = free_bytes();
   for (int done = 0; options.cycles == 0 || done < options.cycles; ++done) rows.cycle(json);
-  take();
+  std::vector<double> taken{backend.world_bytes, before - allocated, allocated - free_bytes()};
   for (double& bytes : taken) bytes = std::ranges::max(session.all_gather(bytes));  // as nccl-tests
-  say(session,
-      footer(options, tally, backend.kind == BackendKind::gpu ? taken : std::vector<double>()));
+  if (backend.kind == BackendKind::cpu) taken.clear();
+  say(session, footer(options, tally, taken));
   json.finish(tally);
   return exit_code_of(std::max(rows.outcome(), tally.outcome()));
 }

@@ -77,6 +77,15 @@ def options(combination):
 
 # ---- the launches ----
 
+def run(what, environ, path, timeout):
+    """The job's result; its record and its output are PATH.jsonl and PATH.log."""
+    job = mpi.job(what._replace(words=[*what.words, "--record", f"{path}.jsonl"]), environ, log=f"{path}.log", shown=False,
+                  limit=timeout)
+    job.start()
+    job.wait()
+    return job.result
+
+
 class Sweep:
     def __init__(self, what, folder, environ, timeout):
         self.what, self.folder, self.environ, self.timeout = what, folder, environ, timeout
@@ -87,12 +96,10 @@ class Sweep:
         path = os.path.join(self.folder, f"{operation}-{combination.replace(' ', '-')}-{number}")
         environ = {**self.environ, **settings(combination), "NCCL_DEBUG_FILE": f"{path}.nccl.%h.%p",
                    **(LOG if log else {"NCCL_DEBUG": "WARN"})}
-        words = [*self.what.words, "--operation", operation, "--record", f"{path}.jsonl", *options(combination), *more]
-        job = mpi.job(self.what._replace(words=words), environ, log=f"{path}.log", shown=False, limit=self.timeout)
-        job.start()
-        job.wait()
+        words = [*self.what.words, "--operation", operation, *options(combination), *more]
+        result = run(self.what._replace(words=words), environ, path, self.timeout)
         said = "\n".join(places.text_of(file) or "" for file in [f"{path}.log", *sorted(glob.glob(f"{glob.escape(path)}.nccl.*"))])
-        launch = Launch(operation, combination, number, 3 if job.result.late else job.result.code, path, said)
+        launch = Launch(operation, combination, number, 3 if result.late else result.code, path, said)
         if RUNNING.stopped:
             raise Stopped
         self.launches.append(launch)
@@ -260,8 +267,9 @@ def sweep(what, folder, environ, channels, launches, timeout, write):
             compared = False
             continue
         combinations += [f"{count} channels" for count in channels]
-        write(f"{operation}: {', '.join(combinations)}; {launches} launches of each and of the default, {launches * (1 + len(combinations))} "
-              f"in all, and at most {launches * (1 + len(combinations)) + 2 * CONFIRMATIONS} to confirm{found_text(launches)}")
+        total = launches * (1 + len(combinations))
+        write(f"{operation}: {', '.join(combinations)}; {launches} launches of each and of the default, {total} in all, and at most "
+              f"{2 * CONFIRMATIONS + (total if launches > 1 else 0)} to confirm{found_text(launches)}")
 
         def rounds(numbers):
             return [runs.run(operation, combination, number) for number in numbers for combination in (DEFAULT, *combinations)]

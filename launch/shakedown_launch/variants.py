@@ -123,18 +123,8 @@ def environment(variant, name, folder, environ):
             **environ, **settings_of(variant)}
 
 
-def run(variant, name, what, folder, environ, timeout):
-    """The exit code of a launch of a variant."""
-    path = os.path.join(folder, name)
-    what = what._replace(words=[*what.words, "--record", f"{path}.jsonl"])
-    job = mpi.job(what, environment(variant, name, folder, environ), log=f"{path}.log", shown=False, limit=timeout)
-    job.start()
-    job.wait()
-    return 5 if RUNNING.stopped else variants_table.TIMEOUT if job.result.late else job.result.code
-
-
 def run_all(variants, launches, what, folder, environ, timeout):
-    """Runs them in turns; a line of variants.tsv records how each launch ended."""
+    """Runs them, their launches interleaved; a line of variants.tsv records how each launch ended."""
     if launches > 1:
         print(f"{launches} launches each, {launches * len(variants)} in all{sweep.found_text(launches)}")
     for number in range(launches):
@@ -142,7 +132,8 @@ def run_all(variants, launches, what, folder, environ, timeout):
             name = variants_table.name_of_launch(variant.name, number)
             print(f"{name} ({variant.settings})" if variant.settings else name, "... ", end="", flush=True)
             start = time.monotonic()
-            code = run(variant, name, what, folder, environ, timeout)
+            result = sweep.run(what, environment(variant, name, folder, environ), os.path.join(folder, name), timeout)
+            code = 5 if RUNNING.stopped else variants_table.TIMEOUT if result.late else result.code
             print(f"{time.monotonic() - start:.0f} s", flush=True)
             with open(os.path.join(folder, variants_table.FILE), "a") as file:
                 print(variant.name, variant.settings, variant.without, code, sep="\t", file=file)
@@ -175,7 +166,7 @@ def launches_of(values):
     return sweep.launches_to_find(percent / 100)
 
 
-def sweep_all(what, seen, environ, values, timeout):
+def sweep_all(what, seen, environ, values, launches, timeout):
     """The exit code of --sweep."""
     if os.path.basename(what.words[0]) != "collective_perf":
         raise UsageError(f"--sweep: {what.words[0]}: NCCL's algorithms are of collectives: the program must be collective_perf")
@@ -189,7 +180,7 @@ def sweep_all(what, seen, environ, values, timeout):
         def write(line):
             print(line, flush=True)
             print(line, file=file)
-        code = sweep.sweep(what, folder, environ, channels, launches_of(values), timeout, write)
+        code = sweep.sweep(what, folder, environ, channels, launches, timeout, write)
     print(f"results: {folder}", flush=True)
     return code
 
@@ -218,7 +209,7 @@ def main(arguments):
         gpus.check_visible(words, seen)
     mpi.line(what, seen)  # refuses what cannot be placed
     if "--sweep" in values:
-        return sweep_all(what, seen, environ, values, timeout)
+        return sweep_all(what, seen, environ, values, launches, timeout)
     chosen = choose(values.get("--variants"), words, seen, launchers.find(what.launcher, environ).variables)
 
     folder = places.new_folder("variants", environ)
