@@ -2,15 +2,11 @@
 """Two MPIs other than the machine's: bin/train on two ranks, and its faults; tests/sites/run has all programs. Run by
 tests/run; skipped without PyPI."""
 
-import importlib.machinery
-import importlib.util
 import os
 import pathlib
 import unittest
 
-loader = importlib.machinery.SourceFileLoader("sites", str(pathlib.Path(__file__).with_name("run")))
-sites = importlib.util.module_from_spec(importlib.util.spec_from_loader("sites", loader))
-loader.exec_module(sites)
+import sites
 
 BUILT = sites.TREE / "build"
 MEASURES = ("2 ranks", "acceptance -n 2 --quick")  # with programs that are not linked here
