@@ -88,7 +88,8 @@ TEST_CASE("products are right and repeat to the bit", "[product]") {
     CAPTURE(name_of(rig.device->kind()), name_of(type));
     const auto product = rig.product(spec);
     INFO(product->algorithm());
-    for (const Operands operands : {Operands::integers, Operands::full_entropy}) {
+    for (const Operands operands : all_operands()) {
+      CAPTURE(name_of(operands));
       product->fill({operands, kSeed}, *rig.stream);
       CHECK(rig.numbers(product->a()) == operand(spec, operands, 0));
       CHECK(rig.numbers(product->b()) == operand(spec, operands, 1));
@@ -97,7 +98,7 @@ TEST_CASE("products are right and repeat to the bit", "[product]") {
       const std::vector<double> expected = naive(spec, operands);
       if (operands == Operands::integers)
         CHECK(c == expected);
-      else  // the rounding of bfloat16
+      else if (operands != Operands::denormals)  // the rounding of bfloat16
         CHECK(test::relative_error(c, expected) < 4e-3);
       rig.device->zero(product->c().data, product->c().bytes(), *rig.stream);
       product->run(*rig.stream);

@@ -222,8 +222,10 @@ class NcclTestsNames(Folder):
         result = run("all_reduce_perf", "-b", 1024, "-e", 1024, "-f", 2, "-i", "1M", "-n", 2, "-w", 1,
                      "-m", 2, "-c", 1, "-d", "double", "-o", "max", "-r", 0, "-z", 1, "-R", 0,
                      "-N", 2, "-a", 3, "-C", 1, "-T", 60, "-t", 1, "-g", 1, "-S", 1, "-G", 0, "-I", 0,
-                     "-J", self.folder / "o.json", "-p", 0, ranks=2)
+                     "-J", self.folder / "o.json", "-p", 0, "-M", 1, ranks=2)
         self.expect(result, 0, "cputime")
+        self.assertRegex(result.stdout, r"(?m)^# GPU memory usage     : " + (
+            r"Initialization \S+ \wB \| User-Allocated \S+ \wB" if support.GPUS else "none, the backend is cpu\n#\n# Coll"))
         self.assertEqual(len(re.findall(r"^ *1024 +128 +double +max ", result.stdout, re.M)), 2)
 
     def test_traffic_of_a_matrix(self):
@@ -287,9 +289,10 @@ class NcclTestsNames(Folder):
     def test_g_starts_ranks_itself(self):
         if 0 < support.GPUS < 2:
             self.skipTest("2 ranks on one GPU")
-        result = run_bare(BIN / "all_reduce_perf", "-b", 64, "-g", 2, "-e", 64)
-        self.expect(result, 0, "#  Rank  1 ")
-        self.assertEqual(len(rows(result.stdout)), 1)
+        for option in ("-g", "-t"):  # nccl-tests' ranks are processes x threads x GPUs
+            result = run_bare(BIN / "all_reduce_perf", "-b", 64, option, 2, "-e", 64)
+            self.expect(result, 0, "#  Rank  1 ")
+            self.assertEqual(len(rows(result.stdout)), 1)
 
 
 if __name__ == "__main__":

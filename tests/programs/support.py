@@ -118,6 +118,22 @@ def schema_error(line):
     return None if error is None else f"{kind}: {'/'.join(map(str, error.path))}: {error.message}"
 
 
+def refuse_unlike_schema(path, line):
+    error = schema_error(line)
+    if error:
+        raise ValueError(f"{path}: {error}")
+
+
+def rows_of(path, line):
+    """The lines that a table's rows stand for; any other line is itself."""
+    if line.get("kind") != "table":
+        return [line]
+    refuse_unlike_schema(path, line)
+    common = {key: value for key, value in line.items() if key not in ("of", "columns", "rows")}
+    return [{**common, "kind": line["of"], **{key: cell for key, cell in zip(line["columns"], row) if cell is not None}}
+            for row in line["rows"]]
+
+
 def read_record(path, with_run_id=True):
     """The lines of a record; each must be JSON as RFC 8259 has it, fit the schema and name its run,
     which a record made before 0.2 does not."""
@@ -125,10 +141,9 @@ def read_record(path, with_run_id=True):
         raise ValueError(f"{path}: {word} is not JSON")
     lines = [json.loads(text, parse_constant=refuse)
              for text in pathlib.Path(path).read_text().splitlines()]
+    lines = [row for line in lines for row in rows_of(path, line)]
     for line in lines:
-        error = schema_error(line)
-        if error:
-            raise ValueError(f"{path}: {error}")
+        refuse_unlike_schema(path, line)
         if with_run_id and "run_id" not in line:
             raise ValueError(f"{path}: a {line['kind']} line without run_id")
     return lines
