@@ -13,13 +13,9 @@ namespace {
 
 constexpr std::uint64_t kSeed = 20261121;
 
-/// Which ranks compute together: `group_of` is an index of `names`, or names.size() for ranks that
-/// sit out.
-struct Grouping {
-  std::string scope;
-  std::vector<std::string> names;
-  std::vector<int> group_of;
-};
+constexpr std::size_t kMostLeftOut = 64;  // nodes: each time a communicator of all others is made
+
+}  // namespace
 
 std::vector<Grouping> groupings_of(const NodeMap& nodes) {
   const std::size_t ranks = nodes.node_of.size();
@@ -29,7 +25,7 @@ std::vector<Grouping> groupings_of(const NodeMap& nodes) {
   for (int rail = 0; rail <= widest; ++rail) rails.push_back(std::to_string(rail));
   groupings.push_back({"rail", rails, nodes.local_rank});
   groupings.push_back({"node", nodes.names, nodes.node_of});
-  if (nodes.names.size() < 3) return groupings;
+  if (nodes.names.size() < 3 || nodes.names.size() > kMostLeftOut) return groupings;
   for (std::size_t left_out = 0; left_out < nodes.names.size(); ++left_out) {
     Grouping& without = groupings.emplace_back();
     without = {"without_node", {nodes.names[left_out]}, {}};
@@ -38,6 +34,8 @@ std::vector<Grouping> groupings_of(const NodeMap& nodes) {
   }
   return groupings;
 }
+
+namespace {
 
 /// The all-reduce of the group of this rank; `progress` is called before each.
 MessageTimes time_all_reduce(Communicator& group, LinkMessages& messages,

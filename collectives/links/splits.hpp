@@ -27,8 +27,17 @@ struct Splits {
   std::vector<Verdict> corruptions;
 };
 
-/// All rails at once, then all nodes at once, then without each node. Groups of one rank are left
-/// out, as is leaving one out of fewer than 3 nodes. Collective, the same on every rank.
+/// Which ranks compute together: `group_of` is an index of `names`, or names.size() for ranks that
+/// sit out.
+struct Grouping {
+  std::string scope;
+  std::vector<std::string> names;
+  std::vector<int> group_of;
+};
+/// All ranks, all rails at once, then all nodes at once; of 3 to 64 nodes then without each.
+std::vector<Grouping> groupings_of(const NodeMap& nodes);
+
+/// Of these, but groups of one rank. Collective, the same on every rank.
 Splits measure_splits(const NodeMap& nodes, Backend& backend, MpiSession& session,
                       LinkMessages& messages);
 
