@@ -23,6 +23,7 @@ NOT_AVAILABLE = "No algorithm/protocol available"
 MISSED = 0.001  # chance at which a share of launches counts as found
 BLAMED = 0.001  # of Fisher's exact test
 REGRET = 0.05  # named above
+CONFIRMED = 2  # combinations, those that seem to gain most
 CONFIRMATIONS = 10  # launches each of the default and of what seemed better, alternately
 LOG = {"NCCL_DEBUG": "INFO", "NCCL_DEBUG_SUBSYS": "INIT,TUNING"}
 
@@ -269,7 +270,7 @@ def sweep(what, folder, environ, channels, launches, timeout, write):
         combinations += [f"{count} channels" for count in channels]
         total = launches * (1 + len(combinations))
         write(f"{operation}: {', '.join(combinations)}; {launches} launches of each and of the default, {total} in all, and at most "
-              f"{2 * CONFIRMATIONS + (total if launches > 1 else 0)} to confirm{found_text(launches)}")
+              f"{2 * CONFIRMED * CONFIRMATIONS + (total if launches > 1 else 0)} to confirm{found_text(launches)}")
 
         def rounds(numbers):
             return [runs.run(operation, combination, number) for number in numbers for combination in (DEFAULT, *combinations)]
@@ -285,11 +286,12 @@ def sweep(what, folder, environ, channels, launches, timeout, write):
         empty = [each.combination for each in done if each.combination not in missing and not is_wrong(each) and not times(each)]
         if empty:
             write(f"no figures, see {folder}: {', '.join(dict.fromkeys(empty))}")
-        for combination in candidates(done)[:1]:
-            again = [runs.run(operation, each, f"again{number}")
+        for place, combination in enumerate(candidates(done)[:CONFIRMED]):
+            again = [runs.run(operation, each, f"again{place}.{number}")
                      for number in range(CONFIRMATIONS) for each in (DEFAULT, combination)]
             done += again
-            for line in confirmed(again, combination):
+            by_chance = f"{combination}: not faster in {CONFIRMATIONS} more pairs of launches: its regret above is by chance"
+            for line in list(confirmed(again, combination)) or [by_chance]:
                 write(line)
         for line in blame(done):
             write(line)

@@ -99,7 +99,7 @@ def printing(*answers):
 def step(**more):
     """What mpirun's steps of a job on two nodes with two GPUs each inherit of GPUs; then what is not applied."""
     environ = {**TWO, "SLURMD_NODENAME": "n1", "SLURM_GPUS_ON_NODE": "2", "CUDA_VISIBLE_DEVICES": "0,1", **more}
-    kept = slurm.for_mpirun(environ)
+    kept = slurm.for_steps(environ)
     return {key: value for key, value in kept.items() if "GPU" in key or "CUDA" in key}, slurm.binding(environ)
 
 
@@ -202,14 +202,6 @@ class Options(unittest.TestCase):
         values, words = command.parse(mpi.COMMAND, ["--wat=1", "-n", "3", "word", "--", "x"],
                                       keep_unknown=True)
         self.assertEqual((values, words), ({"-n": "3"}, ["--wat=1", "word", "--", "x"]))
-
-    def test_help_fits_a_terminal(self):
-        text = command.help_text(mpi.COMMAND)
-        self.assertLessEqual(max(map(len, text.splitlines())), 80)
-        for each in (*mpi.COMMAND.options, command.HELP):
-            for name in each.names:
-                self.assertIn(name, text)
-
 
 class Hosts(unittest.TestCase):
     def test_a_name_that_is_too_long_for_open_mpi(self):

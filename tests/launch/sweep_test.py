@@ -105,12 +105,24 @@ class Sweep(unittest.TestCase):
             what = mock.Mock(words=["collective_perf"], _replace=lambda words: None)
             code = sweep.sweep(what, self.folder.name, {"NCCL_NVLS_ENABLE": "0"}, ["8"], 20, 60, said.append)
         self.assertEqual(code, 1)
-        self.assertIn("20 launches of each and of the default, 120 in all, and at most 140 to confirm: a fault in 29 % of "
+        self.assertIn("20 launches of each and of the default, 120 in all, and at most 160 to confirm: a fault in 29 % of "
                       "launches is missed once in 1,000", said[0])
         self.assertIn("as many launches again", said[1])
         self.assertEqual({each: ran.count(each) for each in ran}, {sweep.CHOSEN: 1, sweep.DEFAULT: 40, "8 channels": 40, **dict.fromkeys(
             ("Ring LL", "Ring Simple", "Tree LL", "Tree Simple"), 40)})
         self.assertIn("WARN Ring LL: 2 of 40 launches wrong, of the others 0 of 200", said[-1])
+
+    def test_a_gain_that_further_launches_do_not_have_is_by_chance(self):
+        said = []
+
+        def run(runs, operation, combination, number, more=(), log=False):
+            again = isinstance(number, str)
+            return self.launch(combination, number, said=LOG if log else "", times=(10 if again or combination != "Tree LL" else 7,))
+        with mock.patch.object(sweep.Sweep, "run", run):
+            what = mock.Mock(words=["collective_perf"], _replace=lambda words: None)
+            self.assertEqual(sweep.sweep(what, self.folder.name, {}, [], 1, 60, said.append), 0)
+        self.assertIn("43 %: Tree LL", said[2])
+        self.assertEqual(said[-1], "Tree LL: not faster in 10 more pairs of launches: its regret above is by chance")
 
 
 if __name__ == "__main__":

@@ -51,10 +51,10 @@ def verdicts_of_nodes(folder):
 class Cluster:
     """`conf`: lines of slurm.conf; `node`: what all NodeName lines say, or
     {name: what its line says}; @CLUSTER@ is the cluster's folder. `service`: slurm, or ssh for
-    hosts without it."""
+    hosts without it. `environ`: what differs in the environment of all commands."""
 
     def __init__(self, nodes="n1 n2", conf="", gres="", node="CPUs=4 RealMemory=8000",
-                 service="slurm"):
+                 service="slurm", environ=()):
         self.folder = pathlib.Path(tempfile.mkdtemp(prefix="shakedown_slurm_"))
         lines = node if isinstance(node, dict) else dict.fromkeys(nodes.split(), node)
         kept = {name: value for name, value in os.environ.items()
@@ -66,7 +66,7 @@ class Cluster:
             "SHAKEDOWN": str(TREE), "SHAKEDOWN_BIN": str(BIN),
             # The nodes share this machine's cores.
             "OMPI_MCA_mpi_yield_when_idle": "1", "OMP_NUM_THREADS": "1",
-            **{f"CLUSTER_NODE_{name}": text for name, text in lines.items()}}
+            **{f"CLUSTER_NODE_{name}": text for name, text in lines.items()}, **dict(environ)}
         self._owner, self._held = os.pipe()  # however this process ends, the machines do too
         self._environ["CLUSTER_OWNER"] = str(self._owner)
         self.work = self.folder / "work"  # where jobs are submitted
@@ -160,10 +160,10 @@ class Job:
         return int(self.show("ExitCode").split(":")[0])
 
     def start_again(self):
-        """Soon: a requeued job waits for its credential to expire, which a new one of the same second is
-        not distinguished from."""
-        self.wait_for(lambda: self.state == "PENDING")
-        self.cluster("scontrol", "update", f"jobid={self.number}", "StartTime=now+2")
+        """Soon, unless it has by itself: a requeued job waits for its credential to expire, which a new one of the same
+        second is not distinguished from."""
+        self.wait_for(lambda: self.state == "PENDING" or self.show("Restarts") != "0")
+        self.cluster("scontrol", "update", f"jobid={self.number}", "StartTime=now+2", code=None)
 
     def records(self, name):
         return read_record(self.cluster.work / f"runs/{name}-{self.number}.jsonl")

@@ -132,20 +132,6 @@ class FourNodes(Jobs):
         super().setUpClass()
         show_environment(cls.cluster)
 
-    def test_without_a_slow_node_the_others_are_fast(self):
-        self.cluster("node", "n3", "slow", *"tbf rate 40mbit burst 32k latency 400ms".split())
-        self.addCleanup(self.cluster, "node", "n3", "fast")
-        job = self.submit("links.sbatch", "--backend", "cpu", "--bytes", "128K", "--iterations", 5,
-                          "--warmup", 1, "--latency-iterations", 5, "--alone", "off",
-                          options=["--nodes=4", "--ntasks-per-node=1"],
-                          CUDA_VISIBLE_DEVICES="7")
-        self.expect(job, 0, "CUDA_VISIBLE_DEVICES=7 of the submission is ignored")
-        busbw = {line["name"]: line["busbw_gbs"] for line in job.records("links")
-                 if line["kind"] == "split" and line["scope"] == "without_node"}
-        self.assertEqual(sorted(busbw), ["n1", "n2", "n3", "n4"])
-        self.assertEqual(max(busbw, key=busbw.get), "n3", busbw)
-        self.assertNotIn("environment.CUDA_VISIBLE_DEVICES", job.records("links")[0])
-
     def test_an_array_measures_each_node(self):
         job = self.submit("collectives.sbatch", *QUICK, options=[
             "--array=1-4", "--nodes=1", "--ntasks=2", "--output=%x-%A_%a.out"])
@@ -189,6 +175,16 @@ class FourNodes(Jobs):
         self.assertRegex(said, r"n2 +PASS")
         self.assertIn("2 nodes: 2 PASS", said)
         self.assertEqual(len((self.cluster.work / "campaign/rolling.tsv").read_text().splitlines()), 3)
+        # The next night, as in a scrontab.
+        for path in (self.cluster.work / "campaign").glob("n*/*/acceptance.jsonl"):
+            os.utime(path, (path.stat().st_mtime - 86400,) * 2)
+        self.cluster(*campaign, "--days", 1, *options, code=None)
+        said = self.cluster(*campaign, "--status", "--against", 7, code=None)
+        for node in ("n1", "n2"):
+            self.assertRegex(said, rf"{node}: rolling-\d+ compared with 1 result before: exit code [013]")
+        self.cluster("pkill", "-x", "slurmctld")  # of ctl's own processes
+        self.assertIn("Unable to contact slurm controller", self.cluster(*campaign, "--status", code=3))
+        self.cluster("slurmctld")
 
     def test_a_job_that_is_over(self):
         """Its variables are still set: Open MPI takes it for a fault of the network."""
