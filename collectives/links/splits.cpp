@@ -90,7 +90,7 @@ void measure(const Grouping& grouping, const NodeMap& nodes, Backend& backend, M
            .name = std::to_string(r),
            .outcome = Outcome::fail,
            .cause = fmt::format("all_reduce, {}: {}", grouping.scope, complaints[r]),
-           .action = operands::action_of(operands::WrongData::unknown),
+           .action = operands::action_of(diagnoses[r].foremost().kind),
            .check = "wrong-data",
            .hosts = {nodes.name_of(static_cast<int>(r))}});
   for (int group = 0; group < groups; ++group) {
