@@ -22,11 +22,6 @@ struct Split {
   std::size_t world_size() const { return ranks.size(); }
 };
 
-struct Splits {
-  std::vector<Split> measured;
-  std::vector<Verdict> corruptions;
-};
-
 /// Which ranks compute together: `group_of` is an index of `names`, or names.size() for ranks that
 /// sit out.
 struct Grouping {
@@ -37,8 +32,9 @@ struct Grouping {
 /// All ranks, all rails at once, then all nodes at once; of 3 to 64 nodes then without each.
 std::vector<Grouping> groupings_of(const NodeMap& nodes);
 
-/// Of these, but groups of one rank. Collective, the same on every rank.
-Splits measure_splits(const NodeMap& nodes, Backend& backend, MpiSession& session,
-                      LinkMessages& messages);
+/// Of these, but groups of one rank; adds to `verdicts` where data arrived wrong. Collective, the
+/// same on every rank.
+std::vector<Split> measure_splits(const NodeMap& nodes, Backend& backend, MpiSession& session,
+                                  LinkMessages& messages, std::vector<Verdict>& verdicts);
 
 }  // namespace shakedown::collectives
