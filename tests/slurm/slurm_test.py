@@ -90,9 +90,6 @@ class Scripts(Jobs):
                     self.assertEqual(job.log.count("psec=native"), ranks)
                     self.assertEqual("cpus=2" in job.log, "--cpus-per-task=2" in options)
 
-    def test_a_launcher_that_is_none(self):
-        self.expect(self.submit("compare.sbatch", launcher="mpiexec"), 2, "choose mpirun or srun")
-
     def test_what_a_job_cannot_start_with(self):
         """Each ends with 2 and names what to change, instead of a rank's or python's own words and code."""
         broken = self.cluster.work / "broken"
