@@ -84,18 +84,6 @@ TEST_CASE("a throttled collective takes what it sends or receives, over the rate
   if (rig.rank == root) CHECK(rig.holds(sum, static_cast<float>(root * rig.n)));
 }
 
-TEST_CASE("the one who only receives is throttled as the sender is", "[throttle]") {
-  Rig rig(GENERATE(from_range(test::backends())));
-  if (rig.n == 1) return;
-  const Buffer x = rig.of(static_cast<float>(rig.rank + 7));
-  const bool takes_part = rig.rank < 2;
-  CHECK(rig.takes(takes_part ? kMessage_s : 0, [&] {
-    if (rig.rank == 0) rig.world->send(floats(x), 1, *rig.stream);
-    if (rig.rank == 1) rig.world->recv(floats(x), 0, *rig.stream);
-  }));
-  if (takes_part) CHECK(rig.holds(x, 7));
-}
-
 TEST_CASE("a throttled group takes its sum each way", "[throttle]") {
   Rig rig(GENERATE(from_range(test::backends())));
   if (rig.n == 1) return;
@@ -154,30 +142,6 @@ TEST_CASE("streams share the throttled link, and so do parts of the ranks", "[th
                   [&] { part->all_reduce(floats(z), floats(z), Reduction::sum, *rig.stream); }));
   CHECK(rig.holds(z, static_cast<float>(part->size())));
   rig.world->barrier();
-}
-
-TEST_CASE("a backend is throttled as requested, and so are parts of it", "[throttle]") {
-  BackendOptions options;
-  options.backend = name_of(GENERATE(from_range(test::backends())));
-  options.timeout_s = 60;
-  options.throttle_gbs = kRate;
-  Backend whole = open_backend(options, test::session());
-  CHECK_THAT(whole.remark, ContainsSubstring("throttled to 0.01 GB/s"));
-  const auto ranks = test::session().split(0);
-  Backend part = open_backend(whole, *ranks);
-  const auto stream = part.device->make_stream();
-  const Buffer x = test::to_device(*part.device, *stream, std::vector<float>(kValues, 1));
-  for (const Backend* backend : {&whole, &part}) {
-    CHECK(backend->throttle_gbs == kRate);
-    const auto start = std::chrono::steady_clock::now();
-    backend->world->all_reduce(floats(x), floats(x), Reduction::max, *stream);
-    const auto end = backend->device->make_event();
-    end->record(*stream);
-    backend->world->wait(*end, HostWait::polite);
-    const std::chrono::duration<double> took = std::chrono::steady_clock::now() - start;
-    const int n = backend->world->size();
-    CHECK(took.count() >= 0.999 * kMessage_s * 2 * (n - 1) / n);
-  }
 }
 
 }  // namespace shakedown

@@ -60,7 +60,7 @@ class Lines(unittest.TestCase):
             self.assertLess(len(str(error)), 300)
             return f"{kind}: {error}".replace(str(TREE), "TREE")
         notes = "".join(f"note: {text.partition(': ')[2]}\n" for text in noted.getvalue().splitlines())
-        return notes + shlex.join(words)
+        return notes + shlex.join(words).replace(f"{TREE}/", "TREE/")
 
     def test_lines(self):
         transcript.check(self, TREE / "tests/launch/ranks.txt", self.answer)
@@ -202,14 +202,6 @@ class Options(unittest.TestCase):
         values, words = command.parse(mpi.COMMAND, ["--wat=1", "-n", "3", "word", "--", "x"],
                                       keep_unknown=True)
         self.assertEqual((values, words), ({"-n": "3"}, ["--wat=1", "word", "--", "x"]))
-
-    def test_help_fits_a_terminal(self):
-        text = command.help_text(mpi.COMMAND)
-        self.assertLessEqual(max(map(len, text.splitlines())), 80)
-        for each in (*mpi.COMMAND.options, command.HELP):
-            for name in each.names:
-                self.assertIn(name, text)
-
 
 class Hosts(unittest.TestCase):
     def test_a_name_that_is_too_long_for_open_mpi(self):
