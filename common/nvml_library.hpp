@@ -214,7 +214,6 @@ struct Library {
   const Function<int()> shutdown{find, "nvmlShutdown"};
   const Function<int(char*, unsigned)> driver_version{find, "nvmlSystemGetDriverVersion"};
   const Function<int(int*)> cuda_version{find, "nvmlSystemGetCudaDriverVersion_v2"};
-  const Function<int(int*)> old_cuda_version{find, "nvmlSystemGetCudaDriverVersion"};
   const Function<int(ConfidentialState*)> confidential{find, "nvmlSystemGetConfComputeState"};
   const Function<int(unsigned*)> count{find, "nvmlDeviceGetCount_v2"};
   const Function<int(unsigned, Device*)> handle_by_index{find, kHandleByIndex};
@@ -288,8 +287,6 @@ struct Library {
   const Function<int(Device, OldFabricInfo*)> old_fabric{find, "nvmlDeviceGetGpuFabricInfo"};
   const Function<int(Device, unsigned*, Process*)> processes{
       find, "nvmlDeviceGetComputeRunningProcesses_v3"};
-  const Function<int(Device, unsigned*, Process*)> old_processes{
-      find, "nvmlDeviceGetComputeRunningProcesses_v2"};
   const Function<int(Device)> validate_inforom{find, "nvmlDeviceValidateInforom"};
   const Function<int(Device, int, FieldValue*)> field_values{find, "nvmlDeviceGetFieldValues"};
   const Function<const char*(int)> error_text{find, "nvmlErrorString"};

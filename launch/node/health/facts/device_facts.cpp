@@ -103,7 +103,7 @@ std::string output_of(const FactSource& source, const char* program, const char*
   const std::string path = source.root + program;
   if (access(path.c_str(), X_OK) != 0) return "";
   FILE* const pipe =
-      popen(fmt::format("timeout 2 '{}' {} 2>/dev/null", path, arguments).c_str(), "r");
+      popen(fmt::format("/usr/bin/timeout 2 '{}' {} 2>/dev/null", path, arguments).c_str(), "r");
   if (pipe == nullptr) return "";
   std::string output;
   for (std::array<char, 4096> part; const std::size_t n = fread(part.data(), 1, part.size(), pipe);)
@@ -129,10 +129,11 @@ Json read_imex(const FactSource& source) {
     if (std::istringstream(line) >> node && !node.starts_with('#')) nodes.insert(node);
   }
   if (!nodes.empty()) imex["nodes"] = nodes;
-  const std::string output = output_of(source, "/usr/bin/nvidia-imex-ctl", "-N -j");
-  const Json said = Json::parse(output, nullptr, false);
+  if (!runs) return imex;
+  const Json said =
+      Json::parse(output_of(source, "/usr/bin/nvidia-imex-ctl", "-N -j"), nullptr, false);
   if (!said.is_object() || !said.contains("status")) return imex;
-  imex["domain"] = said.at("status");
+  imex["domain"] = said.at("status").get<std::string>();
   for (const Json& node : said.value("nodes", Json::object()))
     if (const std::string status = node.value("status", ""); status != "READY")
       imex["not_ready"].push_back(node.value("host", "") + " " + status);

@@ -88,8 +88,7 @@ void open_driver(const nvml::Library& library, Caller& call, HostGpus& host) {
     host.confidential_computing = confidential.feature != 0;
   int cuda = 0;
   status = call(library.cuda_version, &cuda);
-  if (status != nvml::kSuccess) status = call(library.old_cuda_version, &cuda);
-  note_failure(library, library.old_cuda_version.name, status, host.failed);
+  note_failure(library, library.cuda_version.name, status, host.failed);
   if (status == nvml::kSuccess)
     host.cuda_driver_version = fmt::format("{}.{}", cuda / 1000, cuda % 1000 / 10);
 }

@@ -376,23 +376,17 @@ class GpuSequence {
   }
 
   void processes() {
-    std::vector<nvml::Process> list(64);
+    constexpr std::size_t kMost = 4096;
+    std::vector<nvml::Process> list(32);
     unsigned count = 0;
-    const auto by = [&](const auto& function) {
-      for (int status = nvml::kInsufficientSize; status == nvml::kInsufficientSize;) {
-        count = static_cast<unsigned>(list.size());
-        status = call_(function, device_, &count, list.data());
-        if (status == nvml::kSuccess) return true;
-        if (status != nvml::kInsufficientSize || list.size() > 4096) {
-          note(function.name, status);
-          return false;
-        }
-        list.resize(2 * list.size());
-      }
-      return false;
-    };
-    if (!either([&] { return by(library_.processes); }, [&] { return by(library_.old_processes); }))
-      return;
+    int status = nvml::kInsufficientSize;
+    while (status == nvml::kInsufficientSize && list.size() < kMost) {
+      list.resize(2 * list.size());
+      count = static_cast<unsigned>(list.size());
+      status = call_(library_.processes, device_, &count, list.data());
+    }
+    note(library_.processes.name, status);
+    if (status != nvml::kSuccess) return;
     reading_.processes.emplace();
     for (unsigned i = 0; i < count; ++i) {
       ProcessReading process{static_cast<int>(list[i].pid), std::nullopt};

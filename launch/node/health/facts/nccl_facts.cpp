@@ -136,17 +136,13 @@ std::optional<std::string> no_folder(const FactSource& source, const std::string
   return fmt::format("there is no folder {}", folder);
 }
 
-/// A library by its path, its file name, or the NAME of libnccl-KIND-NAME.so.
-std::optional<std::string> no_library(const FactSource& source, const std::string& value,
-                                      const char* kind) {
-  if (value == "none" || value.starts_with("STATIC_PLUGIN")) return std::nullopt;
-  if (value.find('/') != value.npos) return no_file(source, value);
+/// Where the linker finds none of these libraries.
+std::optional<std::string> no_library_of(const FactSource& source, const Names& files) {
   Names folders{"/lib64", "/usr/lib64", "/lib", "/usr/lib", "/usr/local/lib"};
   for (const char* machine : {"x86_64-linux-gnu", "aarch64-linux-gnu"})
     folders.push_back(std::string("/usr/lib/") + machine);
   if (const std::string* path = source.variable("LD_LIBRARY_PATH"))
     std::ranges::move(split(*path, ':'), std::back_inserter(folders));
-  const Names files{value, fmt::format("libnccl-{}-{}.so", kind, value)};
   std::error_code error;
   for (const std::string& file : files)
     for (const std::string& folder : folders)
@@ -158,6 +154,14 @@ std::optional<std::string> no_library(const FactSource& source, const std::strin
       if (part.find("/" + file + '\0') != part.npos) return std::nullopt;
   return fmt::format("no library {} in LD_LIBRARY_PATH or the linker's cache",
                      fmt::join(files, " or "));
+}
+
+/// A library by its path, its file name, or the NAME of libnccl-KIND-NAME.so.
+std::optional<std::string> no_library(const FactSource& source, const std::string& value,
+                                      const char* kind) {
+  if (value == "none" || value.starts_with("STATIC_PLUGIN")) return std::nullopt;
+  if (value.find('/') != value.npos) return no_file(source, value);
+  return no_library_of(source, {value, fmt::format("libnccl-{}-{}.so", kind, value)});
 }
 struct Naming {
   const char* variable;
@@ -190,7 +194,7 @@ Json read_nccl_wrong(const FactSource& source) {
   return found;
 }
 
-/// Why NCCL does not use the EFA devices of this host, where it has any: of each reason a line.
+/// How many EFA devices there are, and why NCCL does not use them.
 Json read_efa(const FactSource& source) {
   const std::string folder = "/sys/class/infiniband/";
   const auto devices = source.names_in(folder);
@@ -201,8 +205,8 @@ Json read_efa(const FactSource& source) {
   const Json variables = read_nccl_variables(source);
   if (efas == 0) return efa;
   if (!variables.contains("NCCL_NET_PLUGIN"))
-    if (const auto missing = no_library(source, "libnccl-net.so", "net"))
-      efa["unused"].push_back("NCCL has no plugin for EFA: " + *missing);
+    if (const auto missing = no_library_of(source, {"libnccl-net.so"}))
+      efa["unused"].push_back(*missing);
   const std::string* provider = source.variable("FI_PROVIDER");
   if (provider != nullptr && provider->find("efa") == provider->npos)
     efa["unused"].push_back("FI_PROVIDER=" + *provider);

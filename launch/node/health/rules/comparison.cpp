@@ -49,7 +49,7 @@ constexpr Alike kClique{Class::infrastructure,
                         "divided on purpose"};
 constexpr Alike kDaemon{Class::software,
                         "systemctl start nvidia-imex; see /var/log/nvidia-imex.log",
-                        [](auto& mine, auto& most) { return mine != most && most == kRuns; }};
+                        [](auto&, auto& most) { return most == kRuns; }};
 
 std::string shown(const Json& value) {
   return value.is_string() ? value.get<std::string>() : json_text(value);

@@ -37,12 +37,6 @@ bool is_of_rack(const GpuReading& gpu) {
 }
 constexpr const char* kRackFabric = "inspect the rack's switch trays and its cables (NMX-C)";
 
-/// "9 inactive links" of a GPU that MIG divides are by design: its parts have no peers.
-Judgement without_mig(const GpuRule& rule, const GpuReading& gpu, const GpuContext& context) {
-  if (gpu.mig_enabled == true) return not_applicable("MIG is on: no part of the GPU uses NVLink");
-  return rule.judge(gpu, context);
-}
-
 std::string inactive_links(const GpuReading& gpu) {
   std::vector<int> inactive;
   for (const NvlinkReading& link : gpu.nvlinks)
@@ -280,9 +274,10 @@ std::vector<GpuRule> link_rules() {
       {"nvlink-errors", "CRC errors, replays and recoveries", judge_nvlink_errors},
       {"nvlink-fabric", "registration with the NVSwitch fabric", judge_fabric},
       {"nvlink-clique", "GPUs of a node in one clique of a rack's fabric", judge_clique}};
-  for (GpuRule& rule : all)
-    rule.judge = [rule](const auto& gpu, const auto& context) {
-      return without_mig(rule, gpu, context);
+  for (GpuRule& rule : all)  // MIG's parts have no peers, and some drivers take the links down
+    rule.judge = [judge = rule.judge](const GpuReading& gpu, const GpuContext& context) {
+      return gpu.mig_enabled == true ? not_applicable("MIG is on: no part of the GPU uses NVLink")
+                                     : judge(gpu, context);
     };
   const std::vector<GpuRule> others{
       {"c2c", "active C2C links to a Grace processor, and their errors", judge_c2c},

@@ -235,11 +235,9 @@ Judgement judge_imex(const NodeReport& report, const MaybeExpected&, const Expec
 std::vector<Finding> judge_imex_domains(const std::vector<NodeReport>& reports) {
   std::map<std::string, std::vector<std::string>> seen_by;
   for (const NodeReport& report : reports) {
-    const Json& imex = fact_of(report.facts, "imex");
-    const std::string state = imex.is_object() ? imex.value("domain", "UP") : "UP";
-    std::vector<std::string> nodes;
-    for (const Json& node : imex.is_object() ? imex.value("not_ready", Json::array()) : Json())
-      nodes.push_back(node);
+    const Json imex = report.facts.value("imex", Json::object());
+    const auto nodes = imex.value("not_ready", std::vector<std::string>{});
+    const std::string state = imex.value("domain", "UP");
     if (state != "UP")
       seen_by[fmt::format("IMEX domain {}{}{}", state, nodes.empty() ? "" : ": ", listed(nodes))]
           .push_back(report.host);
