@@ -97,9 +97,9 @@ class InjectedMessages final : public LinkMessages {
     });
   }
 
-  unsigned long long check(const Received& received, int message, std::string& complaint) override {
+  void check(const Received& received, int message, WrongWords& wrong) override {
     if (is_wrong(injection_, rank_, message)) damage(injection_, received, device_);
-    return LinkMessages::check(received, message, complaint);
+    LinkMessages::check(received, message, wrong);
   }
 
  private:

@@ -75,7 +75,8 @@ Counts exchanging_traffic(std::size_t elements, std::size_t ranks, std::size_t a
   const Traffic& traffic = Traffic::of_environment();
   const int n = static_cast<int>(ranks);
   const std::size_t share = traffic.is_matrix() ? 0 : part_of(elements, ranks, align);
-  return {traffic.most_sent(n, share, width), traffic.most_received(n, share, width), share, width};
+  return {traffic.most(Traffic::sent, n, share, width),
+          traffic.most(Traffic::received, n, share, width), share, width};
 }
 Ranges traffic_exchanged(Counts counts, Seat seat) {
   const Traffic& traffic = Traffic::of_environment();

@@ -87,21 +87,13 @@ std::size_t Traffic::elements(int from, int to, int ranks, std::size_t share,
   return static_cast<std::size_t>(bytes) / kAligned * kAligned / width;
 }
 
-std::size_t Traffic::most_sent(int ranks, std::size_t share, std::size_t width) const {
+std::size_t Traffic::most(Way way, int ranks, std::size_t share, std::size_t width) const {
   std::size_t most = 0;
-  for (int from = 0; from < (is_matrix() ? ranks : 1); ++from) {
+  for (int rank = 0; rank < (is_matrix() ? ranks : 1); ++rank) {
     std::size_t sum = 0;
-    for (int to = 0; to < ranks; ++to) sum += elements(from, to, ranks, share, width);
-    most = std::max(most, sum);
-  }
-  return most;
-}
-
-std::size_t Traffic::most_received(int ranks, std::size_t share, std::size_t width) const {
-  std::size_t most = 0;
-  for (int to = 0; to < (is_matrix() ? ranks : 1); ++to) {
-    std::size_t sum = 0;
-    for (int from = 0; from < ranks; ++from) sum += elements(from, to, ranks, share, width);
+    for (int peer = 0; peer < ranks; ++peer)
+      sum += way == sent ? elements(rank, peer, ranks, share, width)
+                         : elements(peer, rank, ranks, share, width);
     most = std::max(most, sum);
   }
   return most;
@@ -114,7 +106,7 @@ void Traffic::check(int ranks, std::size_t least_bytes, std::size_t most_bytes) 
         fmt::format("{}: has {} rows, this job {} ranks", name_, matrix_.size(), ranks));
   if (least_bytes != most_bytes)
     throw UsageError(name_ + ": has the sizes: --min-bytes and --max-bytes must be equal");
-  const std::size_t needed = std::max(most_sent(ranks, 0, 1), most_received(ranks, 0, 1));
+  const std::size_t needed = std::max(most(sent, ranks, 0, 1), most(received, ranks, 0, 1));
   if (needed > most_bytes)
     throw UsageError(
         fmt::format("--max-bytes {}: must be at least {}, as {} has", most_bytes, needed, name_));

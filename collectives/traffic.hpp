@@ -20,9 +20,9 @@ class Traffic {
 
   /// Elements of `width` bytes. `share`: of a rank's equal part, where there is no matrix.
   std::size_t elements(int from, int to, int ranks, std::size_t share, std::size_t width) const;
+  enum Way { sent, received };
   /// What the rank that sends, or receives, the most does.
-  std::size_t most_sent(int ranks, std::size_t share, std::size_t width) const;
-  std::size_t most_received(int ranks, std::size_t share, std::size_t width) const;
+  std::size_t most(Way way, int ranks, std::size_t share, std::size_t width) const;
 
   /// "spread 1", or the matrix's name.
   std::string text() const;

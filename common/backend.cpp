@@ -60,9 +60,12 @@ ThreadChoice threads_of_rank(const MpiSession& session, int requested) {
 void connect(Backend& backend, const MpiSession& session) {
   backend.session = &session;
   Device& device = *backend.device;
+  const std::size_t free_before = device.memory().free_bytes;
   backend.world = backend.kind == BackendKind::gpu
                       ? gpu::make_communicator(session, device, backend.ctas)
                       : make_mpi_communicator(session, device, backend.mpi_algorithm);
+  backend.world_bytes =
+      static_cast<double>(free_before) - static_cast<double>(device.memory().free_bytes);
   if (backend.throttle_gbs > 0)
     backend.world =
         make_throttled_communicator(std::move(backend.world), device, backend.throttle_gbs);

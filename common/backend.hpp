@@ -39,6 +39,7 @@ struct Backend {
   const MpiSession* session = nullptr;             // of the ranks that the communicators connect
   MpiAlgorithm mpi_algorithm = MpiAlgorithm::own;  // of communicators over MPI
   std::unique_ptr<Communicator> world;             // NCCL on gpu, MPI on cpu
+  double world_bytes = 0;                          // of device memory that it took at its start
   std::unique_ptr<Communicator> host;              // MPI, for small values in host memory
 };
 

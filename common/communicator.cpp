@@ -172,7 +172,9 @@ class ThrottledCommunicator final : public Communicator {
   std::unique_ptr<Communicator> split(int color, int key) override {
     return std::make_unique<ThrottledCommunicator>(fast_->split(color, key), link_);
   }
-  void wait(const Event& event, HostWait how) override { fast_->wait(event, how); }
+  void wait_until(const std::function<bool()>& done, HostWait how) override {
+    fast_->wait_until(done, how);
+  }
 
  protected:
   std::unique_ptr<Graph> capture_uncounted(Device& device, Stream& stream,

@@ -135,8 +135,14 @@ class Communicator {
   /// A communicator of the ranks that pass the same color, ordered by key. Every rank calls it.
   virtual std::unique_ptr<Communicator> split(int color, int key) = 0;
 
-  /// Blocks the host until `event` is done, watching for asynchronous errors and the timeout.
-  virtual void wait(const Event& event, HostWait how) = 0;
+  /// Blocks the host until it is done, watching for asynchronous errors and the timeout.
+  void wait(const Event& event, HostWait how) {
+    wait_until([&] { return event.done(); }, how);
+  }
+  void wait(const Stream& stream, HostWait how) {
+    wait_until([&] { return stream.done(); }, how);
+  }
+  virtual void wait_until(const std::function<bool()>& done, HostWait how) = 0;
 
   /// The ranks' GPUs as peers, which end with this. Collective when it is first called. Throws
   /// UsageError on every rank where one cannot map another's memory.

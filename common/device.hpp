@@ -38,6 +38,8 @@ class Stream {
   /// Blocks the host; throws TimeoutError past --timeout. Where ranks depend on one another, use
   /// Communicator::wait: it names them.
   virtual void synchronize() = 0;
+  /// Whether all that was enqueued is done.
+  virtual bool done() const { return true; }
 };
 
 class Event {
@@ -252,10 +254,10 @@ void wait_until(Done&& done, double timeout_s, double spin_s, Check&& check,
   }
 }
 
-/// For an event that waits for other ranks.
-template <class Check>
-void wait_until_done(const Event& event, double timeout_s, double spin_s, Check&& check) {
-  wait_until([&] { return event.done(); }, timeout_s, spin_s, std::forward<Check>(check),
+/// For what waits for other ranks.
+template <class Done, class Check>
+void wait_for_ranks(Done&& done, double timeout_s, double spin_s, Check&& check) {
+  wait_until(std::forward<Done>(done), timeout_s, spin_s, std::forward<Check>(check),
              "another rank has stopped, died or fallen behind");
 }
 

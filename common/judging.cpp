@@ -27,6 +27,17 @@ void Judging::add(const judge::Observation& observation, Record& record, std::op
   ids_.push_back(id);
 }
 
+void Judging::add_table(const std::vector<judge::Observation>& observations, Record& record,
+                        std::optional<int> first_id) {
+  if (!court_) return;
+  judge::write_table(observations, record);
+  for (const judge::Observation& observation : observations) {
+    evidence_.observations.push_back(observation);
+    ids_.push_back(first_id);
+    if (first_id) ++*first_id;
+  }
+}
+
 void Judging::add(const Verdict& verdict, const std::vector<std::string>& nodes) {
   if (court_) evidence_.statements.push_back({verdict, "", nodes});
 }

@@ -22,6 +22,9 @@ class Judging {
   void bar(const std::string& metric, std::optional<double> least, std::optional<double> most);
   /// Records it. `id`: under which `slow` returns it; none: it is not measured again.
   void add(const judge::Observation& observation, Record& record, std::optional<int> id = {});
+  /// The same of many, with ids from `first_id` on; the record has them as tables.
+  void add_table(const std::vector<judge::Observation>& observations, Record& record,
+                 std::optional<int> first_id = {});
   /// A conclusion about something other than a rate, on these nodes.
   void add(const Verdict& verdict, const std::vector<std::string>& nodes);
 

@@ -166,8 +166,8 @@ class MpiCommunicator final : public Communicator {
     return std::make_unique<MpiCommunicator>(part, device_, algorithm_, timeout_s_);
   }
 
-  void wait(const Event& event, HostWait how) override {
-    wait_until_done(event, timeout_s_, spin_seconds(how), [] {});
+  void wait_until(const std::function<bool()>& done, HostWait how) override {
+    wait_for_ranks(done, timeout_s_, spin_seconds(how), [] {});
   }
 
   std::unique_ptr<TransportMemory> allocate(std::size_t bytes, Registration registration) override {

@@ -373,10 +373,12 @@ void MpiSession::abort(ExitCode code, const std::string& reason) const noexcept 
     std::fprintf(stderr, "error: rank %d on %s: %s\n", rank_, host_.c_str(), reason.c_str());
     std::fflush(stderr);
   }
-  if (world_size_ > 1 || !handle_->ends_mpi)
+  if (world_size_ > 1 || !handle_->ends_mpi) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(100));  // until Hydra has read it
     MPI_Abort(MPI_COMM_WORLD, static_cast<int>(code));
-  else
+  } else {
     MPI_Finalize();  // nobody else to end, and no need of MPI_Abort's own message
+  }
   std::_Exit(static_cast<int>(code));
 }
 

@@ -118,6 +118,11 @@ SHAKEDOWN_HOST_DEVICE inline std::uint64_t low_bits(std::uint64_t x, int count) 
   return count == 64 ? x : x & ((std::uint64_t{1} << count) - 1);
 }
 
+/// The bits of 1 in a floating format.
+SHAKEDOWN_HOST_DEVICE inline std::uint64_t bits_of_one(Format format) {
+  return ((std::uint64_t{1} << (format.exponent - 1)) - 1) << format.mantissa;
+}
+
 /// The bits of a finite value in a floating format, rounded to nearest even; it must be in range.
 SHAKEDOWN_HOST_DEVICE inline std::uint64_t encode(Format format, double value) {
   if (format.width == 32) {  // as the hardware rounds it: a tenth of the time

@@ -12,6 +12,7 @@
 #include <cstring>
 #include <ctime>
 #include <fstream>
+#include <map>
 #include <nlohmann/json.hpp>
 #include <random>
 #include <string_view>
@@ -124,6 +125,44 @@ void Record::write(const std::string& kind, const Json& fields) {
     }
     done += static_cast<std::size_t>(wrote);
   }
+}
+
+void Record::write_table(const std::string& kind, const std::vector<Json>& lines,
+                         const std::vector<const char*>& columns) {
+  std::vector<std::pair<Json, Json>> tables;  // what their lines have in common, and the rows
+  std::map<std::string, std::size_t> known;
+  for (const Json& line : lines) {
+    Json common = line;
+    Json row = Json::array();
+    for (const char* column : columns) {
+      row.push_back(line.value(column, Json()));
+      common.erase(column);
+    }
+    const auto [at, is_new] = known.try_emplace(json_text(common), tables.size());
+    if (is_new) tables.emplace_back(common, Json::array());
+    tables[at->second].second.push_back(row);
+  }
+  for (const auto& [common, rows] : tables)
+    write("table", merged(merged({{"of", kind}}, common), {{"columns", columns}, {"rows", rows}}));
+}
+
+std::vector<Json> lines_of(const Json& line) {
+  if (line.value("kind", Json()) != "table") return {line};
+  std::vector<Json> lines;
+  try {
+    const std::vector<std::string> columns = line.at("columns");
+    Json common = line;
+    common["kind"] = line.at("of");
+    for (const char* key : {"of", "columns", "rows"}) common.erase(key);
+    for (const Json& row : line.at("rows")) {
+      Json& one = lines.emplace_back(common);
+      for (std::size_t i = 0; i < columns.size(); ++i)
+        if (const Json& cell = row.at(i); !cell.is_null()) one[columns[i]] = cell;
+    }
+  } catch (const Json::exception&) {
+    throw UsageError("a table has `of`, columns and rows, each with a cell per column");
+  }
+  return lines;
 }
 
 std::int64_t unix_ms() {

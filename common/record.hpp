@@ -31,6 +31,10 @@ class Record {
   /// written (disk full); the lines before it are kept whole. "end" is the last: of two threads,
   /// one may write it while the other measures.
   void write(const std::string& kind, const Json& fields);
+  /// Lines of one kind, of which those that differ in nothing but `columns` are the rows of one
+  /// `table` line; null in a row is a key that the line does not have.
+  void write_table(const std::string& kind, const std::vector<Json>& lines,
+                   const std::vector<const char*>& columns);
 
   const std::string& path() const { return path_; }
   /// The start, the host and random digits: no other Record has the same.
@@ -43,6 +47,10 @@ class Record {
   std::mutex mutex_;
   bool ended_ = false;
 };
+
+/// The rows of a `table` line as the lines that they stand for; any other line is itself. Throws
+/// UsageError where it is no such table.
+std::vector<Json> lines_of(const Json& line);
 
 /// Now, as 2026-11-21T06:23:00Z.
 std::string utc_now();

@@ -6,6 +6,7 @@
 #include <chrono>
 #include <cmath>
 #include <iterator>
+#include <nlohmann/json.hpp>
 #include <span>
 
 #include "common/hash.hpp"
@@ -13,16 +14,6 @@
 #include "common/statistics.hpp"
 
 namespace shakedown::collectives {
-
-LinkObserver::LinkObserver(const NodeMap& nodes, std::vector<Unit> units, const Paths& paths,
-                           const Communicator& world)
-    : nodes_(nodes),
-      units_(std::move(units)),
-      paths_(paths),
-      world_(world),
-      versions_(versions_of(BackendKind::gpu, {world.transport()})) {
-  for (Unit& unit : units_) unit.host = nodes.name_of(unit.rank);
-}
 
 judge::Observation LinkObserver::of(const std::string& metric, int from, int to) const {
   const bool latency = metric == "link/latency";
@@ -38,18 +29,25 @@ judge::Observation LinkObserver::of(const std::string& metric, int from, int to)
   return observation;
 }
 
-judge::Observation LinkObserver::of(const std::string& metric,
-                                    const std::vector<int>& ranks) const {
-  return observed(metric, "GB/s", world_, nodes_, units_, ranks);
+std::vector<int> others_than(const MpiSession& session, int peer) {
+  std::vector<int> others;
+  for (int r = 0; r < session.world_size(); ++r)
+    if (r != session.rank() && r != peer) others.push_back(r);
+  return others;
 }
 
 LinkMeter::LinkMeter(Backend& backend, MpiSession& session, const NodeMap& nodes,
-                     const LinkObserver& observer, LinkMessages& messages)
+                     const LinkObserver& observer, LinkMessages& messages, Record& record,
+                     bool sampled)
     : world_(*backend.world),
       session_(session),
       nodes_(nodes),
       observer_(observer),
-      messages_(messages) {}
+      messages_(messages),
+      backend_(backend),
+      versions_(versions_of(BackendKind::gpu, {world_.transport()})),
+      record_(record),
+      sampled_(sampled) {}
 
 void LinkMeter::enqueue(Exchange exchange, bool first, int peer, std::size_t words, int message,
                         Stream& stream) {
@@ -77,11 +75,8 @@ MessageTimes LinkMeter::time_exchange(Exchange exchange, bool first, int peer) {
   const int timed = latency ? settings.latency_iterations : settings.iterations;
   const bool receives = exchange != (first ? forward : backward);
 
-  std::vector<int> others;
-  for (int r = 0; r < session_.world_size(); ++r)
-    if (r != session_.rank() && r != peer) others.push_back(r);
-
-  std::uint64_t wrong_words = 0;
+  const std::vector<int> others = others_than(session_, peer);
+  WrongWords& wrong = wrong_[exchange];
   std::vector<double> samples;
   for (int message = 0; message < settings.warmup + timed; ++message) {
     session_.progress(others);  // who may wait for this pair
@@ -89,58 +84,64 @@ MessageTimes LinkMeter::time_exchange(Exchange exchange, bool first, int peer) {
     const double time_us = messages_.time_us(
         world_, [&](Stream& stream) { enqueue(exchange, first, peer, words, message, stream); });
     if (message >= settings.warmup) samples.push_back(time_us);
-    if (receives)
-      wrong_words +=
-          messages_.check(pattern_of(peer, session_.rank()), 0, words, message, complaint_);
+    if (receives) messages_.check(pattern_of(peer, session_.rank()), 0, words, message, wrong);
   }
   MessageTimes times = times_of(samples);
-  times.wrong_words = wrong_words;
+  times.wrong_words = wrong.words;
   return times;
 }
 
-LinkRound LinkMeter::results_of(const RankPair& pair, const std::vector<Times>& times,
-                                bool alone) const {
+void LinkMeter::add_results(const RankPair& pair, const std::vector<Times>& times,
+                            const std::vector<Diagnoses>& diagnoses, bool alone,
+                            LinkRound& results) const {
   const double bytes = 8.0 * static_cast<double>(messages_.settings().words);
   const Times& first = times[static_cast<std::size_t>(pair.first)];
   const Times& second = times[static_cast<std::size_t>(pair.second)];
   // The receiver is the last to have the message. But where it started its clock after the sender,
   // whose clock then ran longer, its own would flatter the link.
-  LinkRound results;
   const auto observe = [&](const std::string& metric, const Link& link, double size,
                            const MessageTimes& of, std::uint64_t wrong, const auto& shown) {
     judge::Observation seen = observer_.of("link/" + metric, link.from, link.to);
     seen.conditions.insert({{"bytes", fmt::format("{:.0f}", size)},
                             {"transport", world_.transport()},
                             {"concurrency", concurrency_of(alone)}});
-    seen.versions = observer_.versions();
+    seen.versions = versions_;
     for (int part = 0; part < of.parts; ++part)
       seen.samples.push_back(shown(of.parts_us[static_cast<std::size_t>(part)]));
     if (wrong > 0) seen.check = judge::Check::wrong;
     results.observations.push_back(std::move(seen));
   };
-  const auto add = [&](int from, int to, Exchange exchange, std::uint64_t wrong) {
+  const auto add = [&](int from, int to, Exchange exchange) {
     const MessageTimes& longer = first[exchange].time_us_p50 > second[exchange].time_us_p50
                                      ? first[exchange]
                                      : second[exchange];
     const int messages = exchange == both ? 2 : 1;
-    results.links.push_back(
-        {from, to, exchange == both, alone, messages * bytes / longer.time_us_p50 / 1e3,
-         exchange == both ? 0 : first[ping_pong].time_us_p50 / 2, longer.time_us_p50,
-         longer.time_us_cv, wrong + first[exchange].wrong_words + second[exchange].wrong_words});
+    results.links.push_back({from, to, exchange == both, alone,
+                             messages * bytes / longer.time_us_p50 / 1e3,
+                             exchange == both ? 0 : first[ping_pong].time_us_p50 / 2,
+                             longer.time_us_p50, longer.time_us_cv});
     const bool apart = nodes_.name_of(from) != nodes_.name_of(to);
-    const Link& link = results.links.back();
+    Link& link = results.links.back();
+    Diagnosis diagnosis;
+    for (const auto& [rank, of] :
+         {std::pair(to, exchange),
+          exchange == both ? std::pair(from, both) : std::pair(to, ping_pong)}) {
+      const auto r = static_cast<std::size_t>(rank);
+      link.wrong_elements += times[r][of].wrong_words;
+      if (!diagnoses.empty()) diagnosis.add(diagnoses[r][of]);
+    }
+    if (link.wrong_elements > 0) link.diagnosis = std::make_shared<const Diagnosis>(diagnosis);
     observe(fmt::format("{}/{}", apart ? "network" : world_.transport(),
                         exchange == both ? "both_ways" : "one_way"),
             link, bytes, longer, link.wrong_elements,
             [&](double us) { return messages * bytes / us / 1e3; });
   };
-  add(pair.first, pair.second, forward, second[ping_pong].wrong_words);
-  add(pair.second, pair.first, backward, first[ping_pong].wrong_words);
-  add(pair.first, pair.second, both, 0);
-  observe("latency", results.links.front(), 8, first[ping_pong],
+  add(pair.first, pair.second, forward);
+  add(pair.second, pair.first, backward);
+  add(pair.first, pair.second, both);
+  observe("latency", results.links[results.links.size() - 3], 8, first[ping_pong],
           first[ping_pong].wrong_words + second[ping_pong].wrong_words,
           [](double us) { return us / 2; });
-  return results;
 }
 
 LinkRound LinkMeter::measure(const std::vector<RankPair>& round, bool alone) {
@@ -151,7 +152,7 @@ LinkRound LinkMeter::measure(const std::vector<RankPair>& round, bool alone) {
   const bool first = plays && round[turn].first == rank;
   const int peer = !plays ? -1 : first ? round[turn].second : round[turn].first;
 
-  complaint_.clear();
+  wrong_ = {};
   if (plays) messages_.fill(pattern_of(rank, peer), 0);
   session_.barrier();
   Times times{};
@@ -175,7 +176,20 @@ LinkRound LinkMeter::measure(const std::vector<RankPair>& round, bool alone) {
   }
 
   const std::vector<Times> all = session_.all_gather(times);
-  const std::vector<std::string> complaints = session_.all_gather(complaint_);
+  std::vector<Diagnoses> diagnoses;
+  std::vector<std::string> complaints(all.size());
+  if (std::ranges::any_of(all, [](const Times& rank) {
+        return std::ranges::any_of(rank, [](const auto& each) { return each.wrong_words > 0; });
+      })) {
+    Diagnoses mine;
+    std::string complaint;  // the first
+    for (std::size_t exchange = 0; exchange < exchanges; ++exchange) {
+      mine[exchange] = wrong_[exchange].diagnosis;
+      if (complaint.empty()) complaint = wrong_[exchange].complaint;
+    }
+    diagnoses = session_.all_gather(mine);
+    complaints = session_.all_gather(complaint);
+  }
   const auto accuse = [&](int from, int to) {
     const std::string& complaint = complaints[static_cast<std::size_t>(to)];
     if (!complaint.empty())
@@ -185,12 +199,68 @@ LinkRound LinkMeter::measure(const std::vector<RankPair>& round, bool alone) {
   for (const RankPair& pair : round) {
     accuse(pair.first, pair.second);
     accuse(pair.second, pair.first);
-    const LinkRound of_pair = results_of(pair, all, alone);
-    results.links.insert(results.links.end(), of_pair.links.begin(), of_pair.links.end());
-    results.observations.insert(results.observations.end(), of_pair.observations.begin(),
-                                of_pair.observations.end());
+    add_results(pair, all, diagnoses, alone, results);
   }
+  if (session_.is_root())
+    write_links(results.links, sampled_ ? std::optional(round_++) : std::nullopt,
+                messages_.settings(), nodes_, identity_of(backend_), record_);
   return results;
+}
+
+namespace {
+
+Json record_of(const Link& link, const MessageSettings& settings, const NodeMap& nodes) {
+  Json fields{{"from", link.from},
+              {"to", link.to},
+              {"from_host", nodes.name_of(link.from)},
+              {"to_host", nodes.name_of(link.to)},
+              {"direction", link.bidirectional ? "bidirectional" : "unidirectional"},
+              {"concurrency", concurrency_of(link.alone)},
+              {"bytes", 8 * settings.words},
+              {"bandwidth_gbs", link.bandwidth_gbs}};
+  if (!link.bidirectional) fields["latency_us"] = link.latency_us;
+  fields.update({{"iterations", settings.iterations},
+                 {"time_us_p50", link.time_us_p50},
+                 {"time_us_cv", link.time_us_cv},
+                 {"wrong_elements", link.wrong_elements}});
+  if (link.diagnosis) fields.update(fields_of(*link.diagnosis));
+  return fields;
+}
+
+}  // namespace
+
+Json identity_of(const Backend& backend) {
+  return {{"backend", name_of(backend.kind)},
+          {"transport", backend.world->transport()},
+          {"world_size", backend.world->size()}};
+}
+
+void write_links(const std::vector<Link>& links, std::optional<int> round,
+                 const MessageSettings& settings, const NodeMap& nodes, const Json& identity,
+                 Record& record) {
+  std::vector<Json> visits;
+  for (std::size_t i = 0; i < links.size(); i += round ? 3 : 1) {
+    const auto of_pair = std::span(links).subspan(i, round ? 3 : 1);
+    if (!round ||
+        std::ranges::any_of(of_pair, [](const Link& link) { return link.wrong_elements > 0; })) {
+      for (const Link& link : of_pair)
+        record.write("link", merged(identity, record_of(link, settings, nodes)));
+      continue;
+    }
+    const Link& forward = of_pair[0];
+    visits.push_back(merged(identity, {{"round", *round},
+                                       {"from_host", nodes.name_of(forward.from)},
+                                       {"to_host", nodes.name_of(forward.to)},
+                                       {"bytes", 8 * settings.words},
+                                       {"from", forward.from},
+                                       {"to", forward.to},
+                                       {"forward_gbs", forward.bandwidth_gbs},
+                                       {"backward_gbs", of_pair[1].bandwidth_gbs},
+                                       {"both_gbs", of_pair[2].bandwidth_gbs},
+                                       {"latency_us", forward.latency_us}}));
+  }
+  record.write_table("visit", visits,
+                     {"from", "to", "forward_gbs", "backward_gbs", "both_gbs", "latency_us"});
 }
 
 namespace {
@@ -285,38 +355,39 @@ void LinkMessages::meet(Communicator& communicator, int peer, int message) {
   communicator.wait(*event_, HostWait::timed);
 }
 
-unsigned long long LinkMessages::check(const Operands& operands, int source, std::size_t words,
-                                       int message, std::string& complaint) {
-  return check(incoming(words), operands, source, kStep * static_cast<std::uint64_t>(message),
-               message, complaint);
+void LinkMessages::check(const Operands& operands, int source, std::size_t words, int message,
+                         WrongWords& wrong) {
+  check(incoming(words), operands, source, kStep * static_cast<std::uint64_t>(message), message,
+        wrong);
 }
 
-unsigned long long LinkMessages::check(View found, const Operands& operands, int source,
-                                       std::uint64_t start, int message, std::string& complaint) {
-  return check(Received{.data = found,
-                        .sent = {},
-                        .operands = operands,
-                        .ranges = {{0, found.count, source, start}},
-                        .extent = outgoing_words_,
-                        .earlier = {0, kStep}},
-               message, complaint);
+void LinkMessages::check(View found, const Operands& operands, int source, std::uint64_t start,
+                         int message, WrongWords& wrong) {
+  check(Received{.data = found,
+                 .sent = {},
+                 .operands = operands,
+                 .ranges = {{0, found.count, source, start}},
+                 .extent = outgoing_words_,
+                 .earlier = {0, kStep}},
+        message, wrong);
 }
 
-unsigned long long LinkMessages::check(const Received& received, int message,
-                                       std::string& complaint) {
+void LinkMessages::check(const Received& received, int message, WrongWords& wrong) {
   const SourceRange& range = received.ranges.front();
   const Mismatches none;
   upload<Mismatches>(device_, *stream_, mismatches_.data(), {&none, 1});
   verifier_->check(received.data, received.operands, range.source, range.position, 0,
                    static_cast<Mismatches*>(mismatches_.data()), *stream_);
   const Mismatches result = download<Mismatches>(device_, *stream_, mismatches_.data(), 1).front();
-  if (result.wrong == 0 || !complaint.empty()) return result.wrong;
+  if (result.wrong == 0) return;
+  wrong.words += result.wrong;
+  if (!wrong.complaint.empty()) return;
+  wrong.diagnosis = diagnose(received, result, kMostRegions, device_, *stream_);
   const auto word = fetch(received, range, result.first, 1, device_, *stream_);
-  complaint = fmt::format(
-      "word {} of {} of message {}: expected {:016x}, found {:016x}; {}", result.first, range.count,
-      message, expected_bits(received.operands, range.source, word.position), word.found[0],
-      text_of(diagnose(received, result, kMostRegions, device_, *stream_)));
-  return result.wrong;
+  wrong.complaint = fmt::format("word {} of {} of message {}: expected {:016x}, found {:016x}; {}",
+                                result.first, range.count, message,
+                                expected_bits(received.operands, range.source, word.position),
+                                word.found[0], text_of(wrong.diagnosis));
 }
 
 }  // namespace shakedown::collectives

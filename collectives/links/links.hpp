@@ -6,6 +6,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -29,28 +30,27 @@ namespace shakedown::collectives {
 
 class LinkObserver {
  public:
-  LinkObserver(const NodeMap& nodes, std::vector<Unit> units, const Paths& paths,
-               const Communicator& world);
+  /// `units` are under the nodes' names.
+  LinkObserver(const std::vector<Unit>& units, const Paths& paths) : units_(units), paths_(paths) {}
 
   /// Without samples: "link/copy_engine/one_way", "link/latency".
   judge::Observation of(const std::string& metric, int from, int to) const;
-  /// Of a rail, a node or all `ranks`: "part/rail/busbw".
-  judge::Observation of(const std::string& metric, const std::vector<int>& ranks) const;
-
   const Paths& paths() const { return paths_; }
-  /// Of the transport.
-  const std::map<std::string, std::string>& versions() const { return versions_; }
 
  private:
-  const NodeMap& nodes_;
-  std::vector<Unit> units_;  // under the nodes' names
+  const std::vector<Unit>& units_;
   const Paths& paths_;
-  const Communicator& world_;
-  std::map<std::string, std::string> versions_;
 };
 
 /// Samples of a look, as limits.json needs them of a link.
 inline constexpr int kLinkSamples = 5;
+
+/// What arrived wrong: words, and what those of the first message that has any are.
+struct WrongWords {
+  unsigned long long words = 0;
+  Diagnosis diagnosis;
+  std::string complaint;
+};
 
 // The messages of bin/link_matrix: their memory, pattern, clock and check.
 
@@ -80,18 +80,17 @@ class LinkMessages {
   /// another message, which cannot be mistaken for the one that follows.
   void meet(Communicator& communicator, int peer, int message);
 
-  /// The number of incoming words that differ from message `message` of what `source` (a rank, or
-  /// kAllRanks) holds; the first of them, and what went wrong, is in `complaint` where that is
-  /// empty.
-  unsigned long long check(const Operands& operands, int source, std::size_t words, int message,
-                           std::string& complaint);
+  /// Adds to `wrong` the incoming words that differ from message `message` of what `source` (a
+  /// rank, or kAllRanks) holds.
+  void check(const Operands& operands, int source, std::size_t words, int message,
+             WrongWords& wrong);
   /// The same of words that arrived elsewhere, and are the operands' from `start` on.
-  unsigned long long check(View found, const Operands& operands, int source, std::uint64_t start,
-                           int message, std::string& complaint);
+  void check(View found, const Operands& operands, int source, std::uint64_t start, int message,
+             WrongWords& wrong);
 
  protected:
   /// The same; of what was received `ranges` has one.
-  virtual unsigned long long check(const Received& received, int message, std::string& complaint);
+  virtual void check(const Received& received, int message, WrongWords& wrong);
 
  private:
   MessageSettings settings_;
@@ -116,7 +115,7 @@ Verdict wrong_data(const NodeMap& nodes, int from, int to, const std::string& wh
 struct MessageTimes {
   double time_us_p50 = 0;
   double time_us_cv = 0;
-  std::uint64_t wrong_words = 0;
+  std::uint64_t wrong_words = 0;  // that this rank received
   /// Medians of consecutive parts of the messages: what a `metric` line has as samples.
   std::array<double, kLinkSamples> parts_us{};
   int parts = 0;  // as many as there are messages, where those are fewer
@@ -136,8 +135,12 @@ struct Link {
   double latency_us = 0;     // half of a round trip of 8 bytes; not where bidirectional
   double time_us_p50 = 0;    // of a message, on the clock that ran longer
   double time_us_cv = 0;
-  std::uint64_t wrong_elements = 0;  // words of 8 bytes, of all messages
+  std::uint64_t wrong_elements = 0;                      // words of 8 bytes, of all messages
+  std::shared_ptr<const Diagnosis> diagnosis = nullptr;  // of these
 };
+
+/// All ranks but this one and `peer`: they may wait for the two.
+std::vector<int> others_than(const MpiSession& session, int peer);
 
 inline const char* concurrency_of(bool alone) { return alone ? "alone" : "concurrent"; }
 
@@ -147,13 +150,23 @@ struct LinkRound {
   std::vector<judge::Observation> observations;
 };
 
+/// The fields of every line.
+Json identity_of(const Backend& backend);
+
+/// As `link` lines; of a `round` of sampled pairs, whose links come in threes, as the rows of
+/// `visit` tables instead, but for pairs of which a word arrived wrong.
+void write_links(const std::vector<Link>& links, std::optional<int> round,
+                 const MessageSettings& settings, const NodeMap& nodes, const Json& identity,
+                 Record& record);
+
 class LinkMeter {
  public:
+  /// `sampled`: the record has visits.
   LinkMeter(Backend& backend, MpiSession& session, const NodeMap& nodes,
-            const LinkObserver& observer, LinkMessages& messages);
+            const LinkObserver& observer, LinkMessages& messages, Record& record, bool sampled);
 
-  /// The links of the pairs of a round, all at once or one after the other; collective, the same on
-  /// every rank. Every message is checked.
+  /// The links of the pairs of a round, all at once or one after the other, which the record has
+  /// then; collective, the same on every rank. Every message is checked.
   LinkRound measure(const std::vector<RankPair>& round, bool alone);
 
   /// The first word that arrived wrong, of each rank and round.
@@ -162,18 +175,25 @@ class LinkMeter {
  private:
   enum Exchange { ping_pong, forward, backward, both, exchanges };
   using Times = std::array<MessageTimes, exchanges>;
+  using Diagnoses = std::array<Diagnosis, exchanges>;
 
   void enqueue(Exchange exchange, bool first, int peer, std::size_t words, int message,
                Stream& stream);
   MessageTimes time_exchange(Exchange exchange, bool first, int peer);
-  LinkRound results_of(const RankPair& pair, const std::vector<Times>& times, bool alone) const;
+  void add_results(const RankPair& pair, const std::vector<Times>& times,
+                   const std::vector<Diagnoses>& diagnoses, bool alone, LinkRound& results) const;
 
   Communicator& world_;
   MpiSession& session_;
   const NodeMap& nodes_;
   const LinkObserver& observer_;
   LinkMessages& messages_;
-  std::string complaint_;  // of this rank in this round
+  const Backend& backend_;
+  std::map<std::string, std::string> versions_;  // of the transport
+  Record& record_;
+  bool sampled_;
+  int round_ = 0;
+  std::array<WrongWords, exchanges> wrong_;  // that this rank received in this round
   std::vector<Verdict> corruptions_;
 };
 

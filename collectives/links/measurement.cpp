@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <map>
 #include <nlohmann/json.hpp>
+#include <set>
 #include <utility>
 #include <vector>
 
@@ -12,7 +13,6 @@
 #include "collectives/links/links.hpp"
 #include "collectives/links/peer_copies.hpp"
 #include "collectives/links/splits.hpp"
-#include "collectives/links/visit_measurement.hpp"
 #include "common/judging.hpp"
 #include "common/mpi_session.hpp"
 #include "common/program.hpp"
@@ -31,40 +31,123 @@ struct Results {
   std::vector<std::string> remarks;  // for people
 };
 
-Json record_of(const Link& link, const MessageSettings& settings, const NodeMap& nodes) {
-  Json fields{{"from", link.from},
-              {"to", link.to},
-              {"from_host", nodes.name_of(link.from)},
-              {"to_host", nodes.name_of(link.to)},
-              {"direction", link.bidirectional ? "bidirectional" : "unidirectional"},
-              {"concurrency", concurrency_of(link.alone)},
-              {"bytes", 8 * settings.words},
-              {"bandwidth_gbs", link.bandwidth_gbs}};
-  if (!link.bidirectional) fields["latency_us"] = link.latency_us;
-  fields.update({{"iterations", settings.iterations},
-                 {"time_us_p50", link.time_us_p50},
-                 {"time_us_cv", link.time_us_cv},
-                 {"wrong_elements", link.wrong_elements}});
-  return fields;
-}
-
 Json record_of(const Split& split, const MessageSettings& settings) {
-  return {{"scope", split.scope},
-          {"name", split.name},
-          {"operation", "all_reduce"},
-          {"bytes", 8 * settings.words},
-          {"busbw_gbs", split.busbw_gbs},
-          {"iterations", settings.iterations},
-          {"time_us_p50", split.time_us_p50},
-          {"wrong_elements", split.wrong_elements},
-          {"world_size", split.world_size()}};
+  const Json fields{{"scope", split.scope},
+                    {"name", split.name},
+                    {"operation", "all_reduce"},
+                    {"bytes", 8 * settings.words},
+                    {"busbw_gbs", split.busbw_gbs},
+                    {"iterations", settings.iterations},
+                    {"time_us_p50", split.time_us_p50},
+                    {"wrong_elements", split.wrong_elements},
+                    {"world_size", split.world_size()}};
+  return split.wrong_elements > 0 ? merged(fields, fields_of(split.diagnosis)) : fields;
 }
 
-/// The fields of every line.
-Json identity_of(const Backend& backend) {
-  return {{"backend", name_of(backend.kind)},
-          {"transport", backend.world->transport()},
-          {"world_size", backend.world->size()}};
+// Links between nodes by sampled pairs: what their visits come to. Rates of the CPU backend only
+// warn.
+
+constexpr std::uint64_t kPairsSeed = 1;  // the same pairs in each run, so that two can be compared
+
+/// Of the three links of each pair of a round, as LinkMeter has them: one way, the other, both.
+std::vector<judge::Visit> visits_of(const LinkRound& round) {
+  std::vector<judge::Visit> visits;
+  for (std::size_t i = 0; i + 2 < round.links.size(); i += 3) {
+    const Link *forward = &round.links[i], *backward = forward + 1, *both = forward + 2;
+    visits.push_back(
+        {{forward->from, forward->to},
+         std::min(forward->bandwidth_gbs, backward->bandwidth_gbs),
+         forward->wrong_elements + backward->wrong_elements + both->wrong_elements > 0});
+  }
+  return visits;
+}
+
+Verdict verdict_of(const judge::PairFinding& finding, const NodeMap& nodes,
+                   const std::vector<Unit>& units, BackendKind backend) {
+  std::set<std::string> hosts;
+  for (const int rank : finding.ranks) hosts.insert(nodes.name_of(rank));
+  Verdict verdict;
+  verdict.outcome = finding.proved && backend == BackendKind::gpu ? Outcome::fail : Outcome::warn;
+  verdict.cause = finding.cause;
+  verdict.hosts = {hosts.begin(), hosts.end()};
+  const int rank = finding.ranks.front();
+  if (finding.kind == judge::PairFinding::path) {
+    verdict.scope = Scope::link;
+    verdict.name = fmt::format("{}<->{}", rank, finding.ranks[1]);
+    verdict.check = "pair-path";
+    verdict.class_ = Class::infrastructure;
+    verdict.action = finding.proved ? "inspect the switches and cables between the two nodes"
+                                    : "measure again: link_matrix --pairs all";
+    return verdict;
+  }
+  const bool port =
+      finding.ranks.size() == 1 && nodes.ranks_per_node()[static_cast<std::size_t>(
+                                       nodes.node_of[static_cast<std::size_t>(rank)])] > 1;
+  const std::string& uuid = units[static_cast<std::size_t>(rank)].uuid;
+  verdict.scope = !port ? Scope::node : uuid.empty() ? Scope::rank : Scope::gpu;
+  verdict.name = !port ? nodes.name_of(rank) : uuid.empty() ? std::to_string(rank) : uuid;
+  if (finding.kind == judge::PairFinding::slow) {
+    verdict.check = "pair-port";
+    verdict.class_ = Class::infrastructure;
+    verdict.action = "inspect the adapter, cable and switch port of this node";
+  } else {
+    verdict.check = "pair-intermittent";
+    verdict.action = "drain the node; run bin/node_check and bin/soak on it";
+  }
+  return verdict;
+}
+
+/// A rank that no other node has a partner for, or that had a bye in each round.
+Verdict not_measured(const Unit& unit, BackendKind backend) {
+  Verdict verdict;
+  verdict.scope = unit.uuid.empty() ? Scope::rank : Scope::gpu;
+  verdict.name = unit.uuid.empty() ? std::to_string(unit.rank) : unit.uuid;
+  verdict.outcome = backend == BackendKind::gpu ? Outcome::inconclusive : Outcome::unknown;
+  verdict.cause = fmt::format("rank {} met no rank of another node", unit.rank);
+  verdict.action = "start the same number of ranks on each node; --pairs all";
+  verdict.check = "pair-port";
+  verdict.hosts = {unit.host};
+  return verdict;
+}
+
+/// Of a port, its visits as samples.
+judge::Observation observation_of_port(const Unit& unit, const std::vector<double>& gbs,
+                                       const Communicator& world, std::size_t words) {
+  judge::Observation observation = observed("port/one_way", "GB/s", unit);
+  observation.conditions = {{"bytes", std::to_string(8 * words)}, {"transport", world.transport()}};
+  observation.samples = gbs;
+  return observation;
+}
+
+/// By rail, its ports' medians.
+using Ports = std::map<int, std::vector<std::pair<double, int>>>;
+
+std::string table_of(const Ports& of_rail, const judge::PairSearch& search, int rounds,
+                     const NodeMap& nodes) {
+  const int others = static_cast<int>(nodes.names.size()) - 1;
+  const int met = search.sampled() - search.shifted();
+  const std::string unseen = met < others
+                                 ? fmt::format(
+                                       "; each node met {} of {} others, and a bad path between "
+                                       "two that did not meet is not seen (--pairs all)",
+                                       met, others)
+                                 : "";
+  const std::vector<Column> columns{{"", "rail", 4},       {"", "ports", 6},
+                                    {"median", "GB/s", 8}, {"slowest", "GB/s", 8},
+                                    {"of", "rank", 6},     {"", "on", 16}};
+  std::string text = fmt::format(
+      "\nbetween nodes, one way: {} rounds of pairs of nodes, {} from rail to rail, {} to "
+      "confirm{}\n{}",
+      met, search.shifted(), rounds - search.sampled(), unseen, heading(columns));
+  for (const auto& [rail, ports] : of_rail) {
+    std::vector<double> medians;
+    for (const auto& [median, rank] : ports) medians.push_back(median);
+    const auto& [slowest, rank] = *std::min_element(ports.begin(), ports.end());
+    text += row(columns, {std::to_string(rail), std::to_string(ports.size()),
+                          fmt::format("{:.4g}", median_of(medians)), fmt::format("{:.4g}", slowest),
+                          std::to_string(rank), nodes.name_of(rank)});
+  }
+  return text;
 }
 
 template <class T>
@@ -75,35 +158,39 @@ void append(std::vector<T>& to, const std::vector<T>& from) {
 /// Collective; the results are the same on every rank. What can be judged is given to `judging`.
 class LinkMeasurement {
  public:
+  /// `rounds` of the nodes' visits are sampled; 0: every pair is measured.
   LinkMeasurement(const NodeMap& nodes, Backend& backend, MpiSession& session,
-                  LinkMessages& messages, Record& record, Judging& judging)
+                  LinkMessages& messages, Record& record, Judging& judging, int rounds)
       : nodes_(nodes),
         backend_(backend),
         session_(session),
         messages_(messages),
         record_(record),
-        identity_(identity_of(backend)),
         judging_(judging),
+        rounds_(rounds),
         units_(units_of(session, backend)),
         paths_(paths_of(session, nodes, units_)),
-        observer_(nodes, units_, paths_, *backend.world) {}
+        observer_(units_, paths_),
+        meter_(backend, session, nodes, observer_, messages, record, rounds > 0) {
+    for (Unit& unit : units_) unit.host = nodes.name_of(unit.rank);
+  }
 
   /// The links of every pair, concurrently and, where `alone`, alone too; copies between the GPUs
-  /// of a node; on several nodes the splits.
-  /// Where `rounds` of the nodes' visits are sampled, pairs of nodes in those alone, and none
-  /// alone.
-  Results measure(bool alone, int rounds) {
+  /// of a node; on several nodes the splits. Where rounds are sampled, pairs of nodes in those
+  /// alone, and none alone.
+  Results measure(bool alone) {
     Results results;
     const auto within =
-        rounds > 0 ? judge::rounds_within_nodes(nodes_) : round_robin(session_.world_size());
+        rounds_ > 0 ? judge::rounds_within_nodes(nodes_) : round_robin(session_.world_size());
     measure_messages(within, false, results);
-    if (alone && rounds == 0) measure_messages(within, true, results);
-    if (rounds > 0) measure_between_nodes(rounds, results);
+    if (alone && rounds_ == 0) measure_messages(within, true, results);
+    if (rounds_ > 0) measure_between_nodes(results);
+    append(results.verdicts, meter_.corruptions());
     measure_copies(results);
     if (nodes_.names.size() == 1) return results;
     Splits splits = measure_splits(nodes_, backend_, session_, messages_);
     for (const Split& split : splits.measured) {
-      record_.write("split", merged(identity_, record_of(split, messages_.settings())));
+      record_.write("split", merged(identity_of(backend_), record_of(split, messages_.settings())));
       if (split.scope != "without_node") judging_.add(observation_of(split), record_);
     }
     results.splits = std::move(splits.measured);
@@ -114,29 +201,52 @@ class LinkMeasurement {
  private:
   void measure_messages(const std::vector<std::vector<RankPair>>& rounds, bool alone,
                         Results& results) {
-    LinkMeter meter(backend_, session_, nodes_, observer_, messages_);
     Progress progress(alone ? "pairs alone" : "pairs at once", static_cast<long>(rounds.size()),
                       "rounds", session_.is_root());
     for (std::size_t round = 0; round < rounds.size(); ++round) {
-      const LinkRound measured = meter.measure(rounds[round], alone);
-      for (const Link& link : measured.links)
-        record_.write("link", merged(identity_, record_of(link, messages_.settings(), nodes_)));
+      const LinkRound measured = meter_.measure(rounds[round], alone);
       append(results.links, measured.links);
-      for (const judge::Observation& each : measured.observations) judging_.add(each, record_);
+      judge_all(measured.observations);
       progress.update(static_cast<long>(round) + 1);
     }
-    append(results.verdicts, meter.corruptions());
   }
 
-  void measure_between_nodes(int rounds, Results& results) {
-    LinkMeter meter(backend_, session_, nodes_, observer_, messages_);
-    std::vector<Unit> units = units_;
-    for (Unit& unit : units) unit.host = nodes_.name_of(unit.rank);
-    VisitResults visits = measure_visits(rounds, nodes_, units, messages_.settings(), backend_,
-                                         session_, meter, record_, identity_, judging_);
-    results.visits = std::move(visits.table);
-    append(results.verdicts, meter.corruptions());
-    append(results.verdicts, visits.verdicts);
+  /// The record has tables where it would have a line for each of thousands of ranks' pairs.
+  void judge_all(const std::vector<judge::Observation>& all, std::optional<int> first_id = {}) {
+    if (rounds_ > 0) return judging_.add_table(all, record_, first_id);
+    for (const judge::Observation& each : all)
+      judging_.add(each, record_, first_id ? std::optional((*first_id)++) : std::nullopt);
+  }
+
+  void measure_between_nodes(Results& results) {
+    judge::PairSearch search(nodes_, rounds_, kPairsSeed);
+    std::vector<std::vector<double>> gbs(units_.size());  // by rank
+    Progress progress("pairs of nodes", search.planned(), "rounds", session_.is_root());
+    int round = 0;
+    for (auto pairs = search.next(); !pairs.empty(); pairs = search.next()) {
+      const bool sampled = round < search.sampled() - search.shifted();
+      const std::vector<judge::Visit> visits = visits_of(meter_.measure(pairs, false));
+      for (const judge::Visit& visit : visits)
+        for (const int rank : {visit.pair.first, visit.pair.second})
+          if (sampled) gbs[static_cast<std::size_t>(rank)].push_back(visit.gbs);
+      search.add(visits);
+      progress.update(++round);
+    }
+
+    for (const judge::PairFinding& finding : search.findings())
+      results.verdicts.push_back(verdict_of(finding, nodes_, units_, backend_.kind));
+    Ports of_rail;
+    for (std::size_t rank = 0; rank < units_.size(); ++rank) {
+      if (gbs[rank].empty()) {
+        results.verdicts.push_back(not_measured(units_[rank], backend_.kind));
+        continue;
+      }
+      judging_.add(
+          observation_of_port(units_[rank], gbs[rank], *backend_.world, messages_.settings().words),
+          record_);
+      of_rail[nodes_.local_rank[rank]].push_back({median_of(gbs[rank]), static_cast<int>(rank)});
+    }
+    results.visits = table_of(of_rail, search, round, nodes_);
   }
 
   void measure_copies(Results& results) {
@@ -145,8 +255,7 @@ class LinkMeasurement {
     if (backend_.kind != BackendKind::gpu || most < 2) return;
     PeerCopies copies(backend_, session_, nodes_, observer_, messages_);
     results.copies = copies.measure();
-    for (std::size_t i = 0; i < results.copies.size(); ++i)
-      judging_.add(results.copies[i], record_, static_cast<int>(i));
+    judge_all(results.copies, 0);
     measure_slow_ones_again(copies, results);
     append(results.remarks, copies.remarks());
     append(results.verdicts, copies.corruptions());
@@ -168,7 +277,8 @@ class LinkMeasurement {
   }
 
   judge::Observation observation_of(const Split& split) const {
-    judge::Observation observation = observer_.of("part/" + split.scope + "/busbw", split.ranks);
+    judge::Observation observation = observed("part/" + split.scope + "/busbw", "GB/s",
+                                              *backend_.world, nodes_, units_, split.ranks);
     if (split.scope == "rail") {
       observation.of.scope = Scope::rail;
       observation.of.name = split.name;
@@ -185,11 +295,12 @@ class LinkMeasurement {
   MpiSession& session_;
   LinkMessages& messages_;
   Record& record_;
-  Json identity_;
   Judging& judging_;
-  std::vector<Unit> units_;
+  int rounds_;
+  std::vector<Unit> units_;  // under the nodes' names
   Paths paths_;
   LinkObserver observer_;
+  LinkMeter meter_;
 };
 
 // The tables: matrices, and the splits.
@@ -335,8 +446,9 @@ ExitCode measure_links(const LinkOptions& options, Backend& backend, MpiSession&
   say(session, headline(settings, backend, nodes));
 
   const auto messages = make_messages(injection, backend, session, settings);
-  const Results results = LinkMeasurement(nodes, backend, session, *messages, record, judging)
-                              .measure(options.alone, sampled_rounds(options.pairs, nodes));
+  const Results results = LinkMeasurement(nodes, backend, session, *messages, record, judging,
+                                          sampled_rounds(options.pairs, nodes))
+                              .measure(options.alone);
   say(session, link_tables(options, results, ranks) + results.visits + split_table(results.splits));
   for (const std::string& remark : results.remarks) say(session, remark);
   return conclude(results.verdicts, identity_of(backend), session, judging, record);

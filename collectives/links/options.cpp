@@ -2,9 +2,9 @@
 
 #include <fmt/format.h>
 
-#include "collectives/links/visit_measurement.hpp"
+#include <charconv>
+
 #include "common/options.hpp"
-#include "common/placement.hpp"
 #include "common/usage_error.hpp"
 
 namespace shakedown::collectives {
@@ -12,6 +12,8 @@ namespace {
 
 constexpr int kGpuMiB = 64;
 constexpr int kCpuMiB = 4;
+constexpr int kMostExact = 64;  // ranks of which each pair is measured
+constexpr int kRounds = 32;     // of more
 
 /// Number of 8-byte words in a message whose bandwidth is measured. Throws UsageError.
 std::size_t message_words(const LinkOptions& options, BackendKind kind) {
@@ -42,7 +44,9 @@ void declare_options(OptionSet& options, LinkOptions& values) {
   options
       .add("--pairs", values.pairs,
            "auto: each pair of up to 64 ranks; of more, rounds in which each node measures another "
-           "one, rank by rank, and a suspect is measured again; all: rounds until each pair of "
+           "one, rank by rank and in an eighth more of them between rails, and a suspect is "
+           "measured "
+           "again; all: rounds until each pair of "
            "nodes "
            "was measured; or the number of rounds. Of one node each pair is measured")
       .metavar("auto|all|ROUNDS")
@@ -69,13 +73,25 @@ void declare_options(OptionSet& options, LinkOptions& values) {
       .default_text("none");
   declare_options(options, values.injection);
   declare_pretended_nodes(options, values.pretend_nodes);
-  options.refuse("--outlier-mad,--outlier-percent",
-                 "a link is slow by its floor in the table of limits (--limits FILE)");
-  options.add("--fail-on-outlier", values.fail_on_outlier, "without effect: a slow link fails");
+  options.refuse(
+      "--outlier-mad,--outlier-percent,--fail-on-outlier",
+      "a link is slow by its floor in the table of limits (--limits FILE), and then fails");
   options.check([&] {
     message_words(values, BackendKind::cpu);
     sampled_rounds(values.pairs, {});
   });
+}
+
+int sampled_rounds(const std::string& pairs, const NodeMap& nodes) {
+  const int count = static_cast<int>(nodes.names.size());
+  const bool exact = static_cast<int>(nodes.node_of.size()) <= kMostExact;
+  int rounds = pairs == "all" ? (exact ? 0 : count) : exact ? 0 : kRounds;
+  if (pairs != "auto" && pairs != "all") {
+    const auto [end, error] = std::from_chars(pairs.data(), pairs.data() + pairs.size(), rounds);
+    if (error != std::errc() || end != pairs.data() + pairs.size() || rounds < 1)
+      throw UsageError(fmt::format("--pairs {}: must be auto, all or a number of rounds", pairs));
+  }
+  return count > 1 ? rounds : 0;
 }
 
 MessageSettings message_settings(const LinkOptions& options, BackendKind kind, int ranks) {

@@ -6,6 +6,7 @@
 #include "collectives/injection.hpp"
 #include "common/backend.hpp"
 #include "common/judge/court.hpp"
+#include "common/placement.hpp"
 
 namespace shakedown {
 
@@ -31,10 +32,13 @@ struct LinkOptions {
   // for tests
   InjectionOptions injection;
   int pretend_nodes = 0;
-  bool fail_on_outlier = false;  // gone
 };
 
 void declare_options(OptionSet& options, LinkOptions& values);
+
+/// Rounds of nodes' visits that `--pairs` means; 0: each pair of ranks is measured. On one node 0.
+/// Throws UsageError that names the option.
+int sampled_rounds(const std::string& pairs, const NodeMap& nodes);
 
 /// The messages sent.
 struct MessageSettings {

@@ -125,11 +125,9 @@ PeerCopies::Times PeerCopies::time_copies(Manner manner, Way way, bool first, in
   const auto by =
       manner == copy_engine ? shakedown::gpu::CopyBy::engine : shakedown::gpu::CopyBy::sms;
 
-  std::vector<int> others;
-  for (int r = 0; r < session_.world_size(); ++r)
-    if (r != rank && r != peer) others.push_back(r);
-
+  const std::vector<int> others = others_than(session_, peer);
   Times times;
+  const auto wrong_before = wrong_.words;
   for (int message = 0; message < kWarmup + kLinkSamples; ++message) {
     session_.progress(others);  // who may wait for this pair
     meet(peer);
@@ -145,10 +143,10 @@ PeerCopies::Times PeerCopies::time_copies(Manner manner, Way way, bool first, in
     }
     meet(peer);  // what was sent has arrived
     if (receives)
-      times.wrong +=
-          messages_.check(incoming(rank, words), pattern_of(peer, rank), 0,
-                          kMessageStep * static_cast<std::uint64_t>(message), message, complaint_);
+      messages_.check(incoming(rank, words), pattern_of(peer, rank), 0,
+                      kMessageStep * static_cast<std::uint64_t>(message), message, wrong_);
   }
+  times.wrong = wrong_.words - wrong_before;
   return times;
 }
 
@@ -198,7 +196,7 @@ std::vector<judge::Observation> PeerCopies::measure(const std::vector<Turn>& tur
   int last = 0;
   for (const Turn& turn : turns) last = std::max(last, turn.turn);
 
-  complaint_.clear();
+  wrong_ = {};
   AllTimes times{};
   session_.barrier();
   for (int turn = 0; turn <= last; ++turn) {
@@ -206,7 +204,7 @@ std::vector<judge::Observation> PeerCopies::measure(const std::vector<Turn>& tur
     session_.wait_idle();
   }
   const std::vector<AllTimes> all = session_.all_gather(times);
-  const std::vector<std::string> complaints = session_.all_gather(complaint_);
+  const std::vector<std::string> complaints = session_.all_gather(wrong_.complaint);
 
   std::vector<judge::Observation> copies;
   for (const Turn& turn : turns) {

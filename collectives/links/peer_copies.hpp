@@ -73,7 +73,7 @@ class PeerCopies {
   Buffer meeting_;         // a byte to send, one to receive
   std::size_t words_ = 0;  // of the largest copy; 0: memory does not suffice
   std::vector<std::vector<std::string>> problems_;  // [rank][local rank]
-  std::string complaint_;
+  WrongWords wrong_;                                // that this rank received in this round
   std::vector<std::string> remarks_;
   std::vector<Verdict> corruptions_;
   Buffer memory_;  // what is copied, then where copies arrive

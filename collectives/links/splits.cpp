@@ -41,12 +41,11 @@ std::vector<Grouping> groupings_of(const NodeMap& nodes) {
 
 /// The all-reduce of the group of this rank; `progress` is called before each.
 MessageTimes time_all_reduce(Communicator& group, LinkMessages& messages,
-                             const std::function<void()>& progress, std::string& complaint) {
+                             const std::function<void()>& progress, WrongWords& wrong) {
   const MessageSettings& settings = messages.settings();
   const Operands operands =
       operands::make_operands(DataType::uint64, true, Reduction::sum, group.size(), kSeed);
   messages.fill(operands, group.rank());
-  std::uint64_t wrong_words = 0;
   std::vector<double> samples;
   for (int message = 0; message < settings.warmup + settings.iterations; ++message) {
     progress();
@@ -56,15 +55,15 @@ MessageTimes time_all_reduce(Communicator& group, LinkMessages& messages,
                        messages.incoming(settings.words), Reduction::sum, stream);
     });
     if (message >= settings.warmup) samples.push_back(time_us);
-    wrong_words += messages.check(operands, kAllRanks, settings.words, message, complaint);
+    messages.check(operands, kAllRanks, settings.words, message, wrong);
   }
   MessageTimes times = times_of(samples);
-  times.wrong_words = wrong_words;
+  times.wrong_words = wrong.words;
   return times;
 }
 
-void measure(const Grouping& grouping, const std::vector<std::string>& hosts, Backend& backend,
-             MpiSession& session, LinkMessages& messages, Splits& splits) {
+void measure(const Grouping& grouping, const NodeMap& nodes, Backend& backend, MpiSession& session,
+             LinkMessages& messages, Splits& splits) {
   const auto rank = static_cast<std::size_t>(session.rank());
   const int mine = grouping.group_of[rank];
   const auto groups = static_cast<int>(grouping.names.size());
@@ -76,15 +75,16 @@ void measure(const Grouping& grouping, const std::vector<std::string>& hosts, Ba
     if (grouping.group_of[r] != mine) others.push_back(static_cast<int>(r));
 
   MessageTimes times;
-  std::string complaint;
+  WrongWords wrong;
   const auto communicator = backend.world->split(mine, session.rank());
   if (mine < groups && communicator->size() > 1)
     times = time_all_reduce(
-        *communicator, messages, [&] { session.progress(others); }, complaint);
+        *communicator, messages, [&] { session.progress(others); }, wrong);
 
   session.wait_idle();  // groups differ in size, and ranks that are left out have nothing to do
   const std::vector<MessageTimes> all = session.all_gather(times);
-  const std::vector<std::string> complaints = session.all_gather(complaint);
+  const std::vector<std::string> complaints = session.all_gather(wrong.complaint);
+  const std::vector<Diagnosis> diagnoses = session.all_gather(wrong.diagnosis);
   for (std::size_t r = 0; r < complaints.size(); ++r)
     if (!complaints[r].empty())
       splits.corruptions.push_back(
@@ -94,7 +94,7 @@ void measure(const Grouping& grouping, const std::vector<std::string>& hosts, Ba
            .cause = fmt::format("all_reduce, {}: {}", grouping.scope, complaints[r]),
            .action = operands::action_of(operands::WrongData::unknown),
            .check = "wrong-data",
-           .hosts = {hosts[r]}});
+           .hosts = {nodes.name_of(static_cast<int>(r))}});
   for (int group = 0; group < groups; ++group) {
     const auto g = static_cast<std::size_t>(group);
     if (sizes[g] < 2) continue;
@@ -104,6 +104,7 @@ void measure(const Grouping& grouping, const std::vector<std::string>& hosts, Ba
       if (grouping.group_of[r] != group) continue;
       split.time_us_p50 = std::max(split.time_us_p50, all[r].time_us_p50);
       split.wrong_elements += all[r].wrong_words;
+      split.diagnosis.add(diagnoses[r]);
       split.ranks.push_back(static_cast<int>(r));
       parts_us.resize(static_cast<std::size_t>(all[r].parts));
       for (std::size_t part = 0; part < parts_us.size(); ++part)
@@ -123,11 +124,8 @@ void measure(const Grouping& grouping, const std::vector<std::string>& hosts, Ba
 Splits measure_splits(const NodeMap& nodes, Backend& backend, MpiSession& session,
                       LinkMessages& messages) {
   Splits splits;
-  std::vector<std::string> hosts;
-  for (std::size_t r = 0; r < nodes.node_of.size(); ++r)
-    hosts.push_back(nodes.name_of(static_cast<int>(r)));
   for (const Grouping& grouping : groupings_of(nodes))
-    measure(grouping, hosts, backend, session, messages, splits);
+    measure(grouping, nodes, backend, session, messages, splits);
   return splits;
 }
 

@@ -15,6 +15,7 @@ struct Split {
   double time_us_p50 = 0;  // the slowest rank's
   double busbw_gbs = 0;    // 2 (n - 1) / n * bytes / time
   std::uint64_t wrong_elements = 0;
+  Diagnosis diagnosis = {};  // of these
   std::vector<int> ranks = {};
   std::vector<double> samples = {};  // busbw of parts of the messages
 

@@ -74,9 +74,7 @@ CollectiveBench::CollectiveBench(Communicator& communicator, Backend& backend,
       session_(session),
       settings_(settings),
       verifier_(make_verifier(backend.kind)),
-      stream_(backend.device->make_stream()),
-      begin_(backend.device->make_event()),
-      end_(backend.device->make_event()) {
+      stream_(backend.device->make_stream()) {
   const auto group = static_cast<std::size_t>(settings.aggregate);
   const std::size_t operations = static_cast<std::size_t>(settings.iterations) * group;
   const std::size_t slot = 2 * aligned(std::max<std::size_t>(largest_bytes, 1));
@@ -115,10 +113,8 @@ double CollectiveBench::over_ranks(const std::vector<double>& all) const {
   return std::accumulate(all.begin(), all.end(), 0.0) / static_cast<double>(all.size());
 }
 
-void CollectiveBench::complete() {
-  end_->record(*stream_);
-  communicator_.wait(*end_, HostWait::timed);
-}
+/// By the stream, as nccl-tests: an event after the last operation would be timed, too.
+void CollectiveBench::complete() { communicator_.wait(*stream_, HostWait::timed); }
 
 CollectiveBench::Slot CollectiveBench::make_slot(const Trial& trial, std::size_t index) const {
   auto* at = static_cast<std::byte*>(arena_->data()) + index * slot_bytes(trial);
@@ -208,7 +204,6 @@ CollectiveBench::Times CollectiveBench::run(const Trial& trial, std::size_t slot
   if (spare_is_own_)
     run_untimed(trial, 1);  // the kernel is loaded and peers are awake, as before nccl-tests' clock
   session_.barrier();
-  begin_->record(*stream_);
   const auto start = Clock::now();
   if (graph)
     graph->launch(*stream_);
@@ -217,7 +212,6 @@ CollectiveBench::Times CollectiveBench::run(const Trial& trial, std::size_t slot
   times.enqueue_us = microseconds_since(start) - waited_us_;
   complete();
   times.total_us = microseconds_since(start) - waited_us_;
-  times.event_us = end_->milliseconds_since(*begin_) * 1e3;
   if (settings_.one_by_one)
     for (std::size_t i = 0; i < slots; i += static_cast<std::size_t>(settings_.aggregate))
       my_iterations_us_.push_back(marks_[2 * i + 1]->milliseconds_since(*marks_[2 * i]) * 1e3 /
@@ -292,7 +286,6 @@ void CollectiveBench::add_sample(Measurement& result, const Times& mine, int ope
   const std::vector<double> total_us = of_ranks(mine.total_us);
   result.samples_us.push_back(over_ranks(total_us));
   result.enqueue_us.push_back(over_ranks(of_ranks(mine.enqueue_us)));
-  result.event_us.push_back(over_ranks(of_ranks(mine.event_us)));
   result.rank_us.resize(total_us.size());
   for (std::size_t rank = 0; rank < total_us.size(); ++rank)
     result.rank_us[rank] += total_us[rank] / settings_.repeats;
@@ -344,7 +337,6 @@ Measurement CollectiveBench::measure(const Trial& trial) {
         if (checked) check(trial, batch, result);
         sample.total_us += times.total_us;
         sample.enqueue_us += times.enqueue_us;
-        sample.event_us += times.event_us;
         progress.update(static_cast<long>(first + batch));
       }
       result.iterations += settings_.iterations;

@@ -63,7 +63,6 @@ struct Measurement {
   std::vector<double> samples_us;  // a sample's time by the host clock for each of its operations
   std::vector<double> rank_us;     // of each rank, the mean over samples
   std::vector<double> enqueue_us;  // of that, the time until the last was enqueued
-  std::vector<double> event_us;    // the same by events on the stream
   std::vector<std::vector<double>> iteration_us;  // [rank][iteration] by events, one by one alone
   std::vector<double> slowest_iteration_us;       // of these, over ranks
   std::size_t skipped = 0;                        // of them, which statistics leave out
@@ -107,7 +106,6 @@ class CollectiveBench {
   struct Times {
     double total_us = 0;
     double enqueue_us = 0;
-    double event_us = 0;
   };
 
   // Tests override these two, to be late or wrong on purpose (collectives/injection).
@@ -138,8 +136,6 @@ class CollectiveBench {
   BenchSettings settings_;
   std::unique_ptr<Verifier> verifier_;
   std::unique_ptr<Stream> stream_;
-  std::unique_ptr<Event> begin_;
-  std::unique_ptr<Event> end_;
   std::unique_ptr<TransportMemory> arena_;
   std::size_t arena_bytes_ = 0;
   Buffer mismatches_;  // one a slot

@@ -18,7 +18,6 @@ std::vector<IgnoredOption> ignored_options() {
       {"--device-implementation,-D", "nccl-tests' own kernels are not measured"},
       {"--device-cta-count,-V", "nccl-tests' own kernels are not measured; --ctas sets NCCL's",
        "16"},
-      {"--memory,-M", "memory is not reported"},
       {"--unalign,-u", "--align 1 divides buffers at odd addresses"},
   };
 }
@@ -158,7 +157,9 @@ void declare_how(OptionSet& options, PerfOptions& values) {
   options.add("--run-cycles,-N", values.cycles, "runs of the whole sweep; 0: until stopped")
       .at_least(0);
   options.add("--ngpus,-g", values.gpus, "number of ranks to start, without MPI").at_least(1);
-  options.add("--nthreads,-t", values.threads, "only 1 is supported (compatibility)").at_least(1);
+  options
+      .add("--nthreads,-t", values.threads, "as many times the ranks of --ngpus, as in nccl-tests")
+      .at_least(1);
 }
 
 void declare_results(OptionSet& options, PerfOptions& values) {
@@ -168,6 +169,8 @@ void declare_results(OptionSet& options, PerfOptions& values) {
            "1: print the time to enqueue in place of the time to complete")
       .at_least(0);
   options.add("--report-timestamps,-S", values.timestamps, "1: append a timestamp to each row")
+      .at_least(0);
+  options.add("--memory,-M", values.memory, "1: print the GPU memory that was taken, and by what")
       .at_least(0);
   options.add("--output-file,-J", values.json, "JSON file in nccl-tests' format").metavar("FILE");
   options.refuse("--csv", kCsvOfReport);

@@ -65,6 +65,7 @@ struct PerfOptions {
   int timestamps = 0;
   int gpus = 1;
   int threads = 1;
+  int memory = 0;
   std::string json;
   std::string transport = "auto";
   std::string record;
@@ -74,6 +75,7 @@ struct PerfOptions {
   InjectionOptions injection;
   std::vector<IgnoredOption> ignored = ignored_options();
 
+  int ranks_of_process() const { return gpus * threads; }
   bool as_nccl_tests() const { return program != "collective_perf"; }
   /// Whether rates are judged: nccl-tests judges none.
   bool judges() const {

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cmath>
 #include <cstdio>
 #include <cstdlib>
 #include <ctime>
@@ -82,7 +83,6 @@ Json record_of(const Trial& trial, const Measurement& measured, const Figures& f
               {"time_us_p99", s.p99},
               {"time_us_max", s.max},
               {"time_us_cv", s.cv},
-              {"event_us_p50", median_of(measured.event_us)},
               {"enqueue_us_p50", figures.cputime_us},
               {"algbw_gbs", figures.algbw_gbs},
               {"busbw_gbs", figures.busbw_gbs},
@@ -268,7 +268,7 @@ Outcome Tally::outcome() const {
 }
 
 std::string preamble(const PerfOptions& options, const Plan& plan, const Communicator& communicator,
-                     const Backend& backend, const MpiSession& session) {
+                     const Backend& backend, const Json& devices) {
   std::string text = fmt::format(
       "# shakedown {}, {} over {}, {}\n"
       "# Collective test starting: {}\n"
@@ -286,13 +286,28 @@ std::string preamble(const PerfOptions& options, const Plan& plan, const Communi
     if (!ignored.value.empty() && ignored.value != "0")
       text += fmt::format("# {} {}: {}\n", ignored.names, ignored.value, ignored.reason);
   text += "#\n# Using devices\n";
-  const DeviceIdentity device = backend.device->identity();
-  const auto lines = session.all_gather(
-      fmt::format("#  Rank {:2} Group {:2} Pid {:6} on {:>10} device {:2} [{}] {}\n",
-                  session.rank(), group_of(plan, session.rank()), getpid(), session.host(),
-                  session.local_rank(), nccl_tests_device(device.pci_id), device.model));
-  for (const std::string& line : lines) text += line;
+  for (const Json& device : devices)
+    text += fmt::format("#  Rank {:2} Group {:2} Pid {:6} on {:>10} device {:2} [{}] {}\n",
+                        device.at("rank").get<int>(), device.at("group").get<int>(),
+                        device.at("pid").get<int>(), device.at("hostname").get<std::string>(),
+                        device.at("device").get<int>(), device.at("device_hex").get<std::string>(),
+                        device.at("device_info").get<std::string>());
   return text + "#\n";
+}
+
+Json devices_of(const Plan& plan, const Backend& backend, const MpiSession& session) {
+  const DeviceIdentity device = backend.device->identity();
+  const Json mine{{"rank", session.rank()},
+                  {"group", group_of(plan, session.rank())},
+                  {"pid", getpid()},
+                  {"hostname", session.host()},
+                  {"device", session.local_rank()},
+                  {"device_hex", nccl_tests_device(device.pci_id)},
+                  {"device_info", device.model}};
+  Json devices = Json::array();
+  for (const std::string& one : session.all_gather(json_text(mine)))
+    devices.push_back(Json::parse(one));
+  return devices;
 }
 
 std::string table_header(const PerfOptions& options) {
@@ -338,12 +353,32 @@ std::string row_half(const Figures& f, const PerfOptions& options) {
   return text;
 }
 
-std::string footer(const PerfOptions& options, const Tally& tally) {
+std::string footer(const PerfOptions& options, const Tally& tally,
+                   const std::vector<double>& taken_bytes) {
   return fmt::format(
-      "# Out of bounds values : {} {}\n# Avg bus bandwidth    : {:g} {}\n#\n"
+      "# Out of bounds values : {} {}\n# Avg bus bandwidth    : {:g} {}\n{}#\n"
       "# Collective test concluded: {}\n#",
       tally.wrong_rows, tally.wrong_rows > 0 ? "FAILED" : "OK", tally.mean_busbw_gbs(),
-      tally.judgement(), options.program);
+      tally.judgement(), options.memory > 0 ? memory_line(taken_bytes) : "", options.program);
+}
+
+std::string memory_line(const std::vector<double>& taken_bytes) {
+  if (taken_bytes.empty()) return "# GPU memory usage     : none, the backend is cpu\n";
+  const auto text = [](double amount) {  // as nccl-tests, whose units are binary
+    const char* unit = "B";
+    for (const char* larger : {"KB", "MB", "GB"})
+      if (std::abs(amount) >= 1024) {
+        amount /= 1024;
+        unit = larger;
+      }
+    const int digits = std::abs(amount) < 10 ? 2 : std::abs(amount) < 100 ? 1 : 0;
+    return fmt::format("{:.{}f} {}", amount, digits, unit);
+  };
+  return fmt::format(
+      "# GPU memory usage     : Initialization {} | User-Allocated {} | Collective {} | Total  "
+      "{}\n",
+      text(taken_bytes[0]), text(taken_bytes[1]), text(taken_bytes[2]),
+      text(std::accumulate(taken_bytes.begin(), taken_bytes.end(), 0.0)));
 }
 
 namespace {
@@ -386,32 +421,14 @@ Json config_of(const PerfOptions& options, const Plan& plan) {
           {"parallel_init", text_of(false)}};
 }
 
-Json devices_of(const Plan& plan, const Backend& backend, const MpiSession& session) {
-  const DeviceIdentity device = backend.device->identity();
-  const auto pids = session.all_gather(static_cast<double>(getpid()));
-  const auto local_ranks = session.all_gather(static_cast<double>(session.local_rank()));
-  const auto pci = session.all_gather(device.pci_id);
-  const auto models = session.all_gather(device.model);
-  Json devices = Json::array();
-  for (std::size_t r = 0; r < pids.size(); ++r)
-    devices.push_back({{"rank", r},
-                       {"group", group_of(plan, static_cast<int>(r))},
-                       {"pid", static_cast<int>(pids[r])},
-                       {"hostname", session.hosts()[r]},
-                       {"device", static_cast<int>(local_ranks[r])},
-                       {"device_hex", nccl_tests_device(pci[r])},
-                       {"device_info", models[r]}});
-  return devices;
-}
-
 }  // namespace
 
 NcclTestsJson::NcclTestsJson(const std::string& path, const PerfOptions& options, const Plan& plan,
-                             const Backend& backend, const MpiSession& session)
+                             const Backend& backend, const Json& devices)
     : cputime_(options.cputime != 0) {
-  Json config = config_of(options, plan);
-  config["devices"] = devices_of(plan, backend, session);
   if (path.empty()) return;
+  Json config = config_of(options, plan);
+  config["devices"] = devices;
   path_ = unused(path);
   check_writable({kOption, path_});
   std::printf("# Writing JSON output to %s\n", path_.c_str());

@@ -59,13 +59,19 @@ struct Tally {
   Outcome outcome() const;
 };
 
-/// The lines before the rows: what runs, with which libraries, on which devices. Collective.
+/// The lines before the rows: what runs, with which libraries, on which devices.
 std::string preamble(const PerfOptions& options, const Plan& plan, const Communicator& communicator,
-                     const Backend& backend, const MpiSession& session);
+                     const Backend& backend, const Json& devices);
+/// Of every rank, as nccl-tests' JSON has it. Collective.
+Json devices_of(const Plan& plan, const Backend& backend, const MpiSession& session);
 std::string table_header(const PerfOptions& options);
 std::string row_start(const Trial& trial);
 std::string row_half(const Figures& figures, const PerfOptions& options);
-std::string footer(const PerfOptions& options, const Tally& tally);
+/// `taken_bytes`: of GPU memory by start, buffers and operations; empty: not known.
+std::string footer(const PerfOptions& options, const Tally& tally,
+                   const std::vector<double>& taken_bytes);
+/// Its line of these, as nccl-tests -M 1 has it.
+std::string memory_line(const std::vector<double>& taken_bytes);
 /// "2026-11-21 16:40:00", as nccl-tests has it.
 std::string local_now();
 
@@ -98,10 +104,10 @@ std::string describe(const WrongElement& wrong, const MpiSession& session);
 class NcclTestsJson {
  public:
   /// Nothing is written where the path is empty. As nccl-tests, uses PATH.0, PATH.1 where PATH
-  /// exists. Collective. Throws UsageError where the file cannot be written; the functions below
-  /// throw InconclusiveError (disk full).
+  /// exists. Throws UsageError where the file cannot be written; the functions below throw
+  /// InconclusiveError (disk full).
   NcclTestsJson(const std::string& path, const PerfOptions& options, const Plan& plan,
-                const Backend& backend, const MpiSession& session);
+                const Backend& backend, const Json& devices);
 
   void start_row(const Trial& trial);
   void add_half(bool in_place, const Figures& figures, const Measurement& measured);

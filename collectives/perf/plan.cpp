@@ -68,10 +68,6 @@ void refuse_unsupported(const PerfOptions& options) {
     if (!ignored.value.empty() && ignored.value != "0" && ignored.value != ignored.fulfilled)
       throw UsageError(
           fmt::format("{} {}: not supported: {}", ignored.names, ignored.value, ignored.reason));
-  if (options.threads > 1)
-    throw UsageError(
-        fmt::format("--nthreads {}: each rank is a process: use launch/mpi -n RANKS {}",
-                    options.threads, options.program));
   if (const char* device = std::getenv("NCCL_TESTS_DEVICE");
       options.as_nccl_tests() && device != nullptr && std::string_view(device) != "-1")
     throw UsageError(fmt::format(
@@ -147,10 +143,17 @@ std::vector<int> roots_of(const std::string& text, const std::vector<int>& group
 
 /// A rank uses one GPU.
 void check_ranks(const PerfOptions& options, int world_size) {
-  if (options.gpus > 1)
-    throw UsageError(fmt::format(
-        "--ngpus {}: each rank uses one GPU: use launch/mpi -n {} {} (without MPI: {} -g {})",
-        options.gpus, options.gpus * world_size, options.program, options.program, options.gpus));
+  const int each = options.ranks_of_process();
+  if (each == 1) return;
+  std::vector<std::string> requested;
+  if (options.gpus > 1) requested.push_back(fmt::format("--ngpus {}", options.gpus));
+  if (options.threads > 1) requested.push_back(fmt::format("--nthreads {}", options.threads));
+  const bool by_srun = std::getenv("SLURM_STEP_NUM_TASKS") != nullptr &&
+                       std::getenv("OMPI_COMM_WORLD_SIZE") == nullptr;
+  throw UsageError(fmt::format("{}: each rank uses one GPU: use {} {} {} (without MPI: {} -g {})",
+                               fmt::join(requested, " "),
+                               by_srun ? "srun --ntasks" : "launch/mpi -n", each * world_size,
+                               options.program, options.program, each));
 }
 
 /// Leaves out operations that these ranks cannot do where all were requested, else throws

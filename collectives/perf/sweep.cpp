@@ -250,21 +250,28 @@ ExitCode sweep(const PerfOptions& options, Plan plan, Backend& backend, const Mp
   const std::string remark = limit_sizes(
       plan, CollectiveBench::largest_possible(communicator, backend, session, options.aggregate));
   Tally tally{options.bars.min_mean_busbw_gbs};
-  NcclTestsJson json(session.is_root() ? options.json : "", options, plan, backend, session);
+  const Json devices = devices_of(plan, backend, session);
+  NcclTestsJson json(session.is_root() ? options.json : "", options, plan, backend, devices);
   say(session, remark);
-  say(session, preamble(options, plan, communicator, backend, session) + table_header(options));
+  say(session, preamble(options, plan, communicator, backend, devices) + table_header(options));
+  const auto free_bytes = [&] { return static_cast<double>(backend.device->memory().free_bytes); };
+  const double before = free_bytes();
   Sweep rows(options, plan, communicator, backend, session, path, record, tally);
+  const double allocated = free_bytes();
   for (int done = 0; options.cycles == 0 || done < options.cycles; ++done) rows.cycle(json);
-  say(session, footer(options, tally));
+  std::vector<double> taken{backend.world_bytes, before - allocated, allocated - free_bytes()};
+  for (double& bytes : taken) bytes = std::ranges::max(session.all_gather(bytes));  // as nccl-tests
+  if (backend.kind == BackendKind::cpu) taken.clear();
+  say(session, footer(options, tally, taken));
   json.finish(tally);
   return exit_code_of(std::max(rows.outcome(), tally.outcome()));
 }
 
 void relaunch_for_gpus(const PerfOptions& options, int argc, char** argv) {
-  if (options.gpus <= 1 || std::getenv("OMPI_COMM_WORLD_SIZE") != nullptr ||
+  if (options.ranks_of_process() == 1 || std::getenv("OMPI_COMM_WORLD_SIZE") != nullptr ||
       !launched_with_others().empty())
     return;
-  const std::string ranks = std::to_string(options.gpus);
+  const std::string ranks = std::to_string(options.ranks_of_process());
   const std::filesystem::path folder =
       std::filesystem::read_symlink("/proc/self/exe").parent_path();
   // bin/all_reduce_perf is a link: its name selects the operation.
@@ -272,13 +279,13 @@ void relaunch_for_gpus(const PerfOptions& options, int argc, char** argv) {
   const std::string launcher = folder.parent_path() / "launch/mpi";
   std::vector<const char*> line{launcher.c_str(), "-n", ranks.c_str(), program.c_str()};
   line.insert(line.end(), argv + 1, argv + argc);
-  line.insert(line.end(), {"--ngpus", "1", nullptr});  // the last one counts
+  line.insert(line.end(), {"--ngpus", "1", "--nthreads", "1", nullptr});  // the last one counts
   execv(launcher.c_str(), const_cast<char* const*>(line.data()));
   std::fprintf(stderr,
-               "error: --ngpus %d: %s: %s; in place of a copy of the program use a link to it (ln "
+               "error: %s ranks: %s: %s; in place of a copy of the program use a link to it (ln "
                "-s), or start it "
-               "by mpirun -n %d\n",
-               options.gpus, launcher.c_str(), std::strerror(errno), options.gpus);
+               "by mpirun -n %s\n",
+               ranks.c_str(), launcher.c_str(), std::strerror(errno), ranks.c_str());
   std::exit(2);
 }
 

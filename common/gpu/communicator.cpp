@@ -236,9 +236,9 @@ class NcclCommunicator final : public Communicator {
     return std::make_unique<NcclCommunicator>(host_->split(color, key), device_, ctas_, timeout_s_);
   }
 
-  void wait(const Event& event, HostWait how) override {
+  void wait_until(const std::function<bool()>& done, HostWait how) override {
     abort_on_error([&] {
-      wait_until_done(event, timeout_s_, spin_seconds(how), [this] {
+      wait_for_ranks(done, timeout_s_, spin_seconds(how), [this] {
         ncclResult_t asynchronous = ncclSuccess;
         CHECK_NCCL(ncclCommGetAsyncError(comm_, &asynchronous), comm_);
         CHECK_NCCL(asynchronous, comm_);

@@ -84,6 +84,12 @@ void wait_for_device(Query&& query, double timeout_s) {
   }
 }
 
+bool is_done(cudaError_t status) {
+  if (status == cudaErrorNotReady) return false;
+  CHECK_CUDA(status);
+  return true;
+}
+
 class CudaEvent final : public Event {
  public:
   explicit CudaEvent(double timeout_s) : timeout_s_(timeout_s) {
@@ -102,12 +108,7 @@ class CudaEvent final : public Event {
     CHECK_CUDA(cudaEventRecordWithFlags(
         event_, native(stream), capturing ? cudaEventRecordExternal : cudaEventRecordDefault));
   }
-  bool done() const override {
-    const cudaError_t status = cudaEventQuery(event_);
-    if (status == cudaErrorNotReady) return false;
-    CHECK_CUDA(status);
-    return true;
-  }
+  bool done() const override { return is_done(cudaEventQuery(event_)); }
   void synchronize() const override {
     wait_for_device([this] { return cudaEventQuery(event_); }, timeout_s_);
   }

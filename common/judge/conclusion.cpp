@@ -37,9 +37,10 @@ std::string what_of(const Observation& o) {
   };
   const std::string bytes = condition("bytes");
   if (!o.metric.starts_with("collective/") || bytes.empty()) return o.metric;
-  return fmt::format("{} of {} {}, {}", o.metric,
-                     readable_bytes(std::strtod(bytes.c_str(), nullptr)), condition("dtype"),
-                     condition("in_place") == "true" ? "in place" : "out of place");
+  const std::string dtype = condition("dtype");
+  return fmt::format("{} of {}{}{}, {}", o.metric,
+                     readable_bytes(std::strtod(bytes.c_str(), nullptr)), dtype.empty() ? "" : " ",
+                     dtype, condition("in_place") == "true" ? "in place" : "out of place");
 }
 
 class Conclusion {

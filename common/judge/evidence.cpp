@@ -214,12 +214,14 @@ void for_lines(const std::string& path, const std::vector<const char*>& kinds,
     ++number;
     const auto start = line.find_first_not_of(" \t\r");
     if (start == std::string::npos) continue;
-    const bool known = std::any_of(kinds.begin(), kinds.end(), [&](const char* kind) {
-      const std::string head = fmt::format(R"({{"kind":"{}")", kind);
+    const auto begins = [&](const std::string& head) {
       return line.compare(start, head.size(), head) == 0;
-    });
-    const bool first_key = line.compare(start, 9, R"({"kind":")") == 0;
-    if (first_key && !known) continue;
+    };
+    const bool known = begins(R"({"kind":"table")") ||
+                       std::any_of(kinds.begin(), kinds.end(), [&](const char* kind) {
+                         return begins(fmt::format(R"({{"kind":"{}")", kind));
+                       });
+    if (begins(R"({"kind":")") && !known) continue;
     const Json json = Json::parse(line, nullptr, false);
     if (cut != nullptr && json.is_discarded() && line[start] == '{') {
       *cut = number;
@@ -227,9 +229,9 @@ void for_lines(const std::string& path, const std::vector<const char*>& kinds,
     }
     if (!json.is_object() || !json.contains("kind"))
       throw UsageError(fmt::format("{}: line {} is no record", path, number));
-    if (std::find(kinds.begin(), kinds.end(), text_at(json, "kind")) == kinds.end()) continue;
     try {
-      use(json);
+      for (const Json& each : lines_of(json))
+        if (std::find(kinds.begin(), kinds.end(), text_at(each, "kind")) != kinds.end()) use(each);
     } catch (const UsageError& error) {
       throw UsageError(fmt::format("{}: line {}: {}", path, number, error.what()));
     }

@@ -105,6 +105,12 @@ Json record_of(const Observation& o) {
   return line;
 }
 
+void write_table(const std::vector<Observation>& observations, Record& record) {
+  std::vector<Json> lines;
+  for (const Observation& observation : observations) lines.push_back(record_of(observation));
+  record.write_table("metric", lines, {"name", "ranks", "uuids", "serials", "samples"});
+}
+
 Observation observation_of(const Json& line) {
   StrictObject row(line, fmt::format("metric line of {}",
                                      line.contains("metric") ? json_text(line["metric"]) : "none"));

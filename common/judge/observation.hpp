@@ -74,6 +74,8 @@ std::vector<std::string> distinct(const std::vector<std::string>& names);
 
 /// The fields of a `metric` line; unknown ones are absent.
 Json record_of(const Observation& observation);
+/// As `metric` lines in tables: a row for each, a table for those with the same conditions.
+void write_table(const std::vector<Observation>& observations, Record& record);
 /// Of such a line. Throws UsageError that names what is missing or of the wrong type.
 Observation observation_of(const Json& line);
 

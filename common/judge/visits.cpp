@@ -13,7 +13,8 @@
 namespace shakedown::judge {
 namespace {
 
-constexpr double kFails = 0.85;     // of what is usual on the rail: below it a visit has failed
+constexpr std::size_t kShiftedOneIn = 8;  // rounds
+constexpr double kFails = 0.85;     // of what is usual on the lane: below it a visit has failed
 constexpr int kPartners = 3;        // that failed with nobody else: it is not they
 constexpr int kRepeats = 5;         // of a failed pair
 constexpr int kSideVisits = 10;     // of each of its sides, with others
@@ -88,17 +89,26 @@ PairSearch::PairSearch(const NodeMap& nodes, int rounds, std::uint64_t seed)
   auto tournament = round_robin(static_cast<int>(ranks.size()));
   shuffle(tournament, random_);
   tournament.resize(std::min(tournament.size(), at(rounds)));
-  for (const auto& round : tournament) {
-    auto& planned = rounds_.emplace_back();
+  const auto add_round = [&](const std::vector<RankPair>& round, std::size_t shift) {
+    std::vector<Planned> planned;
     for (const RankPair& pair : round) {
       const auto& one = ranks[at(pair.first)];
       const auto& other = ranks[at(pair.second)];
-      for (std::size_t rail = 0; rail < std::min(one.size(), other.size()); ++rail)
-        planned.push_back(
-            {sample, -1, {{std::min(one[rail], other[rail]), std::max(one[rail], other[rail])}}});
+      const std::size_t rails = std::min(one.size(), other.size());
+      if (rails <= shift) continue;
+      for (std::size_t rail = 0; rail < rails; ++rail) {
+        const auto [first, second] = std::minmax(one[rail], other[(rail + shift) % rails]);
+        planned.push_back({sample, -1, {{first, second}}});
+      }
     }
-  }
+    if (!planned.empty()) rounds_.push_back(planned);
+  };
+  for (const auto& round : tournament) add_round(round, 0);
+  const std::size_t same_rail = rounds_.size();
+  for (std::size_t round = 0; round < tournament.size(); round += kShiftedOneIn)
+    add_round(tournament[round], 1);
   sampled_ = rounds_.size();
+  shifted_ = static_cast<int>(sampled_ - same_rail);
 }
 
 std::vector<RankPair> PairSearch::next() {
@@ -114,9 +124,12 @@ void PairSearch::add(const std::vector<Visit>& visits) {
   for (std::size_t i = 0; i < round.size(); ++i) round[i].visit = visits[i];
 }
 
+std::pair<int, int> PairSearch::lane_of(const RankPair& pair) const {
+  return std::minmax({nodes_.local_rank[at(pair.first)], nodes_.local_rank[at(pair.second)]});
+}
+
 bool PairSearch::failed(const Visit& visit) const {
-  const int rail = nodes_.local_rank[at(visit.pair.first)];
-  return visit.wrong || visit.gbs < kFails * usual_gbs_[at(rail)];
+  return visit.wrong || visit.gbs < kFails * usual_gbs_.at(lane_of(visit.pair));
 }
 
 /// In the first of the rounds that follow in which neither is busy.
@@ -147,19 +160,20 @@ int PairSearch::partner_of(int rank, const std::vector<int>& among, int other) {
 
 void PairSearch::follow_up() {
   const std::size_t ranks = nodes_.node_of.size();
-  std::vector<std::vector<double>> of_rail(
-      at(*std::max_element(per_node_.begin(), per_node_.end())));
-  std::vector<std::vector<double>> of_rank(ranks);
+  std::map<std::pair<int, int>, std::vector<double>> of_lane;
+  std::vector<std::vector<double>> of_rank(ranks);  // on their own rails
   std::vector<Visit> visits;
   for (const auto& round : rounds_)
     for (const Planned& planned : round) {
       const Visit& visit = planned.visit;
       visits.push_back(visit);
-      of_rail[at(nodes_.local_rank[at(visit.pair.first)])].push_back(visit.gbs);
+      const auto lane = lane_of(visit.pair);
+      of_lane[lane].push_back(visit.gbs);
+      if (lane.first != lane.second) continue;
       for (const int rank : {visit.pair.first, visit.pair.second})
         of_rank[at(rank)].push_back(visit.gbs);
     }
-  for (const auto& rail : of_rail) usual_gbs_.push_back(rail.empty() ? 0 : median_of(rail));
+  for (const auto& [lane, gbs] : of_lane) usual_gbs_[lane] = median_of(gbs);
 
   visits_.assign(ranks, 0);
   failures_.assign(ranks, 0);
@@ -199,11 +213,12 @@ void PairSearch::follow_up() {
   }
 
   // A port whose median is low: again, with the better half of its rail.
-  for (std::size_t rail = 0; rail < of_rail.size(); ++rail) {
+  const int rails = *std::max_element(per_node_.begin(), per_node_.end());
+  for (int rail = 0; rail < rails; ++rail) {
     std::map<int, double> medians;
-    std::vector<double> values, noise;
+    std::vector<double> values;
     for (std::size_t rank = 0; rank < ranks; ++rank) {
-      if (at(nodes_.local_rank[rank]) != rail || of_rank[rank].empty()) continue;
+      if (nodes_.local_rank[rank] != rail || of_rank[rank].empty()) continue;
       const double median = median_of(of_rank[rank]);
       medians[static_cast<int>(rank)] = median;
       values.push_back(median);
@@ -313,7 +328,9 @@ std::vector<PairFinding> PairSearch::gathered(std::vector<PairFinding> found) co
     PairFinding whole = group.front();
     for (std::size_t i = 1; i < group.size(); ++i)
       whole.ranks.insert(whole.ranks.end(), group[i].ranks.begin(), group[i].ranks.end());
-    whole.cause = fmt::format("{} of {} rails; the first: {}", group.size(), rails, whole.cause);
+    whole.cause = whole.kind == PairFinding::path
+                      ? fmt::format("{} pairs of ranks; the first: {}", group.size(), whole.cause)
+                      : fmt::format("{} of {} rails; the first: {}", group.size(), rails, whole.cause);
     result.push_back(std::move(whole));
   }
   return result;

@@ -1,11 +1,14 @@
 // Pairs of nodes without N^2: ranks of the same place on two nodes (a rail) measure one another in
-// rounds of a tournament, each node with one other at a time. After k rounds every port has k
-// visits, and what they showed decides whom to visit again. Pure: it sees what was measured, no
-// communicator.
+// rounds of a tournament, each node with one other at a time; in a round more of each eight a rank
+// measures its neighbour's place on the other node, as the way between rails is another one. After
+// k rounds every port has k visits, and what they showed decides whom to visit again. Pure: it sees
+// what was measured, no communicator.
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "common/hash.hpp"
@@ -45,8 +48,8 @@ std::vector<std::vector<RankPair>> rounds_within_nodes(const NodeMap& nodes);
 
 class PairSearch {
  public:
-  /// `rounds` of the nodes' tournament, in an order that the seed draws; all of them where there
-  /// are no more. At least two nodes.
+  /// `rounds` of the nodes' tournament, in an order that the seed draws, all of them where there
+  /// are no more; then every eighth again, at least one, with rails shifted. At least two nodes.
   PairSearch(const NodeMap& nodes, int rounds, std::uint64_t seed);
 
   /// Who measures one another now; none: the search has ended.
@@ -54,7 +57,8 @@ class PairSearch {
   /// What came of it, in the same order.
   void add(const std::vector<Visit>& visits);
 
-  int sampled() const { return static_cast<int>(sampled_); }  // rounds of the tournament
+  int sampled() const { return static_cast<int>(sampled_); }  // rounds before those that confirm
+  int shifted() const { return shifted_; }                    // of these, between rails
   /// Rounds that are planned so far.
   int planned() const { return static_cast<int>(rounds_.size()); }
   std::vector<PairFinding> findings() const;
@@ -76,6 +80,8 @@ class PairSearch {
 
   void follow_up();
   void plan(Purpose purpose, int subject, int first, int second);
+  /// The places of its ranks on their nodes: visits of the same are compared.
+  std::pair<int, int> lane_of(const RankPair& pair) const;
   bool failed(const Visit& visit) const;
   int partner_of(int rank, const std::vector<int>& among, int other);
   void judge_slow(std::vector<PairFinding>& found) const;
@@ -86,17 +92,18 @@ class PairSearch {
   shakedown::Random random_;
   std::vector<std::vector<Planned>> rounds_;
   std::size_t measured_ = 0;  // of the rounds
-  std::size_t sampled_ = 0;   // rounds of the tournament
+  std::size_t sampled_ = 0;   // rounds
+  int shifted_ = 0;
   bool followed_up_ = false;
 
   // Of the sampled visits.
-  std::vector<double> usual_gbs_;  // by rail
-  std::vector<int> visits_;        // by rank
-  std::vector<int> failures_;      // by rank
-  std::vector<int> intermittent_;  // ranks
-  std::vector<FailedPair> pairs_;  // that no intermittent rank explains
-  std::vector<RankPair> more_;     // failed pairs beyond those that are followed up
-  double spread_ = 0;              // between ports, as a share
+  std::map<std::pair<int, int>, double> usual_gbs_;  // by lane
+  std::vector<int> visits_;                          // by rank
+  std::vector<int> failures_;                        // by rank
+  std::vector<int> intermittent_;                    // ranks
+  std::vector<FailedPair> pairs_;                    // that no intermittent rank explains
+  std::vector<RankPair> more_;  // failed pairs beyond those that are followed up
+  double spread_ = 0;           // between ports, as a share
 };
 
 }  // namespace shakedown::judge

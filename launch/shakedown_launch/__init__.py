@@ -4,12 +4,6 @@ library only."""
 import os
 import sys
 
-# It stands here, where an older Python gets before it reads newer syntax.
-if sys.version_info < (3, 9):
-    sys.stderr.write("%s: Python 3.9 or newer is required; python3 is %d.%d (%s). "
-                     "Put a newer one first in PATH\n"
-                     % (sys.argv[0], sys.version_info[0], sys.version_info[1], sys.executable))
-    sys.exit(2)
-
-# Of results/, `reporting`: pages and headlines are made with it.
+# Of results/: pages and headlines are made with it. It refuses an older Python before that reads newer syntax.
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.dirname(os.path.dirname(os.path.realpath(__file__)))), "results"))
+import reporting  # noqa: E402,F401

@@ -238,7 +238,7 @@ class Job:
         self._killed = True
         # Slurm's srun cancels its step at a SIGTERM; mpirun 4.1 would crash at one.
         self._family = family(self._process.pid)
-        signal_all(self._family[:-1], signal.SIGTERM)
+        signal_all(self._family if self._messages.ends_at_term else self._family[:-1], signal.SIGTERM)
         self._next_step = (time.monotonic() + KILL_AFTER, self._kill)
 
     def _kill(self):
@@ -310,7 +310,7 @@ class Job:
         if self._killed or self._given_up:
             program = os.path.basename(self._words[0])
             code, text = 3, f"{program} did not end within {self._grace} s and was killed"
-            if self._elsewhere:
+            if self._elsewhere and not self._messages.ends_at_term:
                 text += ": a host or its link is lost; ranks may still run there"
         if self._ended_now:
             text = f"a second signal: {program} was killed, with all that it started on this host"

@@ -1,15 +1,16 @@
-"""What starts the ranks: Open MPI 4, Open MPI 5 (PRRTE) or Hydra (MPICH, Intel MPI). A launcher is a class with
-all in which it differs from the others before a job runs; what it writes while one runs is read by its
-`messages`. Which one is there is what `mpirun --version` prints, unless --launcher names it."""
+"""What starts the ranks: Open MPI 4, Open MPI 5 (PRRTE), Hydra (MPICH, Intel MPI) or Slurm's srun. A launcher is a class
+with all in which it differs from the others before a job runs; what it writes while one runs is read by its
+`messages`. Which one is there is what `mpirun --version` prints, unless --launcher or SHAKEDOWN_LAUNCHER names it."""
 
 import contextlib
 import errno
 import functools
 import os
 import re
+import shlex
 import stat
 
-from . import hosts, messages, places, ranks
+from . import hosts, messages, places, ranks, slurm
 from .places import InconclusiveError, UsageError
 
 # Of ssh, while the daemons start, and later: a host that is silent for 15 s is lost.
@@ -159,16 +160,70 @@ class Hydra:
         return contextlib.nullcontext()
 
 
-LAUNCHERS = {launcher.name: launcher for launcher in (OpenMpi4(), OpenMpi5(), Hydra())}
+class Srun:
+    """Of any MPI: --mpi is SHAKEDOWN_SRUN_MPI, else that of the mpirun in PATH."""
+    name = "srun"
+    version = "(?!)"  # of no mpirun
+    messages = messages.Srun
+    in_job = []
+    bindings = {"none": "none", "core": "cores", "numa": "ldoms"}
+
+    def mpi(self, environ):
+        if environ.get("SHAKEDOWN_SRUN_MPI"):
+            return environ["SHAKEDOWN_SRUN_MPI"]
+        try:
+            return "pmi2" if isinstance(found(places.which("mpirun", environ)), Hydra) else "pmix"
+        except UsageError:
+            raise UsageError("without an mpirun in PATH set SHAKEDOWN_SRUN_MPI to one of srun --mpi=list: pmix for Open MPI, "
+                             "pmi2 for MPICH and Intel MPI") from None
+
+    @property
+    def variables(self):
+        return "MPIR_" if self.mpi(os.environ) == "pmi2" else "OMPI_"
+
+    def line(self, request, placement, environ, host):
+        line = ["srun", "-n", str(placement.ranks), f"--mpi={self.mpi(environ)}"]
+        if request.hosts:
+            line += [f"--nodes={placement.host_count}", f"--nodelist={','.join(request.hosts)}"]
+        if not placement.tasks:
+            line.append(f"--ntasks-per-node={placement.per_host}")
+        if environ.get("SLURM_GPUS_ON_NODE", "0") != "0":  # each rank sees all of its node's, as under mpirun
+            line.append(f"--gpus-per-node={environ['SLURM_GPUS_ON_NODE']}")
+        # Ranks end together, or PMIx ends those that remain: --kill-on-bad-exit would replace their codes by a signal's.
+        line += ["--overcommit", "--kill-on-bad-exit=0", "--wait=30", "--cpu-bind=none",
+                 *shlex.split(environ.get("SHAKEDOWN_SRUN_OPTIONS", ""))]
+        if request.bind != "none":
+            line.append(f"--cpu-bind={self.bindings[request.bind]}")
+        settings = [f"{name}={value}" for name, value in ranks.set_for(request, placement)]
+        return [*line, *(["env", *settings] if settings else []), *request.words]
+
+    def environment(self, environ):
+        """A PMIx with munge and a Slurm without would not agree how to authenticate. A code of srun's own is never a
+        program's FAIL."""
+        return {"PMIX_MCA_psec": "native", "SLURM_EXIT_ERROR": "3"}
+
+    def check(self, names):
+        if not slurm.allocation(os.environ):
+            raise UsageError("srun starts ranks in a Slurm job alone: salloc, sbatch, or another --launcher")
+
+    def session_folder(self, environ, names=()):
+        return contextlib.nullcontext()
+
+
+LAUNCHERS = {launcher.name: launcher for launcher in (OpenMpi4(), OpenMpi5(), Hydra(), Srun())}
+BY_SITE = "SHAKEDOWN_LAUNCHER"  # mpirun or srun: launch/slurm/site.sh
 
 
 def find(name, environ):
-    """That of --launcher, or of the mpirun in PATH."""
+    """That of --launcher, or of the site, or of the mpirun in PATH."""
     if name:
         if name not in LAUNCHERS:
             raise UsageError(f"--launcher {name}: choose from {', '.join(LAUNCHERS)}")
         return LAUNCHERS[name]
-    return found(places.which("mpirun", environ))
+    by_site = environ.get(BY_SITE) or "mpirun"
+    if by_site not in ("mpirun", Srun.name):
+        raise UsageError(f"{BY_SITE}={by_site}: choose mpirun or srun")
+    return LAUNCHERS[Srun.name] if by_site == Srun.name else found(places.which("mpirun", environ))
 
 
 @functools.lru_cache(maxsize=None)

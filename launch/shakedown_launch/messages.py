@@ -69,6 +69,7 @@ class Messages:
         self._sent = set()  # "signal 12" to the ranks, whose end by it is a stop
 
     program = "mpirun"
+    ends_at_term = False
     instead = {}  # of a signal that the launcher itself ends by: what it passes on
 
     def streams(self, words, environ, out, error, own):
@@ -399,3 +400,45 @@ class Hydra(Messages):
         if len(died) == 1:
             (rank, host), number = died[0], numbers[0]
             self._die(rank, host, f"signal {number} ({signal.strsignal(number)})")
+
+
+# ---- Slurm's srun --------------------------------------------------------------------------------
+
+TASKS_ENDED = r"^srun: error: (\S+): tasks? ([\d,-]+): (?:Exited with exit code (\d+)|(.+?)(?: \(core dumped\))?)$"
+NODE_FAILURE = r"^srun: error: Node failure on (\S+)"
+SIGNALS = {signal.strsignal(number): int(number) for number in signal.valid_signals()}
+
+
+class Srun(Messages):
+    """Lines on the standard error that the ranks have too. Its exit code is the largest of the ranks'."""
+
+    program = "srun"
+    ends_at_term = True
+
+    def __init__(self, *arguments, **more):
+        super().__init__(*arguments, **more)
+        self._codes = set()
+
+    def streams(self, words, environ, out, error, own):
+        return words, environ, out, error
+
+    def read_shared(self, data):
+        return re.sub(TASKS_ENDED.encode() + rb"\n", b"", super().read_shared(data), flags=re.M)
+
+    def _judge_line(self, line):
+        ended, failed = re.search(TASKS_ENDED, line), re.search(NODE_FAILURE, line)
+        if failed:
+            self._lose([failed[1]], "was lost")
+        elif ended and ended[3]:
+            self.rank_ended = True
+            self._codes.add(int(ended[3]))
+        elif ended:
+            number = SIGNALS.get(ended[4], 0)
+            if f"signal {number}" in self._sent:
+                self.rank_ended = True
+            elif not self.dead:  # others are then ended by Slurm
+                self._die(ended[2], ended[1], f"signal {number} ({ended[4]})" if number else ended[4])
+        return super()._judge_line(line)
+
+    def judge(self, status):
+        return super().judge(min(self._codes or {status}))

@@ -11,6 +11,7 @@ NEEDED = {  # by findings, of what results/schema.json requires
     "verdict": ("scope", "name", "verdict", "cause"),
     "failure": ("ranks", "hosts"),
     "metric": ("metric", "unit", "scope", "name", "samples"),
+    "table": ("of", "columns", "rows"),
     "health": ("host",)}
 
 
@@ -26,7 +27,16 @@ def read(path):
 
 def lines(path):
     with open(path, encoding="utf-8", errors="replace") as file:
-        return [parsed(number, line) for number, line in enumerate(file, 1) if line.strip()]
+        return [one for number, line in enumerate(file, 1) if line.strip() for one in rows(number, parsed(number, line))]
+
+
+def rows(number, line):
+    """A table's rows as the lines that they stand for; any other line is itself."""
+    if line["kind"] != "table":
+        return [line]
+    common = {key: value for key, value in line.items() if key not in ("of", "columns", "rows")}
+    return [checked(number, {**common, "kind": line["of"], **{
+        key: value for key, value in zip(line["columns"], row) if value is not None}}) for row in line["rows"]]
 
 
 def parsed(number, text):
@@ -36,6 +46,10 @@ def parsed(number, text):
         return unreadable(number, "no JSON")
     if not isinstance(line, dict) or not isinstance(line.get("kind"), str):
         return unreadable(number, "no record")
+    return checked(number, line)
+
+
+def checked(number, line):
     missing = [key for key in NEEDED.get(line["kind"], ()) if line.get(key) is None]
     if missing:
         return unreadable(number, f"{line['kind']} without {', '.join(missing)}")

@@ -10,7 +10,8 @@ import sys
 import time
 
 from . import places, slurm
-from .command import Command, Option, UsageError, parse, positive, say
+from .acceptance import options as acceptance, stages
+from .command import Command, InconclusiveError, Option, UsageError, parse, positive, say
 from .words import count, nodes as listed
 
 COMMAND = Command(
@@ -26,13 +27,16 @@ COMMAND = Command(
      Option(("--sbatch",), "WORDS", "more options of sbatch, such as '--qos=preempt --time=01:00:00'"),
      Option(("--once",), None, "submit what may run now and end, as in a scrontab; else until each node has a result"),
      Option(("--status",), None, "print the table and end"),
+     Option(("--against",), "N",
+            "compare each node's last result with those of the N before, as a nightly watch (results/report --against)"),
      Option(("--every",), "S", "seconds between two looks at the queue (default: 30)")],
     """
     DIR/NODE has a folder per job with the report; DIR/rolling.tsv the jobs that were submitted. ACCEPTANCE OPTION: of
     launch/acceptance, such as --full or --expect-gpus 8.
 
-    Ends with 0: each node is PASS; 1: a node is FAIL; 2: wrong usage; 3: a node is INCONCLUSIVE, waits, or cannot be
-    reached; 4: internal error; 5: stopped by a signal; jobs that wait stay in the queue.
+    Ends with 0: each node is PASS; 1: a node is FAIL, or slower (--against); 2: wrong usage; 3: a node is INCONCLUSIVE, waits,
+    or cannot be reached, or slurmctld does not answer; 4: internal error; 5: stopped by a signal; jobs that wait stay in
+    the queue.
     """)
 JOB = "rolling"  # its name
 SUBMITTED = "rolling.tsv"  # node, job, time
@@ -41,16 +45,19 @@ FREE = re.compile(r"idle[^*]*$")  # of sinfo; "*": does not answer
 AWAY = re.compile(r"down|drain|fail|maint|power|reboot|unknown|no_respond|\*")
 PASS, FAIL = "PASS", "FAIL"
 RUNNING, WAITING, ABSENT, OPEN, LOST = "running", "waiting", "not available", "not yet", "no result"
+THRESHOLD = 3.0  # percent, as of results/report
 ATTEMPTS = 3  # jobs of a node that leave no result, after which it has none
 
 Node = collections.namedtuple("Node", "name state reason")  # as Slurm has it
-Result = collections.namedtuple("Result", "verdict cause when")
+Result = collections.namedtuple("Result", "verdict cause when folder")
+NO_ANSWER = re.compile(r"Unable to contact slurm controller|[Tt]imed out|did not end within|Connection refused|Zero Bytes|Transport")
 
 
 def ask(words, environ):
     said = places.ask(words, 60, environ)
     if said.code != 0:
-        raise UsageError(f"{shlex.join(words)}: {said.error or said.output.strip() or f'exit code {said.code}'}")
+        why = said.error.strip() or said.output.strip() or f"exit code {said.code}"
+        raise (InconclusiveError if NO_ANSWER.search(why) else UsageError)(f"{shlex.join(words)}: {why}")
     return said.output
 
 
@@ -99,7 +106,8 @@ def results(folder, name):
             lines = [line for line in map(parsed, file) if line]
         verdicts = [line for line in lines if line.get("kind") == "verdict" and line.get("scope") == "node" and "stages" in line]
         if verdicts and lines[-1].get("kind") == "end":
-            found.append(Result(verdicts[-1]["verdict"], verdicts[-1].get("cause", ""), os.path.getmtime(path)))
+            found.append(Result(verdicts[-1]["verdict"], verdicts[-1].get("cause", ""), os.path.getmtime(path),
+                                os.path.dirname(path)))
     return sorted(found, key=lambda each: each.when)
 
 
@@ -122,7 +130,7 @@ class Campaign:
         queue, self.submitted = jobs_of(self.environ), submitted(self.folder)
         self.jobs = {name: queue[jobs[-1]] for name, jobs in self.submitted.items() if jobs[-1] in queue and name in self.nodes}
         found = {name: results(self.folder, name) for name in self.nodes}
-        self.ended = {name: len(each) for name, each in found.items()}
+        self.ended = found
         self.results = {name: each[-1] for name, each in found.items() if each and not self.is_old(each[-1])}
 
     def is_old(self, each):
@@ -135,7 +143,7 @@ class Campaign:
             return self.results[name].verdict
         if AWAY.search(self.nodes[name].state):
             return ABSENT
-        return LOST if len(self.submitted.get(name, ())) - self.ended[name] >= ATTEMPTS else OPEN
+        return LOST if len(self.submitted.get(name, ())) - len(self.ended[name]) >= ATTEMPTS else OPEN
 
     def next(self):
         """Names of the nodes that a job is submitted for now: idle ones, else those that are in use."""
@@ -167,6 +175,36 @@ class Campaign:
         return 1 if FAIL in states else 0 if states == {PASS} else 3
 
 
+def compare(campaign, most):
+    """Prints of each node how its last result is compared with those before; the exit codes."""
+    from reporting import against, options, reading, records, text, verdict
+    from reporting.summary import Summary
+    for name, ended in campaign.ended.items():
+        *before, last = (each.folder for each in ended[-most - 1:] or [None])
+        if not before:
+            print(f"{name}: {'one result' if last else 'no result'}: nothing to compare with")
+            continue
+        try:
+            sides = reading.read_runs(before), reading.read_runs([last])
+            options.distinguish(*sides)
+            tables, code = against.compared(*map(Summary, sides), THRESHOLD)
+        except (records.NotComparable, records.UsageError) as error:
+            tables, code = [], verdict.EXIT_CODES[verdict.INCONCLUSIVE]
+            print(f"{name}: {error}")
+        print(f"{name}: {os.path.basename(last)} compared with {count(len(before), 'result')} before: exit code {code}")
+        print(*(text.table_text(table, None) for table in tables if code), sep="\n\n", end="\n" * bool(tables and code))
+        yield code
+
+
+def check_time(more, words, here):
+    """Before the first job: its stages against the time limit of `more`, options of sbatch, or of the script."""
+    settings = acceptance.request(words)[0].settings
+    with open(os.path.join(here, "slurm", "acceptance.sbatch"), encoding="utf-8") as file:
+        given = re.findall(r"^#SBATCH (--time=\S+)", file.read(), re.M) + more
+    limits = [found[1] for found in re.finditer(r"(?:^| )(?:--time[= ]|-t ?)(\S+)", " ".join(given))]
+    slurm.check_time(stages.seconds_of_node(settings), slurm.seconds_of(limits[-1]), "each job", slurm.LAST_S)
+
+
 def submit(campaign, name, more, words, here):
     """Submits the node's job, and records it in DIR."""
     folder = os.path.join(campaign.folder, name)
@@ -195,16 +233,25 @@ def main(arguments):
     os.makedirs(folder, exist_ok=True)
     environ = dict(os.environ)
     most, every = positive(values, "--most", 4, "jobs"), positive(values, "--every", 30, "seconds")
-    days = positive(values, "--days", None, "days")
+    days, nights = positive(values, "--days", None, "days"), positive(values, "--against", None, "results")
     campaign = Campaign(folder, values.get("--partition"), names, most, days, environ)
     here = os.path.dirname(os.path.dirname(os.path.realpath(__file__)))
+    more = shlex.split(values.get("--sbatch", ""))
+    check_time(more, words, here)
     while "--status" not in values:
-        for name in campaign.next():
-            submit(campaign, name, shlex.split(values.get("--sbatch", "")), words, here)
-        campaign.look()
-        if "--once" in values or campaign.is_over():
-            break
+        try:
+            campaign.look()
+            for name in campaign.next():
+                submit(campaign, name, more, words, here)
+            campaign.look()
+        except InconclusiveError as error:
+            if "--once" in values:
+                raise
+            say(error)
+        else:
+            if "--once" in values or campaign.is_over():
+                break
         time.sleep(every)
-        campaign.look()
     print(*campaign.table(), campaign.summary(), sep="\n", file=sys.stdout, flush=True)
-    return campaign.code()
+    codes = {campaign.code(), *(compare(campaign, nights) if nights else ())}
+    return next(code for code in (1, 3, 0) if code in codes)

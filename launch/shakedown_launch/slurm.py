@@ -6,6 +6,7 @@ import re
 
 from .hosts import matched
 from .places import UsageError, ask
+from .words import duration
 
 # Options of the job that srun applies to each step. mpirun starts its daemons in a step of one task
 # per node: by --gpus-per-task the ranks of the other nodes would see one GPU, by --gpus=16 the step
@@ -99,19 +100,36 @@ def numbers_in(text):
             yield str(value).zfill(len(first))
 
 
+LAST_S = 150  # before the time limit within which Slurm's signal (--signal=B:USR2@60) may come
+
+
 def seconds_left(environ, ask=ask):
     """Until the job's time limit; None outside of a job, without a limit, and where Slurm does not say."""
     if not environ.get("SLURM_JOB_ID"):
         return None
-    said = ask(["squeue", "--noheader", "--format=%L", "--jobs", environ["SLURM_JOB_ID"]],
-               environ=environ).output.strip()
-    if not re.fullmatch(r"(\d+-)?(\d+:){1,2}\d+", said):  # also UNLIMITED, INVALID
+    return seconds_of(ask(["squeue", "--noheader", "--format=%L", "--jobs", environ["SLURM_JOB_ID"]],
+                          environ=environ).output.strip())
+
+
+def seconds_of(text):
+    """Of what sbatch --time takes and squeue prints: M, M:S, H:M:S, D-H, D-H:M, D-H:M:S. None of others, as UNLIMITED."""
+    found = re.fullmatch(r"(?:(\d+)-)?(\d+)(?::(\d+))?(?::(\d+))?", text)
+    if not found:
         return None
-    days, _, clock = said.rpartition("-")
-    seconds = 0
-    for part in clock.split(":"):
-        seconds = 60 * seconds + int(part)
-    return 86400 * int(days or 0) + seconds
+    days, *parts = found.groups()
+    numbers = [int(part) for part in parts if part]
+    if not days and len(numbers) < 3:
+        numbers.insert(0, 0)
+    hours, minutes, seconds = (*numbers, 0, 0)[:3]
+    return 86400 * int(days or 0) + 3600 * hours + 60 * minutes + seconds
+
+
+def check_time(needed, left, what, spare=0):
+    """`needed`: seconds of work; `left`: of time, None: no limit; `spare`: of these, not to be used. `what` has them: "the job"."""
+    if left is not None and needed > left - spare:
+        hours, minutes = divmod(5 * -(-int(needed + LAST_S) // 300), 60)
+        raise UsageError(f"the stages need about {duration(round(needed))}, and {what} has {duration(round(left))} until its time "
+                         f"limit: request --time={hours:02d}:{minutes:02d}:00, or run a shorter tier")
 
 
 def binding(environ):

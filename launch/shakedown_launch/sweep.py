@@ -23,6 +23,7 @@ NOT_AVAILABLE = "No algorithm/protocol available"
 MISSED = 0.001  # chance at which a share of launches counts as found
 BLAMED = 0.001  # of Fisher's exact test
 REGRET = 0.05  # named above
+CONFIRMED = 2  # combinations, those that seem to gain most
 CONFIRMATIONS = 10  # launches each of the default and of what seemed better, alternately
 LOG = {"NCCL_DEBUG": "INFO", "NCCL_DEBUG_SUBSYS": "INIT,TUNING"}
 
@@ -64,11 +65,27 @@ def capital(word):
 
 
 def settings(combination):
-    """{variable: value} of "Ring LL" or of the default."""
-    return dict(zip(("NCCL_ALGO", "NCCL_PROTO"), combination.split())) if " " in combination else {}
+    """{variable: value} of "Ring LL", of "8 channels" or of the default."""
+    if combination in (CHOSEN, DEFAULT) or combination[0].isdigit():
+        return {}
+    return dict(zip(("NCCL_ALGO", "NCCL_PROTO"), combination.split()))
+
+
+def options(combination):
+    """collective_perf's, which configure its communicator: of "8 channels"."""
+    return ["--ctas", combination.split()[0]] if combination[0].isdigit() else []
 
 
 # ---- the launches ----
+
+def run(what, environ, path, timeout):
+    """The job's result; its record and its output are PATH.jsonl and PATH.log."""
+    job = mpi.job(what._replace(words=[*what.words, "--record", f"{path}.jsonl"]), environ, log=f"{path}.log", shown=False,
+                  limit=timeout)
+    job.start()
+    job.wait()
+    return job.result
+
 
 class Sweep:
     def __init__(self, what, folder, environ, timeout):
@@ -80,12 +97,10 @@ class Sweep:
         path = os.path.join(self.folder, f"{operation}-{combination.replace(' ', '-')}-{number}")
         environ = {**self.environ, **settings(combination), "NCCL_DEBUG_FILE": f"{path}.nccl.%h.%p",
                    **(LOG if log else {"NCCL_DEBUG": "WARN"})}
-        words = [*self.what.words, "--operation", operation, "--record", f"{path}.jsonl", *more]
-        job = mpi.job(self.what._replace(words=words), environ, log=f"{path}.log", shown=False, limit=self.timeout)
-        job.start()
-        job.wait()
+        words = [*self.what.words, "--operation", operation, *options(combination), *more]
+        result = run(self.what._replace(words=words), environ, path, self.timeout)
         said = "\n".join(places.text_of(file) or "" for file in [f"{path}.log", *sorted(glob.glob(f"{glob.escape(path)}.nccl.*"))])
-        launch = Launch(operation, combination, number, 3 if job.result.late else job.result.code, path, said)
+        launch = Launch(operation, combination, number, 3 if result.late else result.code, path, said)
         if RUNNING.stopped:
             raise Stopped
         self.launches.append(launch)
@@ -136,6 +151,15 @@ def fisher(failed, of, others_failed, of_others):
 def found_share(launches):
     """The share of wrong launches that this many launches miss with a chance of MISSED."""
     return 1 - MISSED ** (1 / launches)
+
+
+def launches_to_find(share):
+    """How many launches miss a fault in this share of them with a chance of MISSED."""
+    return math.ceil(math.log(MISSED) / math.log(1 - share))
+
+
+def found_text(launches):
+    return f": a fault in {100 * found_share(launches):.0f} % of launches is missed once in {1 / MISSED:,.0f}" if launches > 1 else ""
 
 
 def interval(values, resamples=2000):
@@ -205,9 +229,9 @@ def confirmed(launches, combination):
                    f"{combination} ({100 * low:.0f} to {100 * high:.0f} %, {len(regrets)} pairs of launches)")
 
 
-def blame(launches):
+def blame(launches, wrong=is_wrong):
     """Lines: which combination is wrong more often than the others are, or is wrong at all."""
-    failed = collections.Counter(launch.combination for launch in launches if is_wrong(launch))
+    failed = collections.Counter(launch.combination for launch in launches if wrong(launch))
     of = collections.Counter(launch.combination for launch in launches)
     for combination, count in failed.items():
         others = {each: of[each] for each in of if each != combination}
@@ -219,14 +243,16 @@ def blame(launches):
 
 # ---- the command ----
 
-def plan(log, operation):
-    """The combinations of an operation, LL128 where NCCL's table has it."""
+def plan(log, operation, environ):
+    """The combinations of an operation, LL128 where NCCL's table has it, NVLS where that has it and it is not forbidden."""
     order = {"Ring": 0, "Tree": 1}
-    found = {(algorithm, protocol) for function, algorithm, protocol in available(log) if function == FUNCTIONS[operation]}
+    nvls = environ.get("NCCL_NVLS_ENABLE") != "0"
+    found = {(algorithm, protocol) for function, algorithm, protocol in available(log)
+             if function == FUNCTIONS[operation] and (nvls or not algorithm.startswith("NVLS"))}
     return [f"{algorithm} {protocol}" for algorithm, protocol in sorted(found, key=lambda each: (order.get(each[0], 2), *each))]
 
 
-def sweep(what, folder, environ, launches, timeout, write):
+def sweep(what, folder, environ, channels, launches, timeout, write):
     """The exit code: 1 for wrong data, a crash or a hang; 3 where nothing could be compared."""
     operations, words = operations_of(what.words)
     runs = Sweep(what._replace(words=words), folder, environ, timeout)
@@ -236,15 +262,22 @@ def sweep(what, folder, environ, launches, timeout, write):
         if first.code == 2:
             write(first.said.strip())
             return 2
-        combinations = plan(first.said, operation)
+        combinations = plan(first.said, operation, environ)
         if not combinations:
             write(f"{operation}: NCCL logged no table of algorithms (one rank, another transport, or a tuner plugin): {first.path}.log")
             compared = False
             continue
-        write(f"{operation}: {', '.join(combinations)}; {launches} launches each" +
-              (f": a fault in {100 * found_share(launches):.0f} % of launches is missed once in {1 / MISSED:,.0f}" if launches > 1 else ""))
-        done = [runs.run(operation, combination, number)
-                for number in range(launches) for combination in (DEFAULT, *combinations)]
+        combinations += [f"{count} channels" for count in channels]
+        total = launches * (1 + len(combinations))
+        write(f"{operation}: {', '.join(combinations)}; {launches} launches of each and of the default, {total} in all, and at most "
+              f"{2 * CONFIRMED * CONFIRMATIONS + (total if launches > 1 else 0)} to confirm{found_text(launches)}")
+
+        def rounds(numbers):
+            return [runs.run(operation, combination, number) for number in numbers for combination in (DEFAULT, *combinations)]
+        done = rounds(range(launches))
+        if launches > 1 and any(line.startswith("WARN") for line in blame(done)):
+            write("wrong, but not yet more often than by chance: as many launches again")
+            done += rounds(range(launches, 2 * launches))
         for line in aligned(table(operation, done, choices(first.said))):
             write(line)
         missing = [each.combination for each in done if NOT_AVAILABLE in each.said]
@@ -253,11 +286,12 @@ def sweep(what, folder, environ, launches, timeout, write):
         empty = [each.combination for each in done if each.combination not in missing and not is_wrong(each) and not times(each)]
         if empty:
             write(f"no figures, see {folder}: {', '.join(dict.fromkeys(empty))}")
-        for combination in candidates(done)[:1]:
-            again = [runs.run(operation, each, f"again{number}")
+        for place, combination in enumerate(candidates(done)[:CONFIRMED]):
+            again = [runs.run(operation, each, f"again{place}.{number}")
                      for number in range(CONFIRMATIONS) for each in (DEFAULT, combination)]
             done += again
-            for line in confirmed(again, combination):
+            by_chance = f"{combination}: not faster in {CONFIRMATIONS} more pairs of launches: its regret above is by chance"
+            for line in list(confirmed(again, combination)) or [by_chance]:
                 write(line)
         for line in blame(done):
             write(line)

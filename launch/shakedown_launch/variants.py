@@ -48,8 +48,11 @@ COMMAND = Command(
      Option(("--sweep",), None,
             "collective_perf with each algorithm and protocol that NCCL's own table has for an operation, LL128 where it is "
             "safe: which are wrong, what NCCL chose, what would have been faster"),
-     Option(("--launches",), "N",
-            "of --sweep: launches of each, interleaved (default: 1); 20 miss a fault in 30 % of them once in 1,000"),
+     Option(("--channels",), "N,N",
+            "of --sweep: these numbers of channels, too, with the algorithm that NCCL chooses then"),
+     Option(("--launches",), "N", "launches of each, interleaved (default: 1)"),
+     Option(("--find",), "PERCENT",
+            "as many launches as miss a fault in this share of them once in 1,000: 20 find one in 30 %"),
      Option(("--list",), None, "print the variants and the variables that they set, and exit"),
      Option(("--timeout",), "S",
             "seconds per variant (default: 600, more than the programs' own --timeout)"),
@@ -114,49 +117,70 @@ def fitness(folder, environ):
             "no finding (node_check)" if said.code in (0, 1) else f"not known: node_check {said.error or said.code}")
 
 
-def environment(variant, folder, environ):
+def environment(variant, name, folder, environ):
     return {"NCCL_DEBUG": "WARN",
-            "NCCL_DEBUG_FILE": os.path.join(folder, f"{variant.name}.nccl.%h.%p"),
+            "NCCL_DEBUG_FILE": os.path.join(folder, f"{name}.nccl.%h.%p"),
             **environ, **settings_of(variant)}
 
 
-def run(variant, what, folder, environ, timeout):
-    """The exit code of a variant."""
-    path = os.path.join(folder, variant.name)
-    what = what._replace(words=[*what.words, "--record", f"{path}.jsonl"])
-    job = mpi.job(what, environment(variant, folder, environ), log=f"{path}.log", shown=False, limit=timeout)
-    job.start()
-    job.wait()
-    return 5 if RUNNING.stopped else variants_table.TIMEOUT if job.result.late else job.result.code
+def run_all(variants, launches, what, folder, environ, timeout):
+    """Runs them, their launches interleaved; a line of variants.tsv records how each launch ended."""
+    if launches > 1:
+        print(f"{launches} launches each, {launches * len(variants)} in all{sweep.found_text(launches)}")
+    for number in range(launches):
+        for variant in variants:
+            name = variants_table.name_of_launch(variant.name, number)
+            print(f"{name} ({variant.settings})" if variant.settings else name, "... ", end="", flush=True)
+            start = time.monotonic()
+            result = sweep.run(what, environment(variant, name, folder, environ), os.path.join(folder, name), timeout)
+            code = 5 if RUNNING.stopped else variants_table.TIMEOUT if result.late else result.code
+            print(f"{time.monotonic() - start:.0f} s", flush=True)
+            with open(os.path.join(folder, variants_table.FILE), "a") as file:
+                print(variant.name, variant.settings, variant.without, code, sep="\t", file=file)
+            # What the program refuses once, it refuses in every variant.
+            if RUNNING.stopped or code == 2 and variant is variants[0]:
+                return
 
 
-def run_all(variants, what, folder, environ, timeout):
-    """Runs them; a line of variants.tsv records how each ended."""
-    for variant in variants:
-        print(f"{variant.name} ({variant.settings})" if variant.settings else variant.name, "... ",
-              end="", flush=True)
-        start = time.monotonic()
-        code = run(variant, what, folder, environ, timeout)
-        print(f"{time.monotonic() - start:.0f} s", flush=True)
-        with open(os.path.join(folder, variants_table.FILE), "a") as file:
-            print(variant.name, variant.settings, variant.without, code, sep="\t", file=file)
-        # What the program refuses once, it refuses in every variant.
-        if RUNNING.stopped or code == 2 and variant is variants[0]:
-            return
+def show(folder, write):
+    """The table, and which variant fails more often than the others. The worst of the programs' codes."""
+    variants = variants_table.read(folder)
+    code = variants_table.show(variants, write)
+    launches = [sweep.Launch("", variant.name, number, *launch) for variant in variants
+                for number, launch in enumerate(variant.launches)]
+    if len(launches) > len(variants):
+        for line in sweep.blame(launches, lambda launch: launch.code == 1 or sweep.is_wrong(launch)):
+            write(line)
+    return code
 
 
-def sweep_all(what, seen, environ, values, timeout):
+def launches_of(values):
+    """--launches or --find."""
+    if "--find" not in values:
+        return positive(values, "--launches", 1, "launches")
+    if "--launches" in values:
+        raise UsageError("--find and --launches: one of them")
+    percent = positive(values, "--find", 30, "percent")
+    if percent > 99:
+        raise UsageError(f"--find {percent}: 1 to 99 percent are allowed")
+    return sweep.launches_to_find(percent / 100)
+
+
+def sweep_all(what, seen, environ, values, launches, timeout):
     """The exit code of --sweep."""
     if os.path.basename(what.words[0]) != "collective_perf":
         raise UsageError(f"--sweep: {what.words[0]}: NCCL's algorithms are of collectives: the program must be collective_perf")
     if gpus.backend(what.words) == "cpu" or gpus.visible(seen) == 0:
         raise UsageError("--sweep: NCCL runs on GPUs, and none is used")
+    channels = values["--channels"].split(",") if "--channels" in values else []
+    if not all(each.isascii() and each.isdigit() and 1 <= int(each) <= 64 for each in channels):
+        raise UsageError(f"--channels {values['--channels']}: must be numbers of 1 to 64, with commas between")
     folder = places.new_folder("sweep", environ)
     with open(os.path.join(folder, "table.txt"), "w", encoding="utf-8", errors="replace") as file:
         def write(line):
             print(line, flush=True)
             print(line, file=file)
-        code = sweep.sweep(what, folder, environ, positive(values, "--launches", 1, "launches"), timeout, write)
+        code = sweep.sweep(what, folder, environ, channels, launches, timeout, write)
     print(f"results: {folder}", flush=True)
     return code
 
@@ -169,10 +193,11 @@ def main(arguments):
             print(f"{variant.name:<14} {variant.meaning}{settings}")
         return 0
     if "--table" in values:
-        return variants_table.show(values["--table"], print)
+        return show(values["--table"], print)
     timeout = positive(values, "--timeout", 600, "seconds")
-    if "--launches" in values and "--sweep" not in values:
-        raise UsageError("--launches is of --sweep")
+    if "--channels" in values and "--sweep" not in values:
+        raise UsageError("--channels is of --sweep")
+    launches = launches_of(values)
     if any(word.partition("=")[0] == "--record" for word in words):
         raise UsageError("--record cannot be used: each variant writes its own record")
     environ = dict(os.environ)
@@ -184,18 +209,18 @@ def main(arguments):
         gpus.check_visible(words, seen)
     mpi.line(what, seen)  # refuses what cannot be placed
     if "--sweep" in values:
-        return sweep_all(what, seen, environ, values, timeout)
+        return sweep_all(what, seen, environ, values, launches, timeout)
     chosen = choose(values.get("--variants"), words, seen, launchers.find(what.launcher, environ).variables)
 
     folder = places.new_folder("variants", environ)
     print(*fitness(folder, environ), *notes(chosen, environ), "", sep="\n", flush=True)
-    run_all(chosen, what, folder, environ, timeout)
+    run_all(chosen, launches, what, folder, environ, timeout)
     with open(os.path.join(folder, "table.txt"), "w", encoding="utf-8",
               errors="replace") as file:
         def write(line):
             print(line)
             print(line, file=file)
-        code = variants_table.show(folder, write)
+        code = show(folder, write)
     print(f"results: {folder}", flush=True)
     if RUNNING.stopped:
         raise Stopped

@@ -1,5 +1,6 @@
 """The table of a launch/variants run, from the records in its folder; after it, what went wrong."""
 
+import glob
 import pathlib
 import re
 import statistics
@@ -11,7 +12,7 @@ from .words import size
 
 RESULTS = {0: "ok", 1: "fail", 2: "usage error", 3: "inconclusive", 4: "internal error",
            5: "stopped"}
-FILE = "variants.tsv"  # a variant per line: name, settings, what they take away, exit code
+FILE = "variants.tsv"  # a launch per line: the variant's name, settings, what they take away, exit code
 TIMEOUT = 124  # in place of the exit code
 WORST_FIRST = [5, 1, 4, 3, 2, 0]
 FEWEST_SAMPLES = 6  # of which a median has a 95 % interval
@@ -32,21 +33,41 @@ class Figure(NamedTuple):
     wrong_as: str = ""  # what most of them are: "stale"
 
 
+def severity(code):
+    return WORST_FIRST.index(code if code in RESULTS else 4)
+
+
+def name_of_launch(variant, number):
+    """Of its files."""
+    return f"{variant}.{number + 1}" if number else variant
+
+
 class Variant:
-    def __init__(self, folder, row):
-        self.name, self.settings, self.without, code = row.split("\t")
-        read = records.read(folder / f"{self.name}.jsonl")
-        self.lines = [line for line in read if line["kind"] != records.UNREADABLE]  # of a run that was killed, too
+    def __init__(self, folder, name, rows):
+        self.name, self.lines, self.launches, said = name, [], [], []
+        results = []
+        for number, row in enumerate(rows):
+            _, self.settings, self.without, code = row.split("\t")
+            path = folder / name_of_launch(name, number)
+            read = records.read(f"{path}.jsonl")
+            self.lines += [line for line in read if line["kind"] != records.UNREADABLE]  # of a run that was killed, too
+            logs = [f"{path}.log", *sorted(glob.glob(f"{glob.escape(str(path))}.nccl.*"))]
+            said.append([line for log in logs for line in pathlib.Path(log).read_text(errors="replace").splitlines()])
+            results.append(self.result_of(int(code), said[-1]))
+            self.launches.append((results[-1][0], str(path), "\n".join(said[-1])))
         self.figures = dict(measured(self.lines))
-        logs = [folder / f"{self.name}.log", *sorted(folder.glob(f"{self.name}.nccl.*"))]
-        self.said = [line for log in logs for line in log.read_text(errors="replace").splitlines()]
-        self.code = int(code)
-        self.result = RESULTS.get(self.code, f"exit code {self.code}")
-        if self.code == TIMEOUT:
-            self.code, self.result = 3, "timeout"
-        elif self.code and "NCCL_ALGO" in self.settings and \
-                first(NO_ALGORITHM, self.said):
-            self.code, self.result = 0, "not available"
+        worst = min(range(len(rows)), key=lambda number: severity(results[number][0]))
+        (self.code, self.result), self.said = results[worst], said[worst]
+        self.ok = self.result == "ok"
+        if len(set(results)) > 1:
+            self.result += f" in {results.count(results[worst])} of {len(rows)}"
+
+    def result_of(self, code, said):
+        if code == TIMEOUT:
+            return 3, "timeout"
+        if code and "NCCL_ALGO" in self.settings and first(NO_ALGORITHM, said):
+            return 0, "not available"
+        return code, RESULTS.get(code, f"exit code {code}")
 
     def run(self):
         return next((line for line in self.lines if line["kind"] == "run"), {})
@@ -58,7 +79,9 @@ class Variant:
 
 
 WHAT = {"collective": "{operation} {dtype}", "step": "{model} {strategy}, batch {batch_size}",
-        "link": "links, one direction"}
+        "link": "links, one direction", "visit": "links, one direction"}
+RATE = {"step": ("images_per_s", "images/s", " (too few steps for an interval)"),
+        "link": ("bandwidth_gbs", "GB/s", " (no interval)"), "visit": ("forward_gbs", "GB/s", " (no interval)")}
 
 
 def measured(lines):
@@ -71,8 +94,7 @@ def measured(lines):
         if kind == "collective":
             yield from measured_collective(what, group)
             continue
-        key, unit, doubt = ("images_per_s", "images/s", " (too few steps for an interval)") \
-            if kind == "step" else ("bandwidth_gbs", "GB/s", " (no interval)")
+        key, unit, doubt = RATE[kind]
         ends = tuple(filter(None, (median(group, f"{key}_low"), median(group, f"{key}_high"))))
         ends = ends if len(ends) == 2 else ()
         yield (what, unit), Figure(median(group, key), True, ends, doubt="" if ends else doubt)
@@ -187,15 +209,22 @@ def explanation(variant):
         yield from (f"  last output: {line[:300]}" for line in last_words(variant.said))
 
 
-def show(folder, write):
-    """Writes the lines of the table, and what went wrong. The worst of the programs' codes."""
+def read(folder):
+    """[Variant] of a run's folder."""
     folder = pathlib.Path(folder)
     try:
         rows = (folder / FILE).read_text().splitlines()
     except OSError:
         raise UsageError(
             f"{folder} is not the folder of a launch/variants run: it has no {FILE}") from None
-    variants = [Variant(folder, row) for row in rows]
+    of_variant = {}
+    for row in rows:
+        of_variant.setdefault(row.split("\t")[0], []).append(row)
+    return [Variant(folder, name, launches) for name, launches in of_variant.items()]
+
+
+def show(variants, write):
+    """Writes the lines of the table, and what went wrong. The worst of the programs' codes."""
     run = next((variant.run() for variant in variants if variant.run()), None)
     if run:
         write("\n{program}: {world_size} ranks, {backend}, transport {transport}".format_map(run))
@@ -206,11 +235,10 @@ def show(folder, write):
         write(f"{', '.join(idle)}: the transport is {run['transport']}, which does not read these "
               "switches: what differs is noise")
     for variant in variants:
-        for line in explanation(variant) if variant.result != "ok" else ():
+        for line in explanation(variant) if not variant.ok else ():
             write(line)
     write("")
-    codes = [variant.code if variant.code in RESULTS else 4 for variant in variants]
-    return min(codes, key=WORST_FIRST.index)
+    return WORST_FIRST[min(severity(variant.code) for variant in variants)]
 
 
 # ---- error texts of NCCL, CUDA, Open MPI and this package ----------------------------------------

@@ -36,6 +36,7 @@ install:
 	@for program in $(programs); do \
 	  [[ -x $$program ]] || { echo "make install: $$program is missing: run make first" >&2; exit 2; }; \
 	done
+	@PYTHONPATH=results python3 -m reporting.interpreter  # refuses an older one
 	@$(remove)
 	@install -d $(home)/bin $(home)/build $(home)/training $(share)/modulefiles/shakedown \
 	  $(DESTDIR)$(bindir) $(DESTDIR)$(mandir)/man1 $(DESTDIR)$(completionsdir)

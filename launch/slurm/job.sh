@@ -1,7 +1,6 @@
 # shellcheck shell=bash
 # What the job scripts in this folder share. They set `shakedown`, the source tree or
-# PREFIX/libexec/shakedown, and source this. `starter`: what starts the ranks where it is not
-# SHAKEDOWN_LAUNCHER.
+# PREFIX/libexec/shakedown, and source this.
 
 say() { echo "slurm/$SLURM_JOB_NAME: $*" >&2; }
 
@@ -30,36 +29,7 @@ set_environment() {
 
 # on_ranks PROGRAM [ARGS...]: one of Shakedown's programs on the ranks of the job. The number of ranks
 # is launch/mpi's: Slurm's tasks, else one per GPU.
-on_ranks() {
-  case $SHAKEDOWN_LAUNCHER in
-    mpirun) in_background "$shakedown/launch/mpi" "$@" ;;
-    srun) by_srun "$@" ;;
-    *) say "SHAKEDOWN_LAUNCHER=$SHAKEDOWN_LAUNCHER: choose mpirun or srun" && exit 2 ;;
-  esac
-}
-
-by_srun() {
-  local line words ranks layout=() gpus=() mpi=${SHAKEDOWN_SRUN_MPI-}
-  # With a site's own choice no mpirun is needed: the launcher named only says how many ranks.
-  line=$("$shakedown/launch/mpi" ${mpi:+--launcher hydra} --dry-run "$@") || exit
-  eval "words=($line)"
-  [[ -n $mpi ]] || case ${words[0]} in
-    mpirun) mpi=pmix ;;
-    *) mpi=pmi2 ;;  # MPICH, Intel MPI
-  esac
-  ranks=${words[2]}
-  [[ $ranks == "${SLURM_NTASKS-}" ]] ||
-    layout=(--ntasks="$ranks" --ntasks-per-node=$(((ranks - 1) / SLURM_JOB_NUM_NODES + 1)))
-  # Each rank sees all GPUs that the job has on its node, as under mpirun.
-  ((${SLURM_GPUS_ON_NODE:-0} == 0)) || gpus=(--gpus-per-node="$SLURM_GPUS_ON_NODE")
-  # native: a PMIx with munge and a Slurm without would not agree how to authenticate. Ranks end
-  # together, or PMIx ends those that remain: --kill-on-bad-exit would replace their exit codes by a
-  # signal's. SLURM_EXIT_ERROR: a code of srun's own is never a program's FAIL.
-  in_background env -u SLURM_GPUS -u SLURM_GPUS_PER_TASK -u SLURM_GPU_BIND \
-    PMIX_MCA_psec=native SLURM_EXIT_ERROR=3 \
-    srun --mpi="$mpi" "${layout[@]}" "${gpus[@]}" --overcommit --kill-on-bad-exit=0 --wait=30 \
-    "${srun_options[@]}" "${words[@]: -$#:1}" "${@:2}"
-}
+on_ranks() { in_background "$shakedown/launch/mpi" "$@"; }
 
 # in_background CMD...: runs it, passes a signal on, and sets `code` by Shakedown's rules. A signal
 # with B: or --batch reaches this script alone; a shell handles it only while it waits.
@@ -89,6 +59,6 @@ python3 -c 'import sys; sys.exit(sys.version_info < (3, 9))' ||
 number=$SLURM_JOB_ID
 [[ -z ${SLURM_ARRAY_JOB_ID-} ]] || number=${SLURM_ARRAY_JOB_ID}_$SLURM_ARRAY_TASK_ID
 run=$SHAKEDOWN_RUNS/$SLURM_JOB_NAME-$number  # names of records and folders start so
-export SHAKEDOWN_RUNS
+export SHAKEDOWN_RUNS SHAKEDOWN_LAUNCHER SHAKEDOWN_SRUN_MPI SHAKEDOWN_SRUN_OPTIONS="${srun_options[*]}"
 say "job $number on $SLURM_JOB_NODELIST${SLURM_RESTART_COUNT:+, restart $SLURM_RESTART_COUNT}," \
-  "started by ${starter:-$SHAKEDOWN_LAUNCHER}; records $run*"
+  "started by $SHAKEDOWN_LAUNCHER; records $run*"

@@ -17,8 +17,8 @@
 # Folder of the records, on a file system that all nodes see.
 : "${SHAKEDOWN_RUNS:=${SLURM_SUBMIT_DIR:-.}/runs}"
 
-# Options of each srun. The programs divide the cores of a node themselves.
-srun_options=(--cpu-bind=none)
+# More options of each srun. The programs divide the cores of a node themselves (--cpu-bind=none).
+srun_options=()
 
 # Options of launch/acceptance in acceptance.sbatch, before those of the command line, such as the
 # findings that are usual at this site: --accept governor,nics.

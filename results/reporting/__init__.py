@@ -18,3 +18,10 @@ text, page, exports       text, HTML, JSON and CSV
 against                   runs compared
 power                     which faults a soak finds, and other tools; in docs/burn-in.md
 """
+
+import sys
+
+if sys.version_info < (3, 9):
+    sys.stderr.write("%s: Python 3.9 or newer is required; python3 is %d.%d (%s). Put a newer one first in PATH\n"
+                     % (sys.argv[0], sys.version_info[0], sys.version_info[1], sys.executable))
+    sys.exit(2)

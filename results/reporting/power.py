@@ -7,6 +7,7 @@ one, or in none. It is wrong in a share e of the unit's elements, always the sam
 of all products (it comes and goes). q is the share of products whose blocks lie on other SMs than in the first product.
 """
 
+import collections
 import dataclasses
 import itertools
 import math
@@ -20,7 +21,7 @@ TYPES = ("int8", "fp8", "bf16", "fp16", "tf32", "fp32", "fp64")  # in the order 
 ELEMENTS = 8192 * 8192  # of a product
 SMS, LANES = 132, 8 * 32  # of H100 and H200; of an SM that computes a product
 UNITS = {"SM": SMS, "lane": SMS * LANES}
-SEEDS = 4  # of operands in a window, one of them of integers
+SEEDS = 4  # of operands in a window; in every other window of a type one of them is of integers
 TURN_S = {"fp8": 0.1, "int8": 0.2}  # at least, of a seed in one place; of the other types, whose k is smaller, 0.05
 TURNS = 3, 32  # of a seed, at least and at most
 WINDOW_S = 2
@@ -96,7 +97,7 @@ def soak(total_s, rates):
     types, between_s = list(rates.products), rates.between_s
     others = (0.05, 0.4), (0.05, 0.4), *([(0.15, 1)] if total_s > 30 else [])  # shares of a window in the sweep, in a cycle
     each = min(WINDOW_S, total_s / (2 * (len(types) + 2 + sum(share for _, share in others))))
-    windows, now = [], 0.0
+    windows, now, of_type = [], 0.0, collections.Counter()
 
     def add(name, seconds, share=1.0):
         nonlocal now
@@ -104,7 +105,9 @@ def soak(total_s, rates):
         turns = min(most, max(least, int(seconds / SEEDS / TURN_S.get(name, 0.05)) if share != SHARES["square"] else 0))
         seconds = max(seconds, SEEDS * turns / rates.products[name])  # a product of each at least
         now += seconds + between_s
-        windows.append(Window(name, now, max(share * rates.products[name] * seconds, SEEDS * turns), (SEEDS - 1) * turns))
+        of_type[name] += 1
+        windows.append(Window(name, now, max(share * rates.products[name] * seconds, SEEDS * turns), (SEEDS - 1) * turns,
+                              of_type[name] % 2))
 
     for name in types:
         add(name, 0)

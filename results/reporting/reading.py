@@ -69,6 +69,25 @@ def is_cut(line):
     return line.startswith('{"') and not line.rstrip().endswith("}")
 
 
+def rows_of(record):
+    """A table's rows as the lines that they stand for, a visit's three links; any other line is itself."""
+    if record["kind"] != "table":
+        return [record]
+    common = {key: value for key, value in record.items() if key not in ("of", "columns", "rows")}
+    rows = [{**common, "kind": record.get("of"), **dict(zip(record.get("columns") or [], row))}
+            for row in record.get("rows") or [] if row is not None]
+    return rows if record.get("of") != "visit" else [link for row in rows for link in links_of(row)]
+
+
+def links_of(visit):
+    """Of two ranks in a round of sampled pairs, as link lines have those of every pair."""
+    common = {**visit, "kind": "link", "concurrency": "concurrent", "wrong_elements": 0}
+    back = {"from": visit.get("to"), "to": visit.get("from"), "from_host": visit.get("to_host"), "to_host": visit.get("from_host")}
+    return [{**common, "direction": "unidirectional", "bandwidth_gbs": visit.get("forward_gbs")},
+            {**common, **back, "direction": "unidirectional", "bandwidth_gbs": visit.get("backward_gbs")},
+            {**common, "direction": "bidirectional", "bandwidth_gbs": visit.get("both_gbs"), "latency_us": None}]
+
+
 class Runs:
     """The runs in a file. Lines with the same run_id are of one run, also where those of several
     jobs are interleaved; lines without, as in 0.1, are of the last such run that has not ended."""
@@ -113,10 +132,11 @@ def read_file(path, start=0):
                 raise UsageError(f"{words.printable(path)}: not JSON at line {at}") from None
             runs.add_cut(line, at)
             continue
-        fault = fault_of(record)
+        fault = fault_of(record) or next(filter(None, map(fault_of, rows_of(record))), None)
         if fault:
             raise UsageError(f"{words.printable(path)}: line {at} is not a record: {fault}")
-        runs.add(record)
+        for row in rows_of(record):
+            runs.add(row)
     return runs.found
 
 

@@ -16,7 +16,6 @@
 #include <sstream>
 
 #include "collectives/links/options.hpp"
-#include "collectives/links/visit_measurement.hpp"
 #include "collectives/operations.hpp"
 #include "collectives/perf/bench.hpp"
 #include "collectives/perf/nccl_path.hpp"
@@ -157,14 +156,14 @@ TEST_CASE("all_to_all_v has nccl-tests' patterns", "[traffic]") {
   CHECK(sent(Traffic(0.5), 0, 4, 384, 4) == Sizes{192, 320, 448, 576});
   CHECK(sent(Traffic(1), 0, 1, 384, 4) == Sizes{384});
   CHECK(sent(Traffic(1), 0, 4, 10, 4) == Sizes{0, 4, 12, 20});  // whole 16 bytes
-  CHECK(Traffic(1).most_sent(4, 384, 4) == 1536);
-  CHECK(Traffic(1).most_received(4, 384, 4) == 1536);
+  CHECK(Traffic(1).most(Traffic::sent, 4, 384, 4) == 1536);
+  CHECK(Traffic(1).most(Traffic::received, 4, 384, 4) == 1536);
 
   const Traffic matrix("M", "100 200 150\n50 100 75\n300 150 200\n", 1);
   CHECK(sent(matrix, 2, 3, 0, 1) == Sizes{288, 144, 192});
   CHECK(sent(matrix, 2, 3, 0, 8) == Sizes{36, 18, 24});
-  CHECK(matrix.most_sent(3, 0, 1) == 624);
-  CHECK(matrix.most_received(3, 0, 1) == 96 + 48 + 288);
+  CHECK(matrix.most(Traffic::sent, 3, 0, 1) == 624);
+  CHECK(matrix.most(Traffic::received, 3, 0, 1) == 96 + 48 + 288);
   CHECK(sent(Traffic("M", "1 2\n3 4", 16), 1, 2, 0, 1) == Sizes{48, 64});
   matrix.check(3, 1024, 1024);
   CHECK_THROWS_WITH(matrix.check(4, 1024, 1024), "M: has 3 rows, this job 4 ranks");
@@ -335,6 +334,15 @@ TEST_CASE("NCCL's log goes to a file that nobody else can have made, and goes aw
   }
   CHECK_FALSE(std::filesystem::exists(first));
   for (const char* name : {"NCCL_DEBUG", "NCCL_DEBUG_SUBSYS", "NCCL_DEBUG_FILE"}) unsetenv(name);
+}
+
+TEST_CASE("the memory of a GPU is reported as nccl-tests does", "[plan]") {
+  CHECK(memory_line({3.5 * (1 << 30), 96.25 * (1 << 20), -2048}) ==
+        "# GPU memory usage     : Initialization 3.50 GB | User-Allocated 96.2 MB | Collective "
+        "-2.00 KB | Total  3.59 GB\n");
+  CHECK(memory_line({512.0 * (1 << 20), 0, 999}) ==
+        "# GPU memory usage     : Initialization 512 MB | User-Allocated 0.00 B | Collective 999 B "
+        "| Total  512 MB\n");
 }
 
 }  // namespace shakedown::collectives

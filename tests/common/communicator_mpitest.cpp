@@ -30,35 +30,6 @@ std::vector<Transport> transports() {
   return list;
 }
 
-void store(std::vector<std::byte>& bytes, std::size_t i, DataType type, double value) {
-  auto put = [&](auto typed) {
-    std::memcpy(bytes.data() + i * sizeof(typed), &typed, sizeof(typed));
-  };
-  switch (type) {
-    case DataType::float64: return put(value);
-    case DataType::float32: return put(static_cast<float>(value));
-    case DataType::bfloat16: return put(float_to_bfloat16(static_cast<float>(value)));
-    case DataType::int32: return put(static_cast<std::int32_t>(value));
-    case DataType::int8: return put(static_cast<std::int8_t>(value));
-    default: FAIL("all types are tested with the collectives");
-  }
-}
-
-double fetch(const std::vector<std::byte>& bytes, std::size_t i, DataType type) {
-  auto get = [&](auto typed) {
-    std::memcpy(&typed, bytes.data() + i * sizeof(typed), sizeof(typed));
-    return typed;
-  };
-  switch (type) {
-    case DataType::float64: return get(double{});
-    case DataType::float32: return get(float{});
-    case DataType::bfloat16: return bfloat16_to_float(get(std::uint16_t{}));
-    case DataType::int32: return get(std::int32_t{});
-    case DataType::int8: return get(std::int8_t{});
-    default: return NAN;
-  }
-}
-
 /// A communicator of all ranks and buffers on its device.
 class CommunicatorRig {
  public:
@@ -73,7 +44,13 @@ class CommunicatorRig {
 
   Buffer filled(std::size_t count, DataType type, const Values& value) {
     std::vector<std::byte> bytes(count * size_of(type));
-    for (std::size_t i = 0; i < count; ++i) store(bytes, i, type, value(i));
+    for (std::size_t i = 0; i < count; ++i) {
+      const number_format::Format format = number_format::format_of(type);
+      const auto bits = format.exponent > 0
+                            ? number_format::encode(format, value(i))
+                            : static_cast<std::uint64_t>(static_cast<std::int64_t>(value(i)));
+      std::memcpy(bytes.data() + i * size_of(type), &bits, size_of(type));
+    }
     Buffer buffer(*backend.device, bytes.size());
     upload<std::byte>(*backend.device, *stream, buffer.data(), bytes);
     return buffer;
@@ -87,7 +64,11 @@ class CommunicatorRig {
     const auto bytes =
         download<std::byte>(*backend.device, *stream, buffer.data(), count * size_of(type));
     int differ = 0;
-    for (std::size_t i = 0; i < count; ++i) differ += fetch(bytes, i, type) != expected(i) ? 1 : 0;
+    for (std::size_t i = 0; i < count; ++i) {
+      std::uint64_t bits = 0;
+      std::memcpy(&bits, bytes.data() + i * size_of(type), size_of(type));
+      differ += number_format::decode(number_format::format_of(type), bits) != expected(i) ? 1 : 0;
+    }
     return differ;
   }
   void finish() {
@@ -219,20 +200,6 @@ TEST_CASE("split makes communicators of some ranks", "[communicator]") {
   part->all_reduce(view, view, Reduction::sum, *rig.stream);
   CHECK(rig.wrong(one, 1, DataType::float32, [&](std::size_t) { return members; }) == 0);
   rig.comm.barrier();
-}
-
-TEST_CASE("the session gathers numbers and texts of every rank", "[communicator]") {
-  const MpiSession& session = test::session();
-  const auto numbers = session.all_gather(session.rank() * 1.5);
-  const auto texts = session.all_gather(std::string(static_cast<std::size_t>(session.rank()), 'x'));
-  REQUIRE(numbers.size() == static_cast<std::size_t>(session.world_size()));
-  for (std::size_t r = 0; r < numbers.size(); ++r) {
-    CHECK(numbers[r] == static_cast<double>(r) * 1.5);
-    CHECK(texts[r] == std::string(r, 'x'));
-  }
-  CHECK(session.gather(texts[session.rank()]) == (session.is_root() ? texts : Texts{}));
-  CHECK(session.local_size() >= 1);
-  CHECK(session.local_rank() < session.local_size());
 }
 
 TEST_CASE("large reductions are the sum in the order of ranks, bit for bit", "[communicator]") {

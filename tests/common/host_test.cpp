@@ -138,15 +138,4 @@ TEST_CASE("16-bit floating-point sums are rounded once", "[host_reduction]") {
   CHECK(sum == std::vector<std::uint16_t>(kElements, bits(0.5F + least)));
 }
 
-TEST_CASE("what the host cannot reduce is refused", "[host_reduction]") {
-  std::uint8_t byte = 0;
-  const std::array<const void*, 1> from{&byte};
-  CHECK_THROWS_AS(
-      reduce_elements(Reduction::sum, from, {&byte, 1, DataType::float8_e4m3, Place::host}),
-      InternalError);
-  const std::vector<const void*> many(128, &byte);
-  CHECK_THROWS_AS(reduce_elements(Reduction::avg, many, {&byte, 1, DataType::int8, Place::host}),
-                  InternalError);
-}
-
 }  // namespace shakedown

@@ -287,12 +287,4 @@ TEST_CASE("records that the user names are a reference, of what was measured rig
   CHECK_THROWS_WITH(References::load(notes), ContainsSubstring("name is missing"));
 }
 
-TEST_CASE("the references that the programs carry can be read", "[judge]") {
-  CHECK_FALSE(References::embedded().empty());
-  CHECK_FALSE(References::embedded().named());
-  CHECK_THROWS_AS(References::load("/nowhere"), UsageError);
-  for (const Reference& each : References::embedded().all())
-    CHECK_FALSE(each.pci_device_ids.empty());
-}
-
 }  // namespace shakedown::judge

@@ -31,7 +31,7 @@ NodeMap nodes_of(int nodes, int rails = 1) {
   return map;
 }
 
-enum class Fault { none, pair, port, flaky_node };
+enum class Fault { none, pair, port, flaky_node, between_rails };
 
 struct Cluster {
   NodeMap nodes;
@@ -67,6 +67,10 @@ struct Cluster {
       double gbs = 50 * std::min(own[static_cast<std::size_t>(pair.first)],
                                  own[static_cast<std::size_t>(pair.second)]);
       gbs *= 1 + kNoise * random.normal();
+      if (rail(pair.first) != rail(pair.second)) {
+        gbs *= 0.7;  // over the spine: slower, and no fault
+        if (fault == Fault::between_rails && (is_bad(pair.first) || is_bad(pair.second))) gbs /= 2;
+      }
       if (fault == Fault::pair && is_bad(pair.first) && is_bad(pair.second)) gbs /= 2;
       const bool flaky = fault == Fault::flaky_node &&
                          (node(pair.first) == node(bad[0]) || node(pair.second) == node(bad[0]));
@@ -81,6 +85,8 @@ struct Cluster {
     switch (fault) {
       case Fault::pair:
         return finding.kind == PairFinding::path && named == std::set<int>(bad.begin(), bad.end());
+      case Fault::between_rails:
+        return finding.kind == PairFinding::intermittent && named == std::set<int>{bad[0]};
       case Fault::port: return finding.kind == PairFinding::slow && named == std::set<int>{bad[0]};
       case Fault::flaky_node: {
         std::set<int> of_nodes;
@@ -117,28 +123,36 @@ Score search(int nodes, int rails, Fault fault, int rounds, int fleets) {
 
 }  // namespace
 
-TEST_CASE("a round visits each port once at most, no pair of nodes twice, and rails stay apart",
-          "[visits]") {
+TEST_CASE(
+    "a round visits each port once at most, no pair of ranks twice, and one in eight more shifts "
+    "rails",
+    "[visits]") {
   for (const int count : {2, 3, 9, 24}) {
     const NodeMap nodes = nodes_of(count, 4);
     for (const int rounds : {1, 5, 1000}) {
       PairSearch search(nodes, rounds, 3);
       std::map<std::pair<int, int>, int> met;
       int measured = 0;
+      const int same_rail = std::min(rounds, count - 1 + count % 2);
       for (auto pairs = search.next(); !pairs.empty(); pairs = search.next(), ++measured) {
         std::set<int> busy;
         std::vector<Visit> visits;
         for (const RankPair& pair : pairs) {
-          CHECK(pair.first % 4 == pair.second % 4);
+          const int apart = (4 + pair.second % 4 - pair.first % 4) % 4;
+          CHECK((measured < same_rail ? apart == 0 : apart == 1 || apart == 3));
           CHECK((busy.insert(pair.first).second && busy.insert(pair.second).second));
           ++met[{pair.first, pair.second}];
           visits.push_back({pair, 50, false});
         }
         search.add(visits);
       }
-      CHECK(measured == std::min(rounds, count - 1 + count % 2));
+      CHECK(search.shifted() == (same_rail + 7) / 8);
+      CHECK(measured == same_rail + search.shifted());
       for (const auto& [pair, times] : met) CHECK(times == 1);
-      if (rounds == 1000) CHECK(static_cast<int>(met.size()) == 4 * count * (count - 1) / 2);
+      if (rounds == 1000)
+        CHECK(std::count_if(met.begin(), met.end(), [](const auto& each) {
+                return each.first.first % 4 == each.first.second % 4;
+              }) == 4 * count * (count - 1) / 2);
       CHECK(search.findings().empty());
     }
   }
@@ -185,6 +199,14 @@ TEST_CASE("a node that fails on all of its rails is one finding", "[visits]") {
   CHECK(score.found >= 19);
   CHECK(score.blamed == 0);
   CHECK(search(64, 8, Fault::port, 32, 20).found >= 19);
+}
+
+TEST_CASE(
+    "a port that is slow to other rails alone is found, and slower ways between rails are usual",
+    "[visits]") {
+  const Score score = search(64, 8, Fault::between_rails, 32, 20);
+  CHECK(score.found >= 19);
+  CHECK(score.blamed == 0);
 }
 
 }  // namespace shakedown::judge

@@ -160,18 +160,6 @@ TEST_CASE("JSON lists every option for the tools that make texts of it", "[optio
   CHECK(by_name["--help"]["hidden"] == false);
 }
 
-TEST_CASE("the record has every option and its value", "[options]") {
-  const Parsed p("--wings 7");
-  std::map<std::string, std::size_t> kinds;
-  for (const OptionValue& value : p.set.values()) {
-    kinds[value.name] = value.value.index();
-    if (value.name == "wings") CHECK(std::get<int>(value.value) == 7);
-  }
-  CHECK(kinds.size() == 11);
-  CHECK(kinds.contains("flight_mode"));
-  CHECK(kinds.contains("inject_fault"));
-}
-
 TEST_CASE("sizes are in binary units", "[options]") {
   CHECK(parse_bytes("-b", "8") == 8);
   CHECK(parse_bytes("-b", "1.5k") == 1536);

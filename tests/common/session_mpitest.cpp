@@ -51,25 +51,6 @@ TEST_CASE("ranks of one host have one clock", "[session]") {
   CHECK(std::abs(training::seconds_ahead_of_root(test::session())) < 0.5);
 }
 
-TEST_CASE("a part of a backend exchanges among its own ranks", "[session]") {
-  const MpiSession& session = test::session();
-  for (BackendKind kind : test::backends()) {
-    Backend whole = test::open_backend_of(kind);
-    const auto part = session.split(session.rank() % 2);
-    {
-      const Backend backend = open_backend(whole, *part);
-      CHECK(backend.device == whole.device);
-      CHECK(backend.world->size() == part->world_size());
-      const auto stream = backend.device->make_stream();
-      const Buffer one = test::to_device(*backend.device, *stream, std::vector<float>{1});
-      const View view = one.view(DataType::float32);
-      backend.world->all_reduce(view, view, Reduction::sum, *stream);
-      CHECK(download<float>(*backend.device, *stream, one.data(), 1).front() ==
-            static_cast<float>(part->world_size()));
-    }
-  }
-}
-
 TEST_CASE("a rank with nothing to do waits while another shows progress", "[session]") {
   const auto session = test::session().split(0);
   session->set_timeout(0.05);

@@ -156,28 +156,4 @@ TEST_CASE("streams share the throttled link, and so do parts of the ranks", "[th
   rig.world->barrier();
 }
 
-TEST_CASE("a backend is throttled as requested, and so are parts of it", "[throttle]") {
-  BackendOptions options;
-  options.backend = name_of(GENERATE(from_range(test::backends())));
-  options.timeout_s = 60;
-  options.throttle_gbs = kRate;
-  Backend whole = open_backend(options, test::session());
-  CHECK_THAT(whole.remark, ContainsSubstring("throttled to 0.01 GB/s"));
-  const auto ranks = test::session().split(0);
-  Backend part = open_backend(whole, *ranks);
-  const auto stream = part.device->make_stream();
-  const Buffer x = test::to_device(*part.device, *stream, std::vector<float>(kValues, 1));
-  for (const Backend* backend : {&whole, &part}) {
-    CHECK(backend->throttle_gbs == kRate);
-    const auto start = std::chrono::steady_clock::now();
-    backend->world->all_reduce(floats(x), floats(x), Reduction::max, *stream);
-    const auto end = backend->device->make_event();
-    end->record(*stream);
-    backend->world->wait(*end, HostWait::polite);
-    const std::chrono::duration<double> took = std::chrono::steady_clock::now() - start;
-    const int n = backend->world->size();
-    CHECK(took.count() >= 0.999 * kMessage_s * 2 * (n - 1) / n);
-  }
-}
-
 }  // namespace shakedown

@@ -1,5 +1,6 @@
 """One fault in one tool: what was found, after how long, and whether the place that it names is the right one."""
 
+import contextlib
 import json
 import os
 import pathlib
@@ -9,7 +10,7 @@ import subprocess
 import time
 
 MODELS = json.loads(pathlib.Path(__file__).with_name("models.json").read_text())
-KILLED_AFTER = 300  # seconds, of a tool that was stopped or whose time is over
+KILLED_AFTER = 300  # seconds, of a tool whose time is over
 TYPES = {"tf32": 32, "fp32": 32, "fp64": 64, "fp16": 16, "bf16": 16, "fp8": 16, "int8": 32}  # bits of a result
 # What bin/soak's verdicts say of where an error is; an SM by its number where it names one.
 PLACES = {"unit": r"stays at its place of the launch|(?:SM|core) (?P<sm>\d+): right without it",
@@ -98,12 +99,11 @@ def watch(job, found, end, seconds):
         time.sleep(0.02)
         result = found()
     at, over = time.time(), result is None and job.poll() is None
-    if job.poll() is None:
-        os.killpg(job.pid, end)
-        try:
-            job.wait(KILLED_AFTER)
-        except subprocess.TimeoutExpired:
-            os.killpg(job.pid, 9)
+    for sent, patience in (end, 2 if result else KILLED_AFTER), (end, 10), (9, None):  # launch/mpi: the second one kills
+        if job.poll() is None:
+            os.killpg(job.pid, sent)
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                job.wait(patience)
     return result or found(), at, over, job.wait()
 
 

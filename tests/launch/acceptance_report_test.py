@@ -321,14 +321,6 @@ class Words(unittest.TestCase):
                          ["2.4 s", "10 s", "1 min 0 s", "7 min 12 s", "1 h 0 min", "25 h 1 min"])
         self.assertFalse(re.search("[\n\u202e]", words.clean(EVIL)))
 
-    def test_tables(self):
-        rows = [["a long name of a metric", "1", "", "-"], ["b", "", "22", "-"]]
-        self.assertEqual(words.aligned(rows, {0}), ["  a long name of a metric  1", "  b                           22"])
-        self.assertEqual(words.aligned(rows, {0}, ["", "x", "y", "z"], 26),
-                         ["                     x   y", "  a long name of...  1", "  b                     22"])
-        self.assertEqual(words.aligned([], {0}, ["x"]), [])
-
-
 # ---- for other programs --------------------------------------------------------------------------
 
 SAMPLE = re.compile(r'(shakedown_[a-z_]+)\{((?:[a-z_]+="(?:[^"\\\n]|\\["\\n])*",?)*)\} (-?[0-9.e+-]+|NaN|[+-]Inf)')
@@ -345,18 +337,6 @@ class Jsonl(Folder):
     def write(self, acceptance):
         exports.write_records(self.path, acceptance)
         return read_record(self.path)
-
-    def test_records(self):
-        lines = self.write(samples.few())
-        kinds = [line["kind"] for line in lines]
-        self.assertEqual((kinds[0], kinds[-1]), ("run", "end"))
-        self.assertEqual(set(kinds), {"run", "stage", "figure", "found", "verdict", "end"})
-        self.assertEqual(len({line["run_id"] for line in lines}), 1)
-        self.assertFalse([key for line in lines for key, value in line.items()
-                          if isinstance(value, dict)])
-        self.assertEqual(lines[-1]["exit_code"], 1)
-        *_, end = exports.records(samples.few(), stopped=True)
-        self.assertEqual(end["exit_code"], 5)
 
     def test_names_from_hosts(self):
         of = samples.node("n1\n\x1b[2J\udc80")

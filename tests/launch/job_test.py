@@ -60,11 +60,6 @@ class Jobs(unittest.TestCase):
 
 
 class End(Jobs):
-    def test_code(self):
-        for text, code in [("exit 0", 0), ("exit 3", 3), ("kill -9 $$", 137)]:
-            result = self.ended(text)
-            self.assertEqual((result.code, result.stopped, result.killed, result.late), (code, False, False, False))
-        self.assertEqual(job.RUNNING.jobs, [])
 
     def test_limit_and_stop(self):
         trap = "trap 'echo once >&2; exit 0' TERM; echo up; while :; do sleep 0.01; done"
@@ -170,12 +165,6 @@ class Output(Jobs):
             os.close(descriptor)
         self.own("printf '%d half' $$; exec sleep 60", read)
         self.assertRegex(got[0], rb"^\d+ half$")
-
-    def test_a_reader_that_leaves_ends_the_job(self):
-        def read(descriptor):
-            os.read(descriptor, 10)
-            os.close(descriptor)
-        self.assertEqual(self.own("while echo line; do :; done", read).code, 5)
 
     def test_a_log_on_a_full_disk_is_this_process_s_trouble(self):
         self.log = pathlib.Path("/dev/full")

@@ -1,15 +1,15 @@
 """What is made of the launcher's messages and exit code: messages.txt has these texts as Open MPI 4, Open MPI 5.0.11,
-MPICH 4.3.2 and 5.0.2, and Intel MPI 2021.18 wrote them."""
+MPICH 4.3.2 and 5.0.2, Intel MPI 2021.18 and Slurm 22.05 wrote them."""
 
 import re
 import unittest
 
 from tree import TREE
 import transcript
-from shakedown_launch.messages import LONGEST_BLOCK, Hydra, Messages, OpenMpi5
+from shakedown_launch.messages import LONGEST_BLOCK, Hydra, Messages, OpenMpi5, Srun
 
 DASHES = "-" * 74
-KINDS = {"openmpi4": Messages, "openmpi5": OpenMpi5, "hydra": Hydra}
+KINDS = {"openmpi4": Messages, "openmpi5": OpenMpi5, "hydra": Hydra, "srun": Srun}
 
 
 def judged(given, size):

@@ -203,14 +203,6 @@ class Options(unittest.TestCase):
                                       keep_unknown=True)
         self.assertEqual((values, words), ({"-n": "3"}, ["--wat=1", "word", "--", "x"]))
 
-    def test_help_fits_a_terminal(self):
-        text = command.help_text(mpi.COMMAND)
-        self.assertLessEqual(max(map(len, text.splitlines())), 80)
-        for each in (*mpi.COMMAND.options, command.HELP):
-            for name in each.names:
-                self.assertIn(name, text)
-
-
 class Hosts(unittest.TestCase):
     def test_a_name_that_is_too_long_for_open_mpi(self):
         long = "n" * 57

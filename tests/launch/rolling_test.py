@@ -4,10 +4,14 @@ import json
 import os
 import pathlib
 import subprocess
+import sys
 import tempfile
 import unittest
 
 TREE = pathlib.Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(TREE / "tests/programs"))
+import report_records  # noqa: E402
+
 FAKES = {
     "sinfo": "cat $FAKE/nodes",
     "squeue": "cat $FAKE/queue",
@@ -44,6 +48,16 @@ class Rolling(unittest.TestCase):
         lines += [{"kind": "end", "exit_code": 0}] if ended else []
         (folder / "acceptance.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
 
+    def night(self, node, job, busbw):
+        """A result with a rate."""
+        self.result(node, job, "PASS")
+        folder = self.output / node / f"rolling-{job}"
+        rate = report_records.collective(2**20, 1e6 / busbw)
+        head = report_records.header(program="collective_perf", host=node, hosts=[node] * 4, started=f"2026-11-{job + 1:02}T02:00:00Z")
+        (folder / "collectives.jsonl").write_text("".join(json.dumps(line) + "\n" for line in (
+            head, rate, {"kind": "end", "exit_code": 0})))
+        os.utime(folder / "acceptance.jsonl", (job, job))
+
     def run_it(self, *words, code=3):
         done = subprocess.run([TREE / "launch/slurm/rolling", "--output", self.output, "--partition", "gpu", *words],
                               env={**os.environ, "FAKE": str(self.fake), "PATH": f"{self.fake / 'bin'}:{os.environ['PATH']}"},
@@ -59,13 +73,13 @@ class Rolling(unittest.TestCase):
             return []
 
     def test_idle_nodes_first_and_no_more_at_a_time_than_wanted(self):
-        _, rows = self.run_it("--once", "--most", "3", "--sbatch", "--qos=low --time=10", "--", "--full")
+        _, rows = self.run_it("--once", "--most", "3", "--sbatch", "--qos=low --time=60", "--", "--full")
         self.assertEqual(self.submitted(), ["n2", "n4"])
         self.assertEqual(rows["n3"], "not available drained: broken fan")
         self.assertEqual((rows["n1"], rows["n2"]), ("not yet allocated", "waiting idle"))
         line = (self.fake / "submitted").read_text().splitlines()[0]
         self.assertTrue(line.startswith(f"{self.output}/n2 "), line)
-        for words in ("--nodes=1", "--partition gpu", "--nice=", "--requeue", "--qos=low --time=10 ", "acceptance.sbatch --full"):
+        for words in ("--nodes=1", "--partition gpu", "--nice=", "--requeue", "--qos=low --time=60 ", "acceptance.sbatch --full"):
             self.assertIn(words, line)
         # What is in use comes when no idle one is left, in the room that there is.
         self.run_it("--once", "--most", "3")
@@ -101,14 +115,37 @@ class Rolling(unittest.TestCase):
         self.run_it("--once", "--days", "30")
         self.assertEqual(self.submitted(), ["n2"])
 
+    def test_a_slow_night_against_those_before(self):
+        self.nodes(n1="idle", n2="idle")
+        for job, busbw in enumerate([130, 100, 101, 100, 99, 100, 101, 100]):
+            self.night("n1", job, busbw)
+            self.night("n2", job, busbw)
+        done, _ = self.run_it("--status", "--against", "6", code=0)
+        self.assertIn("n1: rolling-7 compared with 6 results before: exit code 0\n", done.stdout)
+        self.night("n2", 8, 80)
+        done, _ = self.run_it("--status", "--against", "6", code=1)
+        self.assertIn("n2: rolling-8 compared with 6 results before: exit code 1\n", done.stdout)
+        self.assertRegex(done.stdout, r"all_reduce.* -20\.0 %.* REGRESSION")
+
     def test_usage(self):
         done, _ = self.run_it("--nodes", "n[1-9]", "--once", code=2)
         self.assertIn("Slurm does not know n[6-9]", done.stderr)
         done, _ = self.run_it("--full", code=2)
         self.assertIn("--full", done.stderr)
         (self.fake / "bin/sinfo").write_text("#!/bin/sh\necho 'Unable to contact slurm controller' >&2; exit 1\n")
-        done, _ = self.run_it(code=2)
+        done, _ = self.run_it()
         self.assertIn("Unable to contact slurm controller", done.stderr)
+
+    def test_the_time_limit_before_the_first_job(self):
+        for sbatch, words, needed in [("--time=10", ["--full"], "18 min 58 s, and each job has 10 min 0 s until its time limit: "
+                                                                "request --time=00:25:00"),
+                                      ("--qos=low -t 0:50", ["--quick"], "38 s, and each job has 50 s"),
+                                      ("", ["--full", "--soak-minutes", "60"], "1 h 3 min, and each job has 30 min 0 s")]:
+            done, _ = self.run_it("--once", *(["--sbatch", sbatch] if sbatch else []), "--", *words, code=2)
+            self.assertIn(needed, done.stderr)
+        self.run_it("--once", "--sbatch", "--time=1-0", "--", "--full", "--soak-minutes", "60")
+        done, _ = self.run_it("--once", "--", "--ful", code=2)
+        self.assertIn("unknown option --ful", done.stderr)
 
 
 if __name__ == "__main__":

@@ -5,6 +5,7 @@ import pathlib
 import sys
 import tempfile
 import unittest
+from unittest import mock
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "launch"))
 from shakedown_launch import sweep  # noqa: E402
@@ -41,11 +42,14 @@ class Sweep(unittest.TestCase):
         return sweep.Launch("all_reduce", combination, number, code, path, said)
 
     def test_combinations_are_those_of_nccl_s_table(self):
-        self.assertEqual(sweep.plan(LOG, "all_reduce"), ["Ring LL", "Ring Simple", "Tree LL", "Tree Simple", "NVLS Simple"])
-        self.assertEqual(sweep.plan(LOG, "broadcast"), ["Ring LL", "Ring LL128", "Ring Simple"])
-        self.assertEqual(sweep.plan(LOG, "reduce"), [])
+        self.assertEqual(sweep.plan(LOG, "all_reduce", {}), ["Ring LL", "Ring Simple", "Tree LL", "Tree Simple", "NVLS Simple"])
+        self.assertEqual(sweep.plan(LOG, "all_reduce", {"NCCL_NVLS_ENABLE": "0"}), ["Ring LL", "Ring Simple", "Tree LL", "Tree Simple"])
+        self.assertEqual(sweep.plan(LOG, "broadcast", {}), ["Ring LL", "Ring LL128", "Ring Simple"])
+        self.assertEqual(sweep.plan(LOG, "reduce", {}), [])
         self.assertEqual(sweep.choices(LOG), {("AllReduce", 1 << 20): "Ring LL", ("AllReduce", 128 << 20): "NVLS Simple"})
         self.assertEqual(sweep.settings("Ring LL128"), {"NCCL_ALGO": "Ring", "NCCL_PROTO": "LL128"})
+        self.assertEqual([(sweep.settings(each), sweep.options(each)) for each in (sweep.DEFAULT, sweep.CHOSEN, "16 channels")],
+                         [({}, []), ({}, []), ({}, ["--ctas", "16"])])
 
     def test_operations_that_have_algorithms(self):
         self.assertEqual(sweep.operations_of(["collective_perf", "-b", "1M"]), (["all_reduce"], ["collective_perf", "-b", "1M"]))
@@ -87,6 +91,38 @@ class Sweep(unittest.TestCase):
     def test_twenty_launches_find_a_fault_in_thirty_percent(self):
         self.assertAlmostEqual(sweep.found_share(20), 0.29, places=2)
         self.assertAlmostEqual(sweep.found_share(1), 0.999)
+        self.assertEqual([sweep.launches_to_find(share) for share in (0.3, 0.1, 0.05, 0.01)], [20, 66, 135, 688])
+
+    def test_the_number_of_launches_is_said_before_and_bounded(self):
+        """Ring LL is wrong in 2 of 20 launches: as many again, and then no more."""
+        said, ran = [], []
+
+        def run(runs, operation, combination, number, more=(), log=False):
+            ran.append(combination)
+            return self.launch(combination, number, times=(10,), said=LOG if log else "",
+                               wrong=int(combination == "Ring LL" and number in (3, 7)))
+        with mock.patch.object(sweep.Sweep, "run", run):
+            what = mock.Mock(words=["collective_perf"], _replace=lambda words: None)
+            code = sweep.sweep(what, self.folder.name, {"NCCL_NVLS_ENABLE": "0"}, ["8"], 20, 60, said.append)
+        self.assertEqual(code, 1)
+        self.assertIn("20 launches of each and of the default, 120 in all, and at most 160 to confirm: a fault in 29 % of "
+                      "launches is missed once in 1,000", said[0])
+        self.assertIn("as many launches again", said[1])
+        self.assertEqual({each: ran.count(each) for each in ran}, {sweep.CHOSEN: 1, sweep.DEFAULT: 40, "8 channels": 40, **dict.fromkeys(
+            ("Ring LL", "Ring Simple", "Tree LL", "Tree Simple"), 40)})
+        self.assertIn("WARN Ring LL: 2 of 40 launches wrong, of the others 0 of 200", said[-1])
+
+    def test_a_gain_that_further_launches_do_not_have_is_by_chance(self):
+        said = []
+
+        def run(runs, operation, combination, number, more=(), log=False):
+            again = isinstance(number, str)
+            return self.launch(combination, number, said=LOG if log else "", times=(10 if again or combination != "Tree LL" else 7,))
+        with mock.patch.object(sweep.Sweep, "run", run):
+            what = mock.Mock(words=["collective_perf"], _replace=lambda words: None)
+            self.assertEqual(sweep.sweep(what, self.folder.name, {}, [], 1, 60, said.append), 0)
+        self.assertIn("43 %: Tree LL", said[2])
+        self.assertEqual(said[-1], "Tree LL: not faster in 10 more pairs of launches: its regret above is by chance")
 
 
 if __name__ == "__main__":

@@ -113,29 +113,6 @@ TEST_CASE("a reading refuses unknown keys and values of another type", "[node][n
   CHECK(Json(read_as<GpuReading>({{"index", 3}})) == Json{{"index", 3}});  // and nothing is zero
 }
 
-TEST_CASE("a call that does not return is named, and the other GPUs are read", "[node][nvml]") {
-  const Json host = two_gpus({{"stall_s", {{"nvmlDeviceGetPowerUsage", 3600}}}});
-  const Fake fake(host);
-  GpuReader reader(kShort_s, false, fake_library());
-  const HostGpus read = reader.read(true);
-  REQUIRE(read.gpus.size() == 2);
-  Json well = host["gpus"][0];
-  CHECK(Json(read.gpus[0]) == well);
-  CHECK(read.gpus[1].stalled == Texts{"nvmlDeviceGetPowerUsage"});
-  CHECK(read.gpus[1].uuid ==
-        host["gpus"][1]["uuid"].get<std::string>());  // what came before it is known
-  CHECK(read.gpus[1].sm_clock_mhz == 345);
-  CHECK_FALSE(read.gpus[1].power_w);
-  CHECK_FALSE(read.gpus[1].volatile_.uncorrected);
-
-  const HostGpus again =
-      reader.read(true);  // it is not called once more, and nothing old is repeated
-  CHECK(Json(again.gpus[0]) == well);
-  CHECK(again.gpus[1].stalled == Texts{"nvmlDeviceGetPowerUsage"});
-  CHECK(again.gpus[1].serial == host["gpus"][1]["serial"].get<std::string>());
-  CHECK_FALSE(again.gpus[1].sm_clock_mhz);
-}
-
 TEST_CASE("a GPU is read again once its late call has returned", "[node][nvml]") {
   const Fake fake(two_gpus({{"stall_s", {{"nvmlDeviceGetPersistenceMode", 1}}}}));
   GpuReader reader(kShort_s, false, fake_library());
@@ -144,26 +121,6 @@ TEST_CASE("a GPU is read again once its late call has returned", "[node][nvml]")
   const auto start = std::chrono::steady_clock::now();
   while (!reader.read().gpus.at(1).sm_clock_mhz)
     REQUIRE(std::chrono::steady_clock::now() - start < std::chrono::seconds(30));
-}
-
-TEST_CASE("a driver that does not start is why there is nothing to read", "[node][nvml]") {
-  Json host = fixture("h200.json");
-  host["fake"] = {{"stall_s", {{"nvmlInit_v2", 3600}}}};
-  CHECK_THAT(read(host, kShort_s).problem.value(), ContainsSubstring("nvmlInit_v2 did not return"));
-  host["fake"] = {{"error", {{"nvmlInit_v2", 15}}}};
-  CHECK(read(host).problem.value() == "nvmlInit_v2: GPU is lost");
-  host["fake"] = {{"stall_s", {{"nvmlSystemGetDriverVersion", 3600}}}};
-  const HostGpus without_version = read(host, kShort_s);
-  CHECK(without_version.stalled == Texts{"nvmlSystemGetDriverVersion"});
-  CHECK_FALSE(without_version.driver_version);
-  CHECK(without_version.gpus.size() == 8);
-  host["gpus"] = Json::array();
-  host.erase("fake");
-  CHECK(read(host).problem.value() == "the driver has no GPU");
-  CHECK_THAT(GpuReader(1, false, "libnothing-of-this-name.so").read().problem.value(),
-             ContainsSubstring("libnothing-of-this-name.so"));
-  CHECK_THAT(GpuReader(1, false, "libm.so.6").read().problem.value(),
-             ContainsSubstring("has no nvmlInit_v2"));
 }
 
 TEST_CASE("what is read of a GPU", "[node][nvml]") {

@@ -88,7 +88,8 @@ TEST_CASE("products are right and repeat to the bit", "[product]") {
     CAPTURE(name_of(rig.device->kind()), name_of(type));
     const auto product = rig.product(spec);
     INFO(product->algorithm());
-    for (const Operands operands : {Operands::integers, Operands::full_entropy}) {
+    for (const Operands operands : all_operands()) {
+      CAPTURE(name_of(operands));
       product->fill({operands, kSeed}, *rig.stream);
       CHECK(rig.numbers(product->a()) == operand(spec, operands, 0));
       CHECK(rig.numbers(product->b()) == operand(spec, operands, 1));
@@ -97,7 +98,7 @@ TEST_CASE("products are right and repeat to the bit", "[product]") {
       const std::vector<double> expected = naive(spec, operands);
       if (operands == Operands::integers)
         CHECK(c == expected);
-      else  // the rounding of bfloat16
+      else if (operands != Operands::denormals)  // the rounding of bfloat16
         CHECK(test::relative_error(c, expected) < 4e-3);
       rig.device->zero(product->c().data, product->c().bytes(), *rig.stream);
       product->run(*rig.stream);
@@ -150,14 +151,6 @@ TEST_CASE("a turned product has the elements of the product, to the bit", "[prod
     CAPTURE(name_of(rig.device->kind()), name_of(type));
     CHECK(moved_wrong(rig, {type, 384, 256, 512}, Operands::full_entropy) == 0);
     CHECK(moved_wrong(rig, {type, 256, 128, 512}, Operands::integers) == 0);
-  }
-}
-
-GPU_TEST_CASE("a turned product of many tiles has the elements of the product", "[product]") {
-  Rig rig(BackendKind::gpu);
-  for (const ProductType type : product_types(*rig.device)) {
-    CAPTURE(name_of(type));
-    CHECK(moved_wrong(rig, {type, 4096, 3072, 4096}, Operands::full_entropy) == 0);
   }
 }
 

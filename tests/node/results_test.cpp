@@ -118,35 +118,6 @@ TEST_CASE("wrong data fail; the same of all devices are nobody's fault", "[compu
   CHECK(wrong_data(measured_on(1, "x"))[0].outcome == Outcome::fail);  // all of one
 }
 
-TEST_CASE("a GPU that others use is inconclusive with their pids", "[compute]") {
-  Measured measured = measured_on(4);
-  CHECK(judged(measured).job.outcome == Outcome::pass);
-  for (double& sample : measured.observations[4].samples) sample /= 2;  // GPU 2's product
-  CHECK(judged(measured).job.outcome == Outcome::fail);
-  for (std::size_t i : {4, 5}) measured.observations[i].disturbed_by = "pid 99";
-  const judge::Judgement judgement = judged(measured);
-  CHECK(judgement.job.outcome == Outcome::inconclusive);
-  REQUIRE_FALSE(judgement.findings.empty());
-  for (const Verdict& finding : judgement.findings)
-    if (finding.name == "GPU-2") {
-      CHECK(finding.outcome == Outcome::inconclusive);
-      CHECK(finding.class_ == Class::environment);
-      CHECK_THAT(finding.cause, ContainsSubstring("pid 99"));
-    }
-}
-
-TEST_CASE("DCGM#122: a GPU at a third of its rate does not pass", "[compute][closed]") {
-  Measured alone = measured_on(1);
-  for (double& sample : alone.observations[0].samples) sample /= 3;
-  const judge::Judgement judgement = judged(alone);
-  CHECK(judgement.job.outcome == Outcome::fail);
-  REQUIRE(judgement.findings.size() == 1);
-  CHECK(judgement.findings[0].witness == "first_principles");
-  Measured few = measured_on(1);
-  few.observations[0].samples.resize(3);
-  CHECK(judged(few).job.outcome == Outcome::inconclusive);
-}
-
 TEST_CASE("others are read before the GPUs are opened and while they are in use", "[compute]") {
   NodeReport before{"n1", {}, 0, {}, {17, 18}, {}};
   before.gpus.gpus = {healthy_h200(0, "n1"), healthy_h200(1, "n1")};

@@ -109,18 +109,6 @@ TEST_CASE("a recorded H200 is healthy, what its VM hides is unknown", "[node][ru
   CHECK(not_passed == std::set<std::string>{"nvlink-count", "nvlink-speed", "nvlink-errors"});
 }
 
-TEST_CASE("CRE#5: a reading without any measurement passes no rule", "[node][rules][closed]") {
-  const std::set<std::string> none_needed{"management-stall", "management-error"};
-  Json nothing = Json(healthy_h200());
-  for (auto& [key, value] : nothing.items())
-    if (key != "index") value = nullptr;
-  for (int peers : {0, 7})
-    for (const Finding& finding : findings_of({nothing, Json::object(), peers})) {
-      INFO(finding.check << ": " << finding.verdict.cause);
-      if (!none_needed.contains(finding.check)) CHECK(finding.outcome == unknown);
-    }
-}
-
 TEST_CASE("soperator: what is unknown is counted", "[node][rules][closed]") {
   const Json without{{"recovery_action", nullptr}};
   const auto findings = findings_of({without});
@@ -134,24 +122,6 @@ TEST_CASE("soperator: what is unknown is counted", "[node][rules][closed]") {
   const std::vector<Finding> only_unknown{
       finding_of("gpu-count", not_known("no driver"), Scope::node, "n0")};
   CHECK(verdict_of_job(only_unknown, false).outcome == Outcome::inconclusive);
-}
-
-TEST_CASE("a majority is more than half of at least three", "[node][majority]") {
-  CHECK(majority_of<int>({}) == std::nullopt);
-  CHECK(majority_of<int>({1, 1}) == std::nullopt);
-  CHECK(majority_of<int>({1, 1, 2}) == 1);
-  CHECK(majority_of<int>({1, 1, 2, 2}) == std::nullopt);
-  CHECK(majority_of<int>({1, 2, 3}) == std::nullopt);
-}
-
-TEST_CASE("a warning's record has its outcome, check and host", "[node][rules]") {
-  const Json record = record_of(look_at("persistence", {{"persistence", false}}));
-  CHECK(record.at("verdict") == "WARN");
-  CHECK(record.at("check") == "persistence");
-  CHECK(record.at("host") == "n0");
-  CHECK(record.at("class") == "CONFIG");
-  CHECK(record.at("scope") == "gpu");
-  CHECK(record.at("name") == "GPU-n0-0");
 }
 
 }  // namespace shakedown::node

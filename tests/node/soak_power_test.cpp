@@ -2,7 +2,6 @@
 #include "launch/node/soak/power.hpp"
 
 #include <cmath>
-#include <functional>
 #include <nlohmann/json.hpp>
 
 #include "common/numbers.hpp"
@@ -65,27 +64,8 @@ TEST_CASE("95 of 100 faults at the stated power are found", "[soak][power]") {
   CHECK(std::abs(found(1600, 0.1 / power.products, 5) - (1 - std::exp(-0.3))) < 0.015);
 }
 
-TEST_CASE("a soak that checks more finds rarer faults", "[soak][power]") {
+TEST_CASE("of two GPUs the one that checked less counts, quantity by quantity", "[soak][power]") {
   const Power before = power_of(two_minutes());
-  const auto grows = [&](const std::function<void(Checked&)>& more) {
-    Checked checked = two_minutes();
-    more(checked);
-    const Power after = power_of(checked);
-    int grown = 0;
-    for (const auto number :
-         {&Power::processor_elements, &Power::lane_elements, &Power::products, &Power::probes,
-          &Power::copied_words, &Power::link_words, &Power::memory_share, &Power::memory_passes}) {
-      CHECK(after.*number >= before.*number);
-      grown += after.*number > before.*number ? 1 : 0;
-    }
-    return grown;
-  };
-  CHECK(grows([](Checked& c) { c.products[fp64].turns += 20; }) == 2);
-  CHECK(grows([](Checked& c) { c.products[bf16].turns += 20; }) == 0);  // fp64 has fewer
-  CHECK(grows([](Checked& c) { c.products[bf16].products += 50; }) == 1);
-  CHECK(grows([](Checked& c) { c.probes *= 2; }) == 1);
-  CHECK(grows([](Checked& c) { c.link_words = 8000; }) == 1);
-  // Of two GPUs the one that checked less counts, quantity by quantity.
   Checked other = two_minutes();
   other.products[fp64].turns = 100;
   other.products[bf16].turns = 0;

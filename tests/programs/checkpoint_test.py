@@ -83,7 +83,7 @@ class Checkpoints(unittest.TestCase):
                 state and state["position"]["epoch"] > 1 and state["position"]["update"] > 0 and \
                 state["position"]["images"] > before
         self.assertTrue(support.wait_until(in_an_epoch, 60))
-        ranks_pids = self.ranks_of(job)
+        ranks_pids = support.pids_of_ranks(TRAIN, self.dir)
         self.assertEqual(len(ranks_pids), ranks)
         how(job, ranks_pids)
         out, err = job.communicate(timeout=60)
@@ -93,20 +93,6 @@ class Checkpoints(unittest.TestCase):
     def newest(self):
         """The state to continue from; one that is killed between two renames leaves the one before."""
         return header(self.latest) or header(self.dir / "checkpoint_latest.previous.safetensors")
-
-    def ranks_of(self, job):
-        """The pids of the ranks, in their order."""
-        found = {}
-        for path in pathlib.Path("/proc").glob("[0-9]*"):
-            try:
-                words = (path / "cmdline").read_bytes().split(b"\0")
-                environment = dict(each.partition(b"=")[::2] for each in
-                                   (path / "environ").read_bytes().split(b"\0"))
-            except OSError:
-                continue
-            if words[0] == bytes(TRAIN) and bytes(self.dir) in words:
-                found[int(environment[b"OMPI_COMM_WORLD_RANK"])] = int(path.name)
-        return [found[rank] for rank in sorted(found)]
 
     def continues_alike(self, interruptions, *arguments, ranks, images):
         """Interrupted by each (how, exit code, words) and continued, with another number of workers

@@ -5,7 +5,9 @@ import functools
 import json
 import os
 import pathlib
+import re
 import shutil
+import signal
 import struct
 import subprocess
 import sys
@@ -74,18 +76,18 @@ def gone(*pids):
     return wait_until(lambda: not any(map(runs, pids)))
 
 
-def pid_of_rank(program, record, rank):
-    """Of the job of `program` that writes this record."""
+def pids_of_ranks(program, word):
+    """Of the job of `program` whose command line has this word, in the order of its ranks."""
+    found = {}
     for path in pathlib.Path("/proc").glob("[0-9]*"):
         try:
             words = (path / "cmdline").read_bytes().split(b"\0")
-            environment = (path / "environ").read_bytes().split(b"\0")
+            rank = re.search(rb"(?:^|\0)OMPI_COMM_WORLD_RANK=(\d+)", (path / "environ").read_bytes())
         except OSError:
             continue
-        if words[0] == bytes(program) and bytes(record) in words and \
-                f"OMPI_COMM_WORLD_RANK={rank}".encode() in environment:
-            return int(path.name)
-    raise AssertionError(f"rank {rank} of {program} does not run")
+        if words[0] == bytes(program) and bytes(word) in words and rank:
+            found[int(rank[1])] = int(path.name)
+    return [found[rank] for rank in sorted(found)]
 
 
 def let_work(pid, seconds):
@@ -116,6 +118,22 @@ def schema_error(line):
     return None if error is None else f"{kind}: {'/'.join(map(str, error.path))}: {error.message}"
 
 
+def refuse_unlike_schema(path, line):
+    error = schema_error(line)
+    if error:
+        raise ValueError(f"{path}: {error}")
+
+
+def rows_of(path, line):
+    """The lines that a table's rows stand for; any other line is itself."""
+    if line.get("kind") != "table":
+        return [line]
+    refuse_unlike_schema(path, line)
+    common = {key: value for key, value in line.items() if key not in ("of", "columns", "rows")}
+    return [{**common, "kind": line["of"], **{key: cell for key, cell in zip(line["columns"], row) if cell is not None}}
+            for row in line["rows"]]
+
+
 def read_record(path, with_run_id=True):
     """The lines of a record; each must be JSON as RFC 8259 has it, fit the schema and name its run,
     which a record made before 0.2 does not."""
@@ -123,10 +141,9 @@ def read_record(path, with_run_id=True):
         raise ValueError(f"{path}: {word} is not JSON")
     lines = [json.loads(text, parse_constant=refuse)
              for text in pathlib.Path(path).read_text().splitlines()]
+    lines = [row for line in lines for row in rows_of(path, line)]
     for line in lines:
-        error = schema_error(line)
-        if error:
-            raise ValueError(f"{path}: {error}")
+        refuse_unlike_schema(path, line)
         if with_run_id and "run_id" not in line:
             raise ValueError(f"{path}: a {line['kind']} line without run_id")
     return lines
@@ -205,6 +222,26 @@ class Folder(unittest.TestCase):
         for line in lines:
             found[line["kind"]].append(line)
         return result.stdout, found
+
+    def stop_rank(self, rank, program, *arguments, ranks, after):
+        """Stops that rank while it works, once it has printed `after`: exit code and output of the job, which ends soon."""
+        if 0 < GPUS < ranks:
+            self.skipTest(f"{ranks} ranks need {ranks} GPUs")
+        job = subprocess.Popen([TREE / "launch/mpi", "-n", str(ranks), program, *map(str, arguments), "--record", self.record],
+                               cwd=TREE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+        self.addCleanup(job.terminate)
+        for line in job.stdout:
+            if re.search(after, line):
+                break
+        victim = pids_of_ranks(program, self.record)[rank]
+        let_work(victim, 0.3)
+        os.kill(victim, signal.SIGSTOP)
+        started = time.monotonic()
+        said = job.communicate(timeout=60)[0]
+        self.assertLess(time.monotonic() - started, 45)  # 3 s where the cores are free
+        self.assertTrue(gone(victim))
+        self.assertEqual(job.returncode, 3, said)
+        return said
 
     def check_exchanged(self, buckets, payload):
         """Together the buckets hold every gradient, and little padding (of the stem's channels)."""

@@ -2,12 +2,11 @@
 
 import json
 import pathlib
-import re
 import statistics
 import unittest
 
 import support
-from support import BIN, Folder, read_record, read_safetensors, run, run_bare
+from support import BIN, Folder, read_record, read_safetensors, run
 
 SMALL = ["--model", "tiny", "--image-size", 32, "--classes", 10, "--batch-size", 8]
 RESNET18 = ["--model", "resnet18", *SMALL[2:]]
@@ -48,14 +47,6 @@ class Throughput(Folder):
         self.assertLess(step["loss_last"], step["loss_first"])  # one batch, learnt by heart
         self.assertIs(step["graph"], support.GPUS > 0)
         self.assertEqual(end["exit_code"], 0)
-
-    def test_a_learning_rate_that_moves_no_weight_hides_no_rank(self):
-        result = run(TRAIN, *SMALL, "--iterations", 2, "--warmup", 1, "--lr", 1e-7, "--record", self.record,
-                     ranks=2)
-        self.expect(result, 0, "certificate  PASS")
-        certificate = read_record(self.record)[1]
-        self.assertEqual((certificate["detects_one_rank_in"], certificate["learning_rate"]), (2, 0.1))
-        self.assertLess(certificate["relative_tolerance"], 0.1)  # it was 0.92, of one rank's 0.5
 
     def test_a_trace_opens_in_perfetto(self):
         trace = self.folder / "t.json"
@@ -153,34 +144,6 @@ class Throughput(Folder):
                             strategy, "--record", self.record, ranks=2), 0)
             self.assertEqual([line["metric"] for line in self.lines("metric")], metrics)
 
-    def test_steps_are_graphs_where_they_can_be(self):
-        for strategy, option, why in (("none", "auto", ""), ("none", "off", "--graph off"),
-                                      ("parameter-server-async", "auto",
-                                       "parameter-server-async needs the host")):
-            result = run(TRAIN, *SMALL, "--iterations", 2, "--warmup", 1, "--strategy", strategy,
-                         "--graph", option, "--record", self.record, ranks=2)
-            self.expect(result, 0)
-            step = self.lines("step")[-1]
-            self.assertIs(step["graph"], support.GPUS > 0 and not why)
-            self.assertEqual("steps are not CUDA graphs: " + why in result.stdout,
-                             support.GPUS > 0 and bool(why))
-
-    def test_global_batch_is_divided(self):
-        self.expect(run(TRAIN, "--model", "tiny", "--image-size", 32, "--global-batch", 12,
-                        "--accumulate", 2, "--iterations", 1, "--warmup", 1, "--certificate", "off",
-                        ranks=2), 0, "batch 3 per rank x 2 micro-batches, 12 globally")
-
-    def test_a_loss_that_is_not_finite_fails(self):
-        result = run_bare(TRAIN, *SMALL, "--iterations", 4, "--warmup", 1, "--lr", "1e30",
-                          "--precision", "fp32", "--record", self.record)
-        self.expect(result, 1, "loss is not finite")
-        lines = read_record(self.record)
-        kinds = [line["kind"] for line in lines]
-        self.assertEqual(kinds[:4] + kinds[-1:], ["run", "certificate", "step", "breakdown", "end"])
-        self.assertIsNone(lines[2]["loss_last"])
-        self.assertEqual(lines[-1]["exit_code"], 1)
-
-
 class SelfTest(Folder):
     def test_a_sound_machine_passes(self):
         result = run(TRAIN, "--self-test", "--record", self.record, ranks=2)
@@ -267,25 +230,6 @@ class MaxBatch(Folder):
         share = 100 * max(a / b for a, b in zip(step["peak_memory_bytes"],
                                                 step["device_memory_bytes"]))
         self.assertIn(f"{share:.1f} % of a device's", result.stdout)
-
-    def test_the_memory_bounds_it(self):
-        # more than a gigabyte an image; only planned. What other tests use changes meanwhile by far less
-        # than the bounds.
-        arguments = ["--model", "resnet50", "--image-size", 1024, "--describe", "--max-batch"]
-        found = r"largest batch by the plan: (\d+) per rank"
-        result = run(TRAIN, *arguments)
-        self.expect(result, 0, "memory per rank, batch")
-        batch = int(re.search(found, result.stdout)[1])
-        self.assertIn(f"memory per rank, batch {batch},", result.stdout)
-        if "80 % of its free memory" in " ".join(result.stdout.split()):  # the cpu backend, whose ranks share it
-            meminfo = pathlib.Path("/proc/meminfo").read_text()
-            free = int(re.search(r"MemAvailable: +(\d+)", meminfo)[1]) * 1024
-            plan = re.search(r"activations and their gradients +([\d.]+) GiB", result.stdout)
-            self.assertLess(float(plan[1]) * 2 ** 30, free)
-            self.assertGreater(float(plan[1]) * 2 ** 30, 0.4 * free)
-            half = int(re.search(found, run(TRAIN, *arguments, ranks=2).stdout)[1])
-            self.assertAlmostEqual(half, batch / 2, delta=1 + batch / 8)
-
 
 if __name__ == "__main__":
     unittest.main()

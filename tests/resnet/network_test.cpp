@@ -182,17 +182,6 @@ TEST_CASE("slots that live together never share a byte", "[plan]") {
   CHECK(static_cast<double>(plan.bytes()) < 1.5 * static_cast<double>(plan.lower_bound()));
 }
 
-TEST_CASE("slots of different moments share bytes", "[plan]") {
-  MemoryPlan plan;
-  for (int i = 0; i < 10; ++i) plan.reserve("scratch", 1024, i, i);
-  const Slot* always = plan.reserve("always", 2048, 0, 9);
-  plan.place();
-  CHECK(plan.bytes() == 3072);
-  CHECK(plan.lower_bound() == 3072);
-  CHECK(always->data() == nullptr);
-  CHECK_THROWS_AS(plan.reserve("backwards", 1, 3, 2), InternalError);
-}
-
 TEST_CASE("plans are found again by the same build on the same kind of machine", "[plans]") {
   const CacheFolder place;
   const auto found = [&](const char* plan, const char* machine, const char* build = kBuild) {

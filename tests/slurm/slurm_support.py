@@ -51,10 +51,10 @@ def verdicts_of_nodes(folder):
 class Cluster:
     """`conf`: lines of slurm.conf; `node`: what all NodeName lines say, or
     {name: what its line says}; @CLUSTER@ is the cluster's folder. `service`: slurm, or ssh for
-    hosts without it."""
+    hosts without it. `environ`: what differs in the environment of all commands."""
 
     def __init__(self, nodes="n1 n2", conf="", gres="", node="CPUs=4 RealMemory=8000",
-                 service="slurm"):
+                 service="slurm", environ=()):
         self.folder = pathlib.Path(tempfile.mkdtemp(prefix="shakedown_slurm_"))
         lines = node if isinstance(node, dict) else dict.fromkeys(nodes.split(), node)
         kept = {name: value for name, value in os.environ.items()
@@ -66,7 +66,7 @@ class Cluster:
             "SHAKEDOWN": str(TREE), "SHAKEDOWN_BIN": str(BIN),
             # The nodes share this machine's cores.
             "OMPI_MCA_mpi_yield_when_idle": "1", "OMP_NUM_THREADS": "1",
-            **{f"CLUSTER_NODE_{name}": text for name, text in lines.items()}}
+            **{f"CLUSTER_NODE_{name}": text for name, text in lines.items()}, **dict(environ)}
         self._owner, self._held = os.pipe()  # however this process ends, the machines do too
         self._environ["CLUSTER_OWNER"] = str(self._owner)
         self.work = self.folder / "work"  # where jobs are submitted

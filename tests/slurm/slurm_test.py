@@ -132,20 +132,6 @@ class FourNodes(Jobs):
         super().setUpClass()
         show_environment(cls.cluster)
 
-    def test_without_a_slow_node_the_others_are_fast(self):
-        self.cluster("node", "n3", "slow", *"tbf rate 40mbit burst 32k latency 400ms".split())
-        self.addCleanup(self.cluster, "node", "n3", "fast")
-        job = self.submit("links.sbatch", "--backend", "cpu", "--bytes", "128K", "--iterations", 5,
-                          "--warmup", 1, "--latency-iterations", 5, "--alone", "off",
-                          options=["--nodes=4", "--ntasks-per-node=1"],
-                          CUDA_VISIBLE_DEVICES="7")
-        self.expect(job, 0, "CUDA_VISIBLE_DEVICES=7 of the submission is ignored")
-        busbw = {line["name"]: line["busbw_gbs"] for line in job.records("links")
-                 if line["kind"] == "split" and line["scope"] == "without_node"}
-        self.assertEqual(sorted(busbw), ["n1", "n2", "n3", "n4"])
-        self.assertEqual(max(busbw, key=busbw.get), "n3", busbw)
-        self.assertNotIn("environment.CUDA_VISIBLE_DEVICES", job.records("links")[0])
-
     def test_an_array_measures_each_node(self):
         job = self.submit("collectives.sbatch", *QUICK, options=[
             "--array=1-4", "--nodes=1", "--ntasks=2", "--output=%x-%A_%a.out"])

@@ -2,8 +2,11 @@
 
 #include <png.h>
 
+#include <algorithm>
+
 #include "tests/catch.hpp"
 #include "tests/support.hpp"
+#include "tests/support/fake_device.hpp"
 
 namespace shakedown::test {
 
@@ -34,8 +37,8 @@ Bytes half_white_jpeg() {
 
 FolderSource numbered_images(const TempFolder& folder, int count) {
   for (int i = 0; i < count; ++i) {
-    const std::string name =
-        (i % 5 == 4 ? "z/" : "") + std::to_string(1000 + i) + (i % 2 ? ".png" : ".JPG");
+    const std::string name = ((i < count / 2 ? i : i - count / 2) > count / 4 ? "z/" : "") +
+                             std::to_string(1000 + i) + (i % 2 ? ".png" : ".JPG");
     folder.write((i < count / 2 ? "a/" : "b/") + name, png_of(i));
   }
   return FolderSource(scan_image_folder(folder.path));
@@ -56,18 +59,26 @@ LoaderSettings loader_settings() {
   return settings;
 }
 
-Bytes epoch_of(const ImageSource& source, const LoaderSettings& settings, int threads, int epoch) {
-  const auto device = open_device(backends().front());
-  Workers workers(threads);
-  Loader loader(source, settings, *device, workers);
-  loader.start_epoch(epoch);
-  Bytes all;
+std::vector<KeptBatch> rest_of_epoch(Loader& loader) {
+  std::vector<KeptBatch> all;
   while (const Batch* batch = loader.next()) {
-    all.insert(all.end(), batch->images.begin(), batch->images.end());
-    all.insert(all.end(), batch->labels.begin(), batch->labels.end());
+    all.push_back({{batch->images.begin(), batch->images.end()},
+                   {batch->labels.begin(), batch->labels.end()}});
+    const auto& labels = all.back().labels;
+    CHECK(batch->count ==
+          std::count_if(labels.begin(), labels.end(), [](int l) { return l >= 0; }));
     loader.release(batch);
   }
   return all;
+}
+
+std::vector<KeptBatch> epoch_of(const ImageSource& source, const LoaderSettings& settings,
+                                int threads, int epoch, long first_batch) {
+  FakeDevice device;
+  Workers workers(threads);
+  Loader loader(source, settings, device, workers);
+  loader.start_epoch(epoch, first_batch);
+  return rest_of_epoch(loader);
 }
 
 }  // namespace shakedown::test

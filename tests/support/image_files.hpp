@@ -17,16 +17,24 @@ Bytes png_of(int number);
 /// 16 x 8, its left half white, else black.
 Bytes half_white_jpeg();
 
-/// `count` images in classes a (the first half) and b, image i showing i; some lie deeper, and all
-/// are PNG by any name.
+/// `count` images in classes a (the first half) and b, image i showing i; the last of each lie
+/// deeper, and all are PNG by any name.
 training::FolderSource numbered_images(const TempFolder& folder, int count);
 
 Bytes image_of(const training::ImageSource& source, std::size_t index);
 
 training::LoaderSettings loader_settings();
 
-/// Images and labels of an epoch, one batch after another.
-Bytes epoch_of(const training::ImageSource& source, const training::LoaderSettings& settings,
-               int threads, int epoch = 1);
+/// A batch, kept beyond its release.
+struct KeptBatch {
+  Bytes images;
+  std::vector<std::int32_t> labels;  // -1: padding
+  bool operator==(const KeptBatch&) const = default;
+};
+std::vector<KeptBatch> rest_of_epoch(training::Loader& loader);
+/// By a loader of its own.
+std::vector<KeptBatch> epoch_of(const training::ImageSource& source,
+                                const training::LoaderSettings& settings, int threads,
+                                int epoch = 1, long first_batch = 0);
 
 }  // namespace shakedown::test

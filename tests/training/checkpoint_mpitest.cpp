@@ -383,24 +383,4 @@ TEST_CASE("a stop that cannot write leaves the checkpoint before", "[checkpoint]
   trainings.check_same("whole", whole, "full", continued);
 }
 
-TEST_CASE("a training that cannot write ends, and keeps the last one", "[checkpoint][epochs]") {
-  const MpiSession& session = test::session();
-  Trainings trainings(interrupted_settings("ddp"));
-  std::optional<test::FileLimit> full;
-  constexpr int kEpochs = 40;
-  const Outcome ended = trainings.train(
-      "full",
-      [&](int validation, int batch) {
-        if (session.is_root() && validation == 3 && batch == 1) full.emplace(65536);
-      },
-      nullptr, 0, kEpochs);
-  full.reset();
-  CHECK(ended.end.code == ExitCode::inconclusive);
-  CHECK_FALSE(ended.end.complete);
-  if (session.is_root()) CHECK(ended.epochs.size() < kEpochs / 2);
-  const TrainingPosition at = trainings.position("full");
-  CHECK(at.epoch >= 2);
-  CHECK(at.epoch <= 3);
-}
-
 }  // namespace shakedown::training

@@ -324,22 +324,6 @@ TEST_CASE("--decoder auto is the checkpoint's where a training continues", "[che
   CHECK(decoder_with(folder.path, "auto", "cpu") == "cpu");
 }
 
-TEST_CASE("one training at a time holds a folder", "[checkpoint]") {
-  const LockedFolder folder;
-  {
-    FolderLock lock(folder.path, "a", test::session());
-    CHECK(folder.is_of("a"));
-    CHECK_THAT(folder.refusal(),
-               ContainsSubstring(folder.lock() + " is held by run a (") &&
-                   ContainsSubstring("pid " + std::to_string(getpid()) + "): its process runs"));
-    CHECK(folder.is_of("a"));
-    CHECK_NOTHROW(lock.check());
-    CHECK_FALSE(lock.is_lost());
-  }
-  CHECK_FALSE(fs::exists(folder.lock()));
-  CHECK(folder.can_be_taken());
-}
-
 TEST_CASE("the lock of a process of this machine that has ended is taken over", "[checkpoint]") {
   const LockedFolder folder;
   const auto owner_that_ends = [&] {

@@ -184,18 +184,6 @@ TEST_CASE("the account is that of a round in which nothing was disturbed", "[com
   CHECK(account_of(zero1).step_ms == 8.73);  // two are as near: the shorter one
 }
 
-TEST_CASE("every strategy of the table is compared unless some are named", "[compare]") {
-  const auto benches = benches_of(parse({}), kFour);
-  REQUIRE(benches.size() == 1);
-  const Names all = names_of(benches.front());
-  for (const StrategyEntry& entry : strategies())
-    CHECK(std::count_if(all.begin(), all.end(), [&](const std::string& name) {
-            return name.rfind(std::string(entry.name) + "/4", 0) == 0;
-          }) == 1);
-  CHECK(all.size() == strategies().size() + 1);  // and one rank alone
-  CHECK(parse("--settings all").settings == setting_names());
-}
-
 TEST_CASE("what is compared, and what is left out", "[compare]") {
   test::check_transcript("tests/training/benches.txt", [](const std::string& given) {
     std::istringstream words(given);
@@ -237,59 +225,20 @@ TEST_CASE("peer is compared on the ranks that can be peers", "[compare]") {
 }
 
 TEST_CASE("a setting differs from plain ddp in its one switch", "[compare]") {
-  const auto bench_of = [](const Words& words, BackendKind backend) {
-    return benches_of(parse(words + "--strategies ddp --settings all"), {backend, 2, 2, ""})[0];
+  const Bench bench =
+      benches_of(parse("--strategies ddp --settings all"), {BackendKind::gpu, 2, 2, ""})[0];
+  const auto with = [&](const std::string& setting) -> const StepOptions& {
+    return std::find_if(bench.begin(), bench.end(),
+                        [&](const auto& c) { return c.setting == setting; })
+        ->options;
   };
-  const auto find = [](const Bench& bench, const std::string& setting) {
-    const auto found = std::find_if(bench.begin(), bench.end(),
-                                    [&](const auto& c) { return c.setting == setting; });
-    return found == bench.end() ? nullptr : &*found;
-  };
-  const Bench gpu = bench_of({}, BackendKind::gpu);  // of tf32
-  CHECK(gpu.size() == 3 + settings().size() - 1);
-  CHECK(find(gpu, "fp32")->options.model.precision == "fp32");
-  CHECK(find(gpu, "tf32") == nullptr);
-  CHECK_FALSE(find(gpu, "autotune-off")->options.model.autotune);
-  CHECK(find(gpu, "autotune-off")->options.model.precision == "tf32");
-  CHECK(find(gpu, "broadcast-buffers")->options.strategy.norm_stats == "broadcast");
-  CHECK_FALSE(find(gpu, "broadcast-buffers")->options.strategy.no_overlap);
-  CHECK(find(gpu, "no-overlap")->options.strategy.no_overlap);
-  CHECK(find(gpu, "no-graph")->options.graph == "off");
-
-  const Bench plain_fp32 = bench_of("--precisions fp32", BackendKind::gpu);
-  CHECK(find(plain_fp32, "tf32")->options.model.precision == "tf32");
-  CHECK(find(plain_fp32, "fp32") == nullptr);
-  const Bench half = bench_of("--precisions fp16", BackendKind::gpu);
-  CHECK(half.size() == 3 + settings().size() - 2);
-  const Bench cpu = bench_of("--no-overlap", BackendKind::cpu);  // a switch that stands so
-  CHECK(cpu.size() == 3 + settings().size() - 5);  // and no precisions, graphs, candidates
-  CHECK(find(cpu, "no-overlap") == nullptr);
-  CHECK(find(cpu, "no-graph") == nullptr);
-}
-
-TEST_CASE("models, precisions and batches each make a bench", "[compare]") {
-  const auto options =
-      parse("--models resnet18,resnet34 --batch-sizes 4,8 --precisions auto,tf32,fp16");
-  const auto benches = benches_of(options, {BackendKind::gpu, 2, 2, ""});
-  std::set<std::string> seen;
-  for (const Bench& bench : benches) {
-    const StepOptions& o = bench.front().options;
-    for (const Configuration& c : bench) CHECK(c.options.batch_size == o.batch_size);
-    seen.insert(fmt::format("{} {} {}", o.model.model, o.model.precision, o.batch_size));
-  }
-  CHECK(benches.size() == 8);  // on the gpu auto is tf32
-  CHECK(seen.size() == 8);
-  CHECK(seen.count("resnet34 fp16 8") == 1);
-  const auto on_cpu = benches_of(options, kTwoCpus);  // which computes all of them in fp32
-  CHECK(on_cpu.size() == 4);
-  for (const Bench& bench : on_cpu) CHECK(bench.front().options.model.precision == "fp32");
-  CHECK(precision_remark("--precisions", options.precisions, BackendKind::cpu) ==
-        "--precisions auto,tf32,fp16: computed in fp32, as the cpu backend does");
-  CHECK(precision_remark("--precisions", options.precisions, BackendKind::gpu).empty());
-  CHECK(precision_remark("--precision", {"auto"}, BackendKind::cpu).empty());
-  CHECK(parse_precision("bf16", BackendKind::cpu) == Precision::fp32);
-  CHECK_THROWS_AS(parse_precision("fp8", BackendKind::cpu), UsageError);
-  CHECK(benches_of(parse("--global-batch 12"), kTwoCpus).size() == 1);
+  CHECK(with("fp32").model.precision == "fp32");
+  CHECK_FALSE(with("autotune-off").model.autotune);
+  CHECK(with("autotune-off").model.precision == "tf32");
+  CHECK(with("broadcast-buffers").strategy.norm_stats == "broadcast");
+  CHECK_FALSE(with("broadcast-buffers").strategy.no_overlap);
+  CHECK(with("no-overlap").strategy.no_overlap);
+  CHECK(with("no-graph").graph == "off");
 }
 
 TEST_CASE("each round has every configuration, and begins elsewhere", "[compare]") {

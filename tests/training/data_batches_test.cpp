@@ -14,8 +14,7 @@
 #include "tests/catch.hpp"
 #include "tests/support.hpp"
 #include "tests/support/fake_device.hpp"
-#include "tests/support/files.hpp"
-#include "tests/support/jpeg.hpp"
+#include "tests/support/image_files.hpp"
 #include "training/data/batches.hpp"
 #include "training/data/image.hpp"
 #include "training/data/source.hpp"
@@ -24,6 +23,7 @@ namespace shakedown::training {
 namespace {
 
 using test::Bytes;
+using test::KeptBatch;
 
 constexpr int kWidth = 80;
 constexpr int kHeight = 72;
@@ -186,12 +186,6 @@ class HostResizer final : public DeviceResizer {
   Resizer resize_;
 };
 
-struct Kept {
-  Bytes images;
-  std::vector<std::int32_t> labels;
-  bool operator==(const Kept&) const = default;
-};
-
 /// Everything between a folder and a stream that computes.
 struct BatchesRig {
   BatchesRig(const ImageSource& source, const LoaderSettings& settings,
@@ -209,11 +203,11 @@ struct BatchesRig {
     device.compute = static_cast<LaggingDevice::LaggingStream*>(stream.get());
   }
 
-  Kept keep(const DeviceBatch& batch) const {
+  KeptBatch keep(const DeviceBatch& batch) const {
     return {{batch.images, batch.images + rows * kRowBytes}, {batch.labels, batch.labels + rows}};
   }
-  std::vector<Kept> epoch(int number, long first_batch = 0) {
-    std::vector<Kept> kept;
+  std::vector<KeptBatch> epoch(int number, long first_batch = 0) {
+    std::vector<KeptBatch> kept;
     batches->start_epoch(number, first_batch);
     while (const auto batch = batches->next()) kept.push_back(keep(*batch));
     return kept;
@@ -229,21 +223,6 @@ struct BatchesRig {
   std::size_t rows;
   std::unique_ptr<BatchSource> batches;
 };
-
-std::vector<Kept> by_the_loader(const ImageSource& source, const LoaderSettings& settings,
-                                int epoch) {
-  LaggingDevice device;
-  Workers workers(1);
-  Loader loader(source, settings, device, workers);
-  std::vector<Kept> kept;
-  loader.start_epoch(epoch);
-  while (const Batch* batch = loader.next()) {
-    kept.push_back({{batch->images.begin(), batch->images.end()},
-                    {batch->labels.begin(), batch->labels.end()}});
-    loader.release(batch);
-  }
-  return kept;
-}
 
 template <class Condition>
 void wait_until(Condition&& condition) {
@@ -270,11 +249,11 @@ CPU_TEST_CASE("batches come to the device as the loader made them", "[loader]") 
   BatchesRig rig(images.source, settings);
   CHECK(rig.device.allocated_bytes() == kLoadedBatchesHeld * batch_bytes(shape_of(settings)));
   CHECK_FALSE(rig.batches->next());
-  const auto expected = by_the_loader(images.source, settings, 1);
+  const auto expected = test::epoch_of(images.source, settings, 1, 1);
   REQUIRE(expected.size() == 8);
   CHECK(rig.epoch(1) == expected);
   CHECK_FALSE(rig.batches->next());
-  CHECK(rig.epoch(1, 6) == std::vector<Kept>(expected.begin() + 6, expected.end()));
+  CHECK(rig.epoch(1, 6) == std::vector<KeptBatch>(expected.begin() + 6, expected.end()));
 
   const InputTimes before = rig.batches->times();
   rig.batches->start_epoch(0);
@@ -293,7 +272,7 @@ CPU_TEST_CASE("batches come to the device as the loader made them", "[loader]") 
 CPU_TEST_CASE("a buffer is filled only after the compute stream has read it", "[loader]") {
   const Images images(30);
   const LoaderSettings settings = cropping_settings();
-  const auto expected = by_the_loader(images.source, settings, 0);
+  const auto expected = test::epoch_of(images.source, settings, 1, 0);
   BatchesRig rig(images.source, settings);
   rig.batches->start_epoch(0);
   const auto first = rig.batches->next();
@@ -378,7 +357,7 @@ CPU_TEST_CASE("a thousand batches leave no memory behind", "[loader]") {
 CPU_TEST_CASE("who decodes an image depends on the image alone", "[loader]") {
   const Images images(60);
   const LoaderSettings settings = cropping_settings();
-  const auto expected = by_the_loader(images.source, settings, 3);
+  const auto expected = test::epoch_of(images.source, settings, 1, 3);
   for (const bool some : {false, true}) {
     CAPTURE(some);
     std::vector<int> decoded;
@@ -414,7 +393,7 @@ CPU_TEST_CASE("what the device decoder cannot decode is decoded by the host", "[
   const Images images(20);
   const Bytes png{0x89, 'P', 'N', 'G'};
   const LoaderSettings settings = cropping_settings();
-  const auto expected = by_the_loader(images.source, settings, 0);
+  const auto expected = test::epoch_of(images.source, settings, 1, 0);
   {
     FakeDecoder decoder;
     decoder.refuses = 2;
@@ -451,7 +430,7 @@ CPU_TEST_CASE("crops that the device scales have the host's pixels", "[loader]")
   for (int i = 0; i < 22; i += 4)  // the memory of a batch has no place for all of these
     images.replace(static_cast<std::size_t>(i), encode_jpeg(i, {900, 900}));
   const LoaderSettings settings = cropping_settings();
-  const auto expected = by_the_loader(images.source, settings, 3);
+  const auto expected = test::epoch_of(images.source, settings, 1, 3);
   for (const bool decodes : {false, true}) {
     FakeDecoder decoder;
     decoder.some = true;
@@ -462,7 +441,7 @@ CPU_TEST_CASE("crops that the device scales have the host's pixels", "[loader]")
     CHECK(rig.scaled.squares > padding);
     CHECK(rig.scaled.others > 0);
     CHECK(rig.scaled.squares + rig.scaled.others + decoder.decoded == 22 + padding);
-    CHECK(rig.epoch(3, 2) == std::vector<Kept>(expected.begin() + 2, expected.end()));
+    CHECK(rig.epoch(3, 2) == std::vector<KeptBatch>(expected.begin() + 2, expected.end()));
   }
 }
 

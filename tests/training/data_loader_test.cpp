@@ -20,16 +20,11 @@ using namespace shakedown::training;
 
 namespace {
 
+using test::Bytes;
+using test::KeptBatch;
 using test::kSide;
+using test::rest_of_epoch;
 using test::TempFolder;
-
-/// `count` images in classes a (the first half) and b, sample i showing i.
-FolderSource images_in_order(const TempFolder& folder, int count) {
-  for (int i = 0; i < count; ++i)
-    folder.write((i < count / 2 ? "a/" : "b/") + std::to_string(1000 + i) + ".png",
-                 test::png_of(i));
-  return FolderSource(scan_image_folder(folder.path));
-}
 
 struct HostDevice final : test::FakeDevice {
   int pinned = 0;
@@ -41,49 +36,20 @@ struct HostDevice final : test::FakeDevice {
   }
 };
 
-/// A batch, kept beyond its release.
-struct KeptBatch {
-  explicit KeptBatch(const Batch& batch)
-      : images(batch.images.begin(), batch.images.end()),
-        labels(batch.labels.begin(), batch.labels.end()),
-        count(batch.count) {}
-  bool operator==(const KeptBatch&) const = default;
-
-  std::vector<std::uint8_t> images;
-  std::vector<std::int32_t> labels;
-  int count;
-};
-
 /// Images as they are: their first byte is the number of the sample.
 LoaderSettings plain_settings() {
-  LoaderSettings settings;
-  settings.batch_size = 4;
+  LoaderSettings settings = test::loader_settings();
   settings.transform = {kSide, Augmentation::none, true, false};
-  settings.drop_last = false;
   return settings;
-}
-
-std::vector<KeptBatch> rest_of_epoch(Loader& loader) {
-  std::vector<KeptBatch> batches;
-  while (const Batch* batch = loader.next()) {
-    batches.emplace_back(*batch);
-    loader.release(batch);
-  }
-  return batches;
 }
 
 /// Images in order, and what loads them.
 struct Rig {
   explicit Rig(int count, int threads = 4)
-      : images(images_in_order(folder, count)), workers(threads) {}
+      : images(test::numbered_images(folder, count)), workers(threads) {}
 
-  /// By a loader of its own.
-  std::vector<KeptBatch> epoch(int number, long first_batch = 0, int of_threads = 4) const {
-    HostDevice own;
-    Workers threads(of_threads);
-    Loader loader(images, settings, own, threads);
-    loader.start_epoch(number, first_batch);
-    return rest_of_epoch(loader);
+  std::vector<KeptBatch> epoch(int number, long first_batch = 0, int threads = 4) const {
+    return test::epoch_of(images, settings, threads, number, first_batch);
   }
   Loader& loader() {
     if (!made) made = std::make_unique<Loader>(images, settings, device, workers);
@@ -101,8 +67,8 @@ struct Rig {
 std::vector<int> numbers_in(const std::vector<KeptBatch>& batches) {
   std::vector<int> numbers;
   for (const KeptBatch& batch : batches)
-    for (std::size_t row = 0; row < static_cast<std::size_t>(batch.count); ++row)
-      numbers.push_back(batch.images[row * kSide * kSide * 3]);
+    for (std::size_t row = 0; row < batch.labels.size(); ++row)
+      if (batch.labels[row] >= 0) numbers.push_back(batch.images[row * kSide * kSide * 3]);
   return numbers;
 }
 
@@ -136,41 +102,17 @@ TEST_CASE("the ranks share an epoch without loss; the last batches are padded", 
     CHECK(batches.size() == (settings.world_size == 1 ? 7 : settings.world_size == 2 ? 4 : 3));
     const std::vector<int> numbers = numbers_in(batches);
     seen.insert(seen.end(), numbers.begin(), numbers.end());
-    for (const KeptBatch& batch : batches) {
-      const auto count = static_cast<std::size_t>(batch.count);
-      for (std::size_t row = 0; row < count; ++row)
-        CHECK(batch.labels[row] == (batch.images[row * kSide * kSide * 3] < 12 ? 0 : 1));
-      for (std::size_t row = count; row < 4; ++row) CHECK(batch.labels[row] == -1);
-      CHECK(std::all_of(batch.images.begin() + count * kSide * kSide * 3, batch.images.end(),
-                        [](int value) { return value == 0; }));
-    }
+    for (const KeptBatch& batch : batches)
+      for (std::size_t row = 0; row < 4; ++row) {
+        const auto image = batch.images.begin() + row * kSide * kSide * 3;
+        if (batch.labels[row] >= 0)
+          CHECK(batch.labels[row] == (*image < 12 ? 0 : 1));
+        else
+          CHECK(std::all_of(image, image + kSide * kSide * 3, [](int v) { return v == 0; }));
+      }
   }
   std::sort(seen.begin(), seen.end());
   CHECK(seen == first_numbers(25));
-}
-
-TEST_CASE("every rank makes as many batches, be they empty", "[loader]") {
-  Rig rig(9);
-  rig.settings.world_size = 2;
-  rig.settings.rank = 1;  // 4 of the 9; rank 0 needs a second batch for its fifth
-  const std::vector<KeptBatch> batches = rig.epoch(0);
-  REQUIRE(batches.size() == 2);
-  CHECK(batches[0].count == 4);
-  CHECK(batches[1].count == 0);
-}
-
-TEST_CASE("drop_last makes full batches only", "[loader]") {
-  Rig rig(25);
-  rig.settings.drop_last = true;
-  rig.settings.world_size = 2;
-  std::set<int> seen;
-  for (rig.settings.rank = 0; rig.settings.rank < 2; ++rig.settings.rank) {
-    const std::vector<KeptBatch> batches = rig.epoch(0);
-    CHECK(batches.size() == 3);
-    for (const KeptBatch& batch : batches) CHECK(batch.count == 4);
-    for (const int number : numbers_in(batches)) CHECK(seen.insert(number).second);
-  }
-  CHECK(seen.size() == 24);
 }
 
 TEST_CASE("a shard has the same batches as a rank of its own", "[loader]") {
@@ -231,10 +173,10 @@ TEST_CASE("an epoch may be abandoned while batches are held", "[loader]") {
   CHECK(rig.device.pinned == 2 * 3);  // images and labels of prefetch + 2 batches
   loader.start_epoch(0);
   const Batch* held = loader.next();
-  const KeptBatch before(*held);
+  const Bytes before(held->images.begin(), held->images.end());
   loader.start_epoch(1);
   CHECK(rest_of_epoch(loader) == rig.epoch(1));
-  CHECK(KeptBatch(*held) == before);
+  CHECK(Bytes(held->images.begin(), held->images.end()) == before);
   loader.release(held);
   loader.start_epoch(2);
   loader.release(loader.next());
@@ -261,23 +203,6 @@ TEST_CASE("a loader of many threads ends with little work", "[loader]") {
   const std::clock_t before = std::clock();  // of this process, whatever else the machine computes
   rig.reset();
   CHECK(std::clock() - before < 2 * CLOCKS_PER_SEC);  // 5 s when each thread wakes all others
-}
-
-TEST_CASE("held batches are left alone; a third is refused", "[loader]") {
-  Rig rig(60);
-  rig.settings.prefetch = 1;
-  Loader& loader = rig.loader();
-  loader.start_epoch(0);
-  const Batch* first = loader.next();
-  const Batch* second = loader.next();
-  REQUIRE(first != second);
-  const KeptBatch before(*first);
-  std::this_thread::sleep_for(std::chrono::milliseconds(20));  // the workers run ahead if they can
-  CHECK(KeptBatch(*first) == before);
-  CHECK_THROWS_AS(loader.next(), InternalError);
-  loader.release(first);
-  CHECK_THROWS_AS(loader.release(first), InternalError);
-  CHECK(loader.next() != nullptr);
 }
 
 TEST_CASE("a corrupt file surfaces in next(), after the batches before it", "[loader]") {

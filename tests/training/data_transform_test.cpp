@@ -58,17 +58,6 @@ Bytes apply(Image image, const TransformSettings& settings, std::uint64_t seed =
 
 }  // namespace
 
-TEST_CASE("a window of a resized image is that part of the whole one") {
-  Image image = make_image(23, 19, [](int x, int y, int c) { return x * y * (c + 3) % 251; });
-  const Bytes whole = resize(image, {2, 1, 20, 17}, {30, 11});
-  Bytes window(3 * 7 * 5);
-  image.narrow({2, 1, 20, 17});
-  Resizer()(image, {30, 11}, {13, 4, 7, 5}, false, window);
-  for (int y = 0; y < 5; ++y)
-    CHECK(std::equal(window.begin() + 3 * 7 * y, window.begin() + 3 * 7 * (y + 1),
-                     whole.begin() + 3 * (30 * (y + 4) + 13)));
-}
-
 TEST_CASE("without center_crop the whole image is stretched, and nothing is random") {
   const Image image = coordinates(9, 5);
   const TransformSettings settings{4, Augmentation::none, true, false};
@@ -177,7 +166,7 @@ TEST_CASE("a window may be mirrored, whatever its size") {
   }
 }
 
-// Crops on their way to the device that scales them: the memory of a batch; on a GPU, the pixels.
+// Crops on their way to the device that scales them: the memory of a batch.
 
 TEST_CASE("a crop that leaves other rows no place for a square gets a square's", "[loader]") {
   const DeviceDecoderSettings settings{4, 10};  // squares of 300 bytes
@@ -218,58 +207,6 @@ TEST_CASE("pixels are copied without their fourth bytes", "[loader]") {
   copy_rgb(image, column);
   for (std::size_t i = 0; i < column.size(); ++i)
     CHECK(column[i] == picture.values[3 * ((2 + i / 3) * 21 + 4) + i % 3]);
-}
-
-CPU_TEST_CASE("on the cpu backend the workers scale", "[loader]") {
-  CHECK(make_device_crops(*test::open_device(BackendKind::cpu), {4, 8}) == nullptr);
-  CHECK(device_crops_bytes(BackendKind::cpu, {4, 8}) == 0);
-}
-
-GPU_TEST_CASE("a loader's batches are the same where the GPU scales the crops", "[data]") {
-  const test::TempFolder folder;
-  constexpr Size kSizes[] = {
-      {500, 375}, {333, 517}, {1200, 900}, {41, 30}};  // the third: too large
-  for (int i = 0; i < 60; ++i) {                       // for two in a batch
-    const auto [width, height] = kSizes[i % 4];
-    folder.write((i % 2 ? "a/" : "b/") + std::to_string(100 + i) + ".jpg",
-                 test::write_jpeg(test::textured_image(width, height, i),
-                                  {.gray = i % 9 == 0, .progressive = i % 5 == 0}));
-  }
-  const FolderSource source(scan_image_folder(folder.path));
-  const Backend backend = test::open_backend_of(BackendKind::gpu);
-  Device& device = *backend.device;
-  LoaderSettings settings;
-  settings.batch_size = 8;
-  settings.drop_last = false;
-  settings.transform.augmentation = Augmentation::resized_crop;
-  NetworkSettings shape;
-  shape.batch_size = settings.batch_size;
-  shape.image_size = settings.transform.image_size;
-
-  const auto epoch_with = [&](DeviceCrops* crops) {
-    const auto stream = device.make_stream();
-    Workers workers(4);
-    Loader loader(source, settings, device, workers, {nullptr, crops});
-    const auto batches = make_loaded_batches(*backend.world, loader, device, *stream, shape);
-    std::vector<Bytes> all;
-    batches->start_epoch(1);
-    while (const auto batch = batches->next())
-      all.push_back(download<std::uint8_t>(device, *stream, batch->images,
-                                           8 * rgb_bytes({shape.image_size, shape.image_size})));
-    return all;
-  };
-  const auto expected = epoch_with(nullptr);
-  REQUIRE(expected.size() == 8);
-  const DeviceDecoderSettings crop_settings{shape.batch_size, shape.image_size};
-  const std::size_t before = device.allocated_bytes();
-  const auto crops = make_device_crops(device, crop_settings);
-  REQUIRE(crops != nullptr);
-  CHECK(device.allocated_bytes() - before == device_crops_bytes(BackendKind::gpu, crop_settings));
-  for (int round = 0; round < 2; ++round) {  // the second in memory that has been used
-    const auto scaled = epoch_with(crops.get());
-    REQUIRE(scaled.size() == expected.size());
-    for (std::size_t i = 0; i < scaled.size(); ++i) CHECK((scaled[i] == expected[i]));
-  }
 }
 
 }  // namespace shakedown::training

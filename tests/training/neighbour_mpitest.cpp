@@ -25,15 +25,6 @@ EngineSettings settings_of(const std::string& strategy, Precision precision = Pr
   return settings;
 }
 
-struct Rig {
-  explicit Rig(const EngineSettings& settings, BackendKind kind = test::backends().back())
-      : backend(test::open_backend_of(kind)), engine(settings, backend) {
-    engine.allocate(test::session().local_size());
-  }
-  Backend backend;
-  Engine engine;
-};
-
 struct Trained {
   std::vector<float> weights, statistics;
   Metrics step, total;
@@ -42,7 +33,7 @@ struct Trained {
 
 /// Four updates, checked or not.
 Trained train(const EngineSettings& settings, BackendKind kind, bool checked, bool same_batch) {
-  Rig rig(settings, kind);
+  test::EngineRig rig(settings, kind);
   Engine& engine = rig.engine;
   std::vector<std::uint64_t> seeds;  // else another batch in each step, as files have
   for (std::uint64_t batch = 0; batch < (same_batch ? 1 : 4); ++batch)
@@ -74,7 +65,7 @@ void check_equal(const Trained& a, const Trained& b) {
 }
 
 std::string refusal(const EngineSettings& settings) {
-  Rig rig(settings);
+  test::EngineRig rig(settings, test::backends().back());
   return test::error_of([&] { NeighbourCheck check(rig.engine); });
 }
 
@@ -132,11 +123,8 @@ TEST_CASE("a wrong bit or hash is found, and the rank named", "[neighbour]") {
   const BackendKind kind = GENERATE(from_range(test::backends()));
   const FaultKind fault = GENERATE(FaultKind::product, FaultKind::hash);
   CAPTURE(name_of(kind), name_of(fault));
-  Rig rig(settings_of("ddp"), kind);
-  auto batches = make_synthetic_batches(rig.engine.device(), rig.engine.stream(),
-                                        rig.engine.settings().network,
-                                        static_cast<std::uint64_t>(test::session().rank()));
-  REQUIRE(batches->load_next(rig.engine.model.network()));
+  test::EngineRig rig(settings_of("ddp"), kind);
+  REQUIRE(rig.batches->load_next(rig.engine.model.network()));
   NeighbourCheck check(rig.engine, Fault{.kind = fault, .rank = 1});
   const auto disputes = check.disputes();
   REQUIRE(disputes.size() == static_cast<std::size_t>(std::min(ranks, 3)));

@@ -51,14 +51,6 @@ TEST_CASE("the largest batch whose bytes fit", "[max_batch]") {
   }
 }
 
-TEST_CASE("a plan that is a straight line needs few evaluations", "[max_batch]") {
-  Asked asked;
-  CHECK(asked.largest(140000000000, 1 << 20, [](int batch) {
-    return std::size_t{600000000} + static_cast<std::size_t>(batch) * 85000000;
-  }) == 1640);
-  CHECK(asked.batches.size() <= 6);
-}
-
 TEST_CASE("no batch fits, or only one, or all that are looked at", "[max_batch]") {
   const auto line = [](int batch) { return static_cast<std::size_t>(batch) * 100; };
   CHECK(Asked().largest(99, 50, line) == 0);

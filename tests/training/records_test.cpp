@@ -91,22 +91,6 @@ TEST_CASE("what is unknown of a GPU is null in the record, and not zero", "[reco
   CHECK_FALSE(record_of(host).contains("power_w"));
 }
 
-TEST_CASE("a breakdown's record has what was measured, and the residual", "[records]") {
-  Breakdown b;
-  b.step_ms = 10;
-  b.compute_ms = 7;
-  b.exposed_comm_ms = 2;
-  const Json record = record_of(b);
-  CHECK(record.at("residual_ms") == Approx(1));
-  CHECK(record.at("residual") == Approx(0.1));
-  CHECK_FALSE(record.contains("interference_ms"));
-  CHECK_FALSE(record.contains("serial_step_ms"));
-  b.interference_ms = 0.5;
-  b.comm_alone_ms = 3;
-  CHECK(record_of(b).at("residual_ms") == Approx(0.5));
-  CHECK(record_of(b).at("comm_alone_ms") == 3);
-}
-
 TEST_CASE("an epoch's record has what it did", "[records]") {
   EpochResult result;
   result.validated = Validation{2.0, 0.5, 0.9, 24, 1};

@@ -38,7 +38,7 @@ TEST_CASE("one rank alone sends nothing", "[volumes]") {
     CHECK(entry.bytes_sent({120, 120, 8, 12, 2}, 1, 0) == 0);
 }
 
-// Ranges of the flat buffers in other places: shards, packed parts, blocks that take turns.
+// Ranges of the flat buffers in other places: shards, blocks that take turns.
 
 TEST_CASE("shards are whole chunks, side by side, and cover the range", "[shards]") {
   for (int ranks = 1; ranks <= 9; ++ranks)
@@ -58,31 +58,9 @@ TEST_CASE("shards are whole chunks, side by side, and cover the range", "[shards
     }
 }
 
-TEST_CASE("packed ranges follow one another without gaps", "[shards]") {
-  CHECK(packed({{10, 14}, {2, 3}, {20, 20}, {5, 9}}) ==
-        Layout{{{10, 14}, 0}, {{2, 3}, 4}, {{20, 20}, 5}, {{5, 9}, 5}});
-  CHECK(packed({}).empty());
-}
-
 TEST_CASE("ranges that take turns share places as large as the largest", "[shards]") {
   CHECK(rotating({{0, 5}, {5, 7}, {7, 16}, {16, 20}}, 2) ==
         Layout{{{0, 5}, 0}, {{5, 7}, 9}, {{7, 16}, 0}, {{16, 20}, 9}});
-}
-
-TEST_CASE("a flat buffer gives parts of what it holds and nothing else", "[shards]") {
-  for (BackendKind kind : test::backends()) {
-    const auto device = test::open_device(kind);
-    const auto stream = device->make_stream();
-    const FlatBuffer buffer(*device, *stream, DataType::float32, packed({{10, 14}, {2, 6}}));
-    CHECK(buffer.bytes() == 8 * sizeof(float));
-    CHECK(buffer.at({3, 5}).count == 2);
-    CHECK(buffer.at({3, 5}).data == static_cast<float*>(buffer.memory().data) + 5);
-    CHECK(buffer.holds({10, 14}));
-    CHECK_FALSE(buffer.holds({5, 7}));
-    CHECK_THROWS_AS(buffer.at({5, 7}), InternalError);
-    CHECK(download<float>(*device, *stream, buffer.memory().data, 8) == std::vector<float>(8, 0));
-    CHECK_FALSE(FlatBuffer().holds({0, 1}));
-  }
 }
 
 TEST_CASE("gathered chunks are the source's, or zero", "[shards][kernels]") {

@@ -64,7 +64,16 @@ std::vector<ProductType> all_product_types() {
   return {ProductType::fp64, ProductType::fp32, ProductType::tf32, ProductType::fp16,
           ProductType::bf16, ProductType::fp8,  ProductType::int8};
 }
+std::vector<Operands> all_operands() {
+  return {Operands::integers, Operands::full_entropy, Operands::low_toggle, Operands::high_toggle,
+          Operands::carries,  Operands::denormals,    Operands::ties};
+}
 const char* name_of(ProductType type) { return types_of(type).name; }
+const char* name_of(Operands operands) {
+  static constexpr const char* kNames[] = {"integers", "full_entropy", "low_toggle", "high_toggle",
+                                           "carries",  "denormals",    "ties"};
+  return kNames[static_cast<int>(operands)];
+}
 DataType operand_type(ProductType type) { return types_of(type).operand; }
 DataType result_type(ProductType type) { return types_of(type).result; }
 

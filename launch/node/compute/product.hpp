@@ -2,6 +2,7 @@
 // alike from a seed.
 #pragma once
 
+#include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -29,7 +30,15 @@ DataType result_type(ProductType type);
 enum class Operands {
   integers,      // small ones, for which every sum is exact in any order, and so is C
   full_entropy,  // all bits of the significand in use, magnitudes as of normal data
+  // What excites some circuits more than random bits do; of int8 the last two are as carries.
+  low_toggle,   // 256 equal elements after one another along k
+  high_toggle,  // neighbours along k differ in their sign and in each bit of the significand
+  carries,      // near +-1 and +-2, a step off: sums whose carries run far
+  denormals,    // A is subnormal, B as much larger than 1
+  ties,         // multiples of a coarse step: sums half-way between two results
 };
+std::vector<Operands> all_operands();
+const char* name_of(Operands operands);  // "high_toggle"
 
 /// C[m, n] = A[m, k] B[n, k]^T, all row-major.
 struct ProductSpec {
@@ -240,16 +249,72 @@ SHAKEDOWN_HOST_DEVICE inline double normal_like(const OperandRule& rule, std::ui
 
 }  // namespace operands
 
-/// The bits of an element. Full-entropy int8 has a standard deviation of 30.
+namespace operands {
+
+/// Of full entropy; int8 with a standard deviation of 30.
+SHAKEDOWN_HOST_DEVICE inline std::uint64_t random_bits(const OperandRule& rule,
+                                                       std::uint64_t index) {
+  const number_format::Format format = number_format::format_of(rule.type);
+  const double value = normal_like(rule, index);
+  if (format.exponent > 0) return number_format::encode(format, value);
+  return number_format::low_bits(static_cast<std::uint64_t>(static_cast<std::int64_t>(26 * value)),
+                                 format.width);
+}
+
+SHAKEDOWN_HOST_DEVICE inline std::uint64_t carry_bits(const number_format::Format& format,
+                                                      std::uint64_t h) {
+  const std::uint64_t ones = number_format::low_bits(~std::uint64_t{0}, format.mantissa);
+  const std::uint64_t step = (h & 1U) != 0 ? ones : 1;
+  if (format.exponent == 0)  // 127, -128, 1, -2
+    return (h & 2U) != 0 ? number_format::low_bits(~step, format.width) : step;
+  return (h >> 1 & 1U) << (format.width - 1) | number_format::bits_of_one(format) | step;
+}
+
+/// Steps of 2^-bits: sums of 8192 products are multiples of half a step of C, or of less.
+SHAKEDOWN_HOST_DEVICE inline double coarse(double value, int bits) {
+  const auto scale = static_cast<double>(std::int64_t{1} << bits);
+  return rint(value * scale) / scale;
+}
+
+}  // namespace operands
+
+/// The bits of an element.
 SHAKEDOWN_HOST_DEVICE inline std::uint64_t operand_bits(const OperandRule& rule,
                                                         std::uint64_t index) {
   const number_format::Format format = number_format::format_of(rule.type);
-  const double value = rule.kind == Operands::integers ? operands::integer(rule, index)
-                                                       : operands::normal_like(rule, index);
-  if (format.exponent > 0) return number_format::encode(format, value);
-  const auto whole =
-      static_cast<std::int64_t>(rule.kind == Operands::integers ? value : 26 * value);
-  return number_format::low_bits(static_cast<std::uint64_t>(whole), format.width);
+  const std::uint64_t h = number_format::hash(rule.seed, index);
+  const bool whole = format.exponent == 0;
+  switch (rule.kind) {
+    case Operands::integers:
+      if (!whole) return number_format::encode(format, operands::integer(rule, index));
+      return number_format::low_bits(static_cast<std::uint64_t>(operands::integer(rule, index)),
+                                     format.width);
+    case Operands::full_entropy: return operands::random_bits(rule, index);
+    case Operands::low_toggle: return operands::random_bits(rule, index >> 8);
+    case Operands::high_toggle: {
+      const std::uint64_t toggled =
+          (index & 1U) == 0 ? 0
+                            : std::uint64_t{1} << (format.width - 1) |
+                                  number_format::low_bits(~std::uint64_t{0}, format.mantissa);
+      return operands::random_bits(rule, index & ~std::uint64_t{1}) ^ toggled;
+    }
+    case Operands::carries: break;
+    case Operands::denormals: {
+      if (whole) break;
+      if (rule.matrix == 0)
+        return (h & 1U) << (format.width - 1) | number_format::low_bits(h >> 1, format.mantissa);
+      const int half_bias = (1 << (format.exponent - 1)) / 2;
+      return operands::random_bits(rule, index) +
+             (static_cast<std::uint64_t>(half_bias) << format.mantissa);
+    }
+    case Operands::ties: {
+      if (whole) break;
+      const int bits = format.mantissa < 6 ? 1 : (format.mantissa - 4) / 2;
+      return number_format::encode(format,
+                                   operands::coarse(operands::normal_like(rule, index), bits));
+    }
+  }
+  return operands::carry_bits(format, h);
 }
 
 /// Whether C is exact for operands of integers: k a multiple of 32, and small enough for its type.

@@ -1,6 +1,7 @@
 #include "launch/node/soak/capsule.hpp"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <cstdlib>
@@ -17,8 +18,6 @@ namespace {
 
 /// Another number where tiles have other hashes, or a seed other operands.
 constexpr const char* kFormat = "shakedown product capsule 3";
-constexpr const char* kIntegers = "integers";
-constexpr const char* kFullEntropy = "full_entropy";
 
 /// 64 bits as text: a reader of JSON may have no more than 53.
 std::string hex(std::uint64_t bits) { return fmt::format("0x{:016x}", bits); }
@@ -70,6 +69,16 @@ ProductType type_of(const Reader& reader) {
   reader.refuse("type", "must be fp64, fp32, tf32, fp16, bf16, fp8 or int8");
 }
 
+Operands operands_of(const Reader& reader) {
+  const std::string name = reader.text("operands");
+  std::vector<std::string> names;
+  for (const Operands operands : all_operands()) {
+    if (name == name_of(operands)) return operands;
+    names.emplace_back(name_of(operands));
+  }
+  reader.refuse("operands", fmt::format("must be one of {}", fmt::join(names, ", ")));
+}
+
 std::int64_t edge(const Reader& reader, const char* key) {
   const std::int64_t length = reader.whole(key, kTileEdge, 1 << 20);
   if (length % kTileEdge != 0)
@@ -86,7 +95,7 @@ void add_if_known(Json& json, const char* key, const std::optional<std::uint64_t
 Json to_json(const Capsule& capsule) {
   Json json{{"format", kFormat},
             {"seed", hex(capsule.seed)},
-            {"operands", capsule.operands == Operands::integers ? kIntegers : kFullEntropy},
+            {"operands", name_of(capsule.operands)},
             {"type", name_of(capsule.spec.type)},
             {"m", capsule.spec.m},
             {"n", capsule.spec.n},
@@ -110,10 +119,7 @@ Capsule capsule_of(const Json& json, const std::string& file) {
                                         kFormat));
   Capsule capsule;
   capsule.seed = reader.bits("seed");
-  const std::string operands = reader.text("operands");
-  if (operands != kIntegers && operands != kFullEntropy)
-    reader.refuse("operands", fmt::format("must be {} or {}", kIntegers, kFullEntropy));
-  capsule.operands = operands == kIntegers ? Operands::integers : Operands::full_entropy;
+  capsule.operands = operands_of(reader);
   capsule.spec = {type_of(reader), edge(reader, "m"), edge(reader, "n"),
                   reader.whole("k", 1, 1 << 24)};
   capsule.algorithm = reader.text("algorithm");
@@ -155,7 +161,7 @@ namespace {
 /// The hash that the tile must have: of integers what the CPU computes, else what the capsule has
 /// from the majority.
 std::optional<std::uint64_t> right_hash(const Capsule& capsule) {
-  if (capsule.operands == Operands::full_entropy) return capsule.expected_hash;
+  if (capsule.operands != Operands::integers) return capsule.expected_hash;
   const HostTile host = host_tile(capsule.spec, capsule.operands, capsule.seed, capsule.tile);
   return hash_of_tile(encoded(host, result_type(capsule.spec.type)), capsule.seed);
 }
@@ -176,7 +182,7 @@ Verdict verdict_of(const Look& look, const Capsule& capsule, int rank, const std
     verdict.outcome = Outcome::fail;
     verdict.class_ = Class::hardware;
     verdict.action = "repeat it on another GPU: where that passes, replace this one";
-  } else if (!capsule.expected_hash && capsule.operands == Operands::full_entropy) {
+  } else if (!capsule.expected_hash && capsule.operands != Operands::integers) {
     verdict.outcome = Outcome::inconclusive;
     verdict.cause += ": the products are alike, but the capsule does not know the right result";
   }

@@ -237,6 +237,8 @@ std::vector<T> values_of(const std::string& bytes) {
   return values;
 }
 
+constexpr std::uint32_t kFurtherTurns = 1 << 19;  // the first of them; no batch has it
+
 /// One tile of a product on which there is no agreement: looked at again by all jurors.
 class Inquiry {
  public:
@@ -252,16 +254,17 @@ class Inquiry {
       ruling_ = {{}, {}, "the result is not the known answer", suspicion.refuted_turn};
       return;
     }
+    tiles_ = votes.findings.size();
+    if (jurors.world_size() == 1 && turned()) votes = hear_further_turns();
     tile_ = votes.findings.front().tile;
     ruling_ = votes.findings.front().ruling;
-    tiles_ = votes.findings.size();
     right_ = std::move(votes.right);
   }
 
   /// What concerns this rank; what concerns all of them on the first one.
   std::vector<Mismatch> mismatches() {
     examine();
-    if (conclusions_.empty() && suspicion_.operands == Operands::full_entropy) {
+    if (conclusions_.empty() && suspicion_.operands != Operands::integers) {
       // Rounding hides what integers show, at the same tile.
       Inquiry exact(*this);
       exact.suspicion_.operands = Operands::integers;
@@ -283,6 +286,18 @@ class Inquiry {
     return {suspicion_.operands, suspicion_.seed, suspicion_.turns.at(ruling_.turn)};
   }
   DataType type() const { return result_type(rig_.spec().type); }
+  bool turned() const { return std::ranges::max(suspicion_.turns) > 0; }
+
+  /// Of one juror: one SM may have had a tile in two of three turns.
+  TileVotes hear_further_turns() {
+    for (std::uint32_t turn = kFurtherTurns; turn < kFurtherTurns + 4; ++turn) {
+      suspicion_.turns.push_back(turn);
+      rig_.fill({suspicion_.operands, suspicion_.seed, turn});
+      rig_.run_checked(0, 0);
+      for (const TileRecord& record : rig_.records(0)) records_.front().push_back(record);
+    }
+    return vote_by_tile(records_, static_cast<std::uint32_t>(suspicion_.turns.size()));
+  }
 
   /// All repeat the product, and the CPU computes the tile where the vote needs it.
   void examine() {
@@ -384,8 +399,7 @@ class Inquiry {
 
   /// Adds to what is concluded of this rank where its product comes from.
   void place(Mismatch& mismatch) {
-    const bool turned = std::ranges::max(suspicion_.turns) > 0;
-    if (!turned || right_.empty() || !ruling_.right || mine_.look.hash_disagrees != 0) return;
+    if (!turned() || right_.empty() || !ruling_.right || mine_.look.hash_disagrees != 0) return;
     rig_.fill(draw());
     const ProductAttempts attempts =
         try_product(rig_, tile_, right_, {mine_.look.reruns, mine_.look.differing});

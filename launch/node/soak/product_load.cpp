@@ -51,7 +51,7 @@ int ProductLoad::turns_in(double seconds) const {
 void ProductLoad::work(int index, double until_s) {
   Batch& batch = this->batch(index);
   rig_.inject(index >= settings_.first_faulty ? settings_.load.fault : std::nullopt);
-  rig_.fill({batch.operands(), seed_of(batch), batch.turn});
+  rig_.fill({batch.operands, seed_of(batch), batch.turn});
   std::optional<ProductVerifier> verifier;  // of the first product: the others must be like it
   if (batch.integers() && index % turns_ == 0)
     verifier.emplace(settings_.spec, seed_of(batch), rig_.device(), rig_.stream());
@@ -77,6 +77,7 @@ LoadCount ProductLoad::run(double seconds, std::vector<Mismatch>& found) {
   turns_ = turns_in(seconds);
   for (int i = 0; i < batches(); ++i) {
     batch(i).number = calls_ * kSeeds + static_cast<std::uint64_t>(i / turns_);
+    batch(i).operands = i < turns_ ? settings_.first_operands : Operands::full_entropy;
     batch(i).turn = algorithm().turns ? static_cast<std::uint32_t>(i % turns_) : 0;
   }
   ++calls_;
@@ -86,16 +87,16 @@ LoadCount ProductLoad::run(double seconds, std::vector<Mismatch>& found) {
   pace_.begin(settings_.pulse_hertz);
   for (int i = 0; i < batches(); ++i) {
     work(i, seconds * (i + 1) / batches());
+    if (i + 1 == 2 * turns_) take_sample(i);  // of full entropy
     if ((i + 1) % turns_ == 0) count.wrong += check_operands(batch(i), found);
   }
-  take_sample(batches() - 1);
   ComparedRates rates;
   for (int i = 0; i < batches(); ++i) {
     Batch& one = batch(i);
     const bool turned = algorithm().turns || i % turns_ == 0;
     count.checked += one.checked;
     if (!one.integers() && alone_ && !algorithm().turns) count.self_compared += one.checked;
-    if (!one.integers() && one.checked > 0 && turned) ++count.turns;
+    if (one.operands == Operands::full_entropy && one.checked > 0 && turned) ++count.turns;
     count.seconds += one.seconds();
     count.flop += one.products * flop_of(settings_.spec);
     one.records = rig_.records(i);
@@ -114,24 +115,21 @@ ProductRates ProductLoad::time_alone() {
   return timer_.time(kTimed + 1, 1, products, enqueue, [](Event& end) { end.synchronize(); });
 }
 
-/// A tile of the batch's last product, another one in each call.
+/// A tile of the product that the rig holds, another one in each call: a GPU alone has no juror of
+/// what all its SMs do alike. The CPU takes some tenths of a second.
 void ProductLoad::take_sample(int index) {
   if (!alone_) return;
-  const auto tile = static_cast<std::int64_t>(derive_seed(seed_of(batch(index)), 1) %
+  const Batch& of = batch(index);
+  const auto tile = static_cast<std::int64_t>(derive_seed(seed_of(of), 1) %
                                               static_cast<std::uint64_t>(rig_.grid().tiles()));
-  samples_.push_back({index, tile, rig_.tile_bytes(tile)});
-}
-
-/// While no product runs: the host takes some tenths of a second for a tile.
-void ProductLoad::recompute_samples() {
-  for (const Sample& sample : samples_) {
-    const Batch& of = batch(sample.index);
-    const HostTile host = host_tile(settings_.spec, of.operands(), seed_of(of), sample.tile);
-    const DataType type = result_type(settings_.spec.type);
-    const bool right = of.integers() ? encoded(host, type) == sample.bytes
-                                     : beyond_bound(host, sample.bytes, type).empty();
-    if (!right) refuted_.emplace(sample.index, sample.tile);
-  }
+  const auto is_right = [spec = settings_.spec, operands = of.operands, seed = seed_of(of), tile,
+                         bytes = rig_.tile_bytes(tile)] {
+    const HostTile host = host_tile(spec, operands, seed, tile);
+    const DataType type = result_type(spec.type);
+    return operands == Operands::integers ? encoded(host, type) == bytes
+                                          : beyond_bound(host, bytes, type).empty();
+  };
+  samples_.push_back({index, tile, std::async(std::launch::async, is_right)});
 }
 
 /// Of a product that nothing has moved.
@@ -189,7 +187,9 @@ ProductLoad::Seen ProductLoad::seen() const {
 }
 
 std::uint64_t ProductLoad::confer(const MpiSession& jurors, std::vector<Mismatch>& found) {
-  recompute_samples();
+  for (Sample& sample : samples_)
+    if (!sample.right.get()) refuted_.emplace(sample.index, sample.tile);
+  samples_.clear();
   const std::vector<Seen> all = jurors.all_gather(seen());
   const Seen& mine = all[static_cast<std::size_t>(jurors.rank())];
   constexpr int kMostLooks = 2;  // per call: they take time, and the first ones say it all
@@ -224,7 +224,7 @@ std::uint64_t ProductLoad::confer(const MpiSession& jurors, std::vector<Mismatch
 
 /// `first`: the seed's first batch.
 void ProductLoad::investigate(int first, const MpiSession& jurors, std::vector<Mismatch>& found) {
-  Suspicion suspicion{batch(first).operands(), seed_of(batch(first)), batch(first).number, {}, {}};
+  Suspicion suspicion{batch(first).operands, seed_of(batch(first)), batch(first).number, {}, {}};
   std::vector<TileRecord> records;
   double refuted = -1;
   double turn = 0;

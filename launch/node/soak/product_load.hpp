@@ -3,6 +3,7 @@
 #pragma once
 
 #include <array>
+#include <future>
 #include <map>
 #include <memory>
 #include <optional>
@@ -26,18 +27,19 @@ struct ProductSettings {
   double pulse_hertz = 0;  // products are made in the first half of each period only; 0: always
   bool comparing = false;  // half of the chunks of two seeds of four are not checked, nor counted:
                            // to compare the rates
-  int first_faulty = 0;    // batch of a call that has the fault; all later ones do
+  Operands first_operands = Operands::integers;  // of the first of a call's seeds
+  int first_faulty = 0;  // batch of a call that has the fault; all later ones do
 };
 
-/// A call of run() draws kSeeds seeds of operands, one of four of them of integers, and makes
+/// A call of run() draws kSeeds seeds of operands, of full entropy but for the first, and makes
 /// batches of products of each in several turns: others of its places compute each element. Every
 /// product is hashed by tiles, numbered as before the turn: all products of a seed must be alike,
 /// in every turn and on every GPU. So of each batch a record per tile is enough (TileRecord), and
 /// of all tiles a digest: ranks exchange the digests once per call, and records only where digests
 /// differ. GPUs need not make the same number of products. After a seed's last turn A and B are
-/// compared in memory with what was written. The first product of each seed of integers is compared
-/// with the known answer. Of a juror on its own the CPU recomputes a tile of each call too, within
-/// the bound of its rounding, as it does one of integers to the bit.
+/// compared in memory with what was written. The first product of integers is compared with the
+/// known answer. Of a juror on its own the CPU recomputes a tile of each call too, within the bound
+/// of its rounding, as it does one of integers to the bit.
 class ProductLoad final : public Load {
  public:
   static constexpr int kSeeds = 4;
@@ -70,14 +72,15 @@ class ProductLoad final : public Load {
     std::vector<TileRecord> records;
     std::unique_ptr<Event> began, ended;
 
-    bool integers() const { return number % 4 == 0; }
-    Operands operands() const { return integers() ? Operands::integers : Operands::full_entropy; }
+    Operands operands = Operands::full_entropy;
+
+    bool integers() const { return operands == Operands::integers; }
     double seconds() const { return ended->milliseconds_since(*began) / 1e3; }
   };
-  struct Sample {   // of the product that the rig holds: for the CPU
+  struct Sample {
     int index = 0;  // of the batch
     std::int64_t tile = 0;
-    std::vector<std::byte> bytes;
+    std::future<bool> right;  // as the CPU computes it, while products run
   };
   struct Seen {  // what jurors exchange of a call, by batch
     std::array<TileRecord, kMostBatches> digests;
@@ -95,7 +98,6 @@ class ProductLoad final : public Load {
   void check_known_answer(int index, const ProductVerifier& verifier);
   std::uint64_t check_operands(const Batch& batch, std::vector<Mismatch>& found);
   void take_sample(int index);
-  void recompute_samples();
   Seen seen() const;
   void investigate(int first, const MpiSession& jurors, std::vector<Mismatch>& found);
 

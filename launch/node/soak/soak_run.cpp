@@ -234,6 +234,7 @@ class SoakRun {
     if (backend_.kind == BackendKind::gpu)
       window.kernel_events = gather(session_, kernel_.events());
     if (phase.has(LoadKind::products)) window.products = product_spec(*phase.type, size_);
+    window.operands = result.operands;
     if (phase.shape == Shape::steady && phase.has(LoadKind::products)) {
       window.steady_products = phase.type;
       rates_[*phase.type].add(result.rates);

@@ -107,6 +107,7 @@ HostTile host_tile(const ProductSpec& spec, Operands operands, std::uint64_t see
       result.value[at] = static_cast<double>(sum);
       if (operands == Operands::integers || spec.type == ProductType::int8) continue;
       result.bound[at] = relative * magnitude + 1.01 * last_place * std::abs(result.value[at]);
+      if (operands == Operands::denormals) result.bound[at] += magnitude;  // 0 where A is flushed
     }
   return result;
 }

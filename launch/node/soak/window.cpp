@@ -109,6 +109,7 @@ Checked checked_by(std::size_t rank, const std::vector<Window>& windows, const T
 
 Json record_of(const Window& window) {
   Json fields{{"window", window.index}, {"phase", window.phase}, {"seconds", window.seconds()}};
+  if (window.products) fields["operands"] = name_of(window.operands);
   for (const LoadKind kind : kLoads) {
     const std::string name = name_of(kind);
     const LoadCount count = window.count(kind);
@@ -187,7 +188,17 @@ std::unique_ptr<MemoryTest> SoakWork::make_memory() {
   return make_memory_test(*backend_.device, settings_.load, memory);
 }
 
-std::unique_ptr<ProductLoad> SoakWork::make_products(const Phase& phase, bool comparing) {
+/// In every other window of a type what excites other circuits than random bits do; in the rest
+/// integers, whose product is known.
+Operands SoakWork::next_operands(ProductType type) {
+  constexpr Operands kExciting[] = {Operands::high_toggle, Operands::carries, Operands::low_toggle,
+                                    Operands::ties, Operands::denormals};
+  const std::size_t window = windows_of_[type]++;
+  return window % 2 == 0 ? Operands::integers : kExciting[window / 2 % std::size(kExciting)];
+}
+
+std::unique_ptr<ProductLoad> SoakWork::make_products(const Phase& phase, bool comparing,
+                                                     Operands first) {
   ProductSettings settings;
   settings.spec = product_spec(*phase.type, settings_.size);
   if (const auto known = algorithms_.find(*phase.type); known != algorithms_.end())
@@ -195,6 +206,7 @@ std::unique_ptr<ProductLoad> SoakWork::make_products(const Phase& phase, bool co
   settings.load = settings_.load;
   settings.pulse_hertz = phase.pulse_hertz;
   settings.comparing = comparing;
+  settings.first_operands = first;
   settings.load.seed = derive_seed(settings_.load.seed, windows_);
   auto products = std::make_unique<ProductLoad>(settings, *backend_.device, jurors_);
   algorithms_.insert_or_assign(*phase.type, products->algorithm());
@@ -210,10 +222,13 @@ Load& SoakWork::load_of(LoadKind kind) const {
 PhaseResult SoakWork::run(const Phase& phase, double seconds, Rates rates) {
   ++windows_;
   products_.reset();
-  if (phase.has(LoadKind::products))
-    products_ = make_products(phase, rates.compared && phase.shape == Shape::steady);
-  backend_.session->barrier();
   PhaseResult result;
+  if (phase.has(LoadKind::products)) {
+    result.operands = next_operands(*phase.type);
+    products_ =
+        make_products(phase, rates.compared && phase.shape == Shape::steady, result.operands);
+  }
+  backend_.session->barrier();
   auto& counts = result.window.counts;
   const auto start = std::chrono::steady_clock::now();
   std::array<std::vector<Mismatch>, kLoadKinds> found;

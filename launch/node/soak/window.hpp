@@ -65,7 +65,8 @@ struct RankWindow {
 struct PhaseResult {
   RankWindow window;  // without health
   std::vector<Mismatch> found;
-  ProductRates rates;  // of steady products; else empty
+  ProductRates rates;                      // of steady products; else empty
+  Operands operands = Operands::integers;  // of the first seed of products
 };
 
 class SoakWork {
@@ -88,7 +89,9 @@ class SoakWork {
   std::string unturned() const;
 
  private:
-  std::unique_ptr<ProductLoad> make_products(const Phase& phase, bool comparing = false);
+  std::unique_ptr<ProductLoad> make_products(const Phase& phase, bool comparing = false,
+                                             Operands first = Operands::integers);
+  Operands next_operands(ProductType type);
   /// Nearly all memory that is left, but for the products.
   std::unique_ptr<MemoryTest> make_memory();
   Load& load_of(LoadKind kind) const;
@@ -99,6 +102,7 @@ class SoakWork {
   std::map<ProductType, AlgorithmChoice> algorithms_;
   double free_share_ = 1;  // of the GPU's memory, before the loads allocated any
   std::uint64_t windows_ = 0;
+  std::map<ProductType, std::size_t> windows_of_;
   LoadCount first_collectives_;  // made before the first window
   std::vector<Mismatch> first_found_;
   std::unique_ptr<ProductLoad> products_;  // of the phase
@@ -116,6 +120,7 @@ struct Window {
   // By rank, of its GPU; none: the kernel's messages cannot be read. Empty without GPUs.
   std::vector<std::optional<std::vector<KernelEvent>>> kernel_events = {};
   std::optional<ProductSpec> products = {};  // of its products, in any shape
+  Operands operands = Operands::integers;    // of their first seed
 
   /// Of all ranks.
   LoadCount count(LoadKind kind) const;

@@ -180,6 +180,12 @@ def seconds(stage, settings):
     return options_and_seconds(stage, settings)[1]
 
 
+def seconds_of_node(settings):
+    """Of all stages of a node alone; on GPUs, where the backend is not chosen yet."""
+    settings = dataclasses.replace(settings, backend=CPU if settings.backend == CPU else GPU)
+    return sum(seconds(stage, settings) for stage in chosen(settings, NODE))
+
+
 def limit(stage, settings):
     """Seconds after which a job of it counts as hung."""
     if settings.tier == PROLOG:

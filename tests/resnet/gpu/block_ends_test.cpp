@@ -1,5 +1,6 @@
-// The end of a block, forward and backward: statistics from sums over the convolution's input, the
-// end without z, fused gradients; kernels against one another and against float64.
+// The end of a block: statistics from sums over the convolution's input, fused gradients; kernels
+// against one another and against float64. The units that they are part of are compared with the
+// unfused in tests/resnet/fused_reduction_test.cpp.
 #include <algorithm>
 #include <cmath>
 
@@ -12,7 +13,6 @@ namespace shakedown {
 namespace {
 
 using test::floats_of;
-using test::positive_values;
 using test::random_values;
 using test::relative_error;
 using test::rounding;
@@ -146,148 +146,6 @@ GPU_TEST_CASE("statistics from the Gram matrix of constants and of a NaN", "[gra
       CHECK(out.invstd[k] == Approx(1 / std::sqrt(1e-5)).epsilon(1e-3));  // a variance of 0
     }
   }
-}
-
-namespace {
-
-struct End {
-  DataType type;
-  ActivationShape shape;  // of y
-  int depth;
-  bool projected;
-  bool wide = false;  // on wgmma
-};
-
-/// The end of a block on the GPU, and what it is in float64.
-struct EndOfBlock {
-  End c;
-  std::size_t channels, depth, rows;
-  Tensor x, w, shortcut;
-  Values scale, shift, shortcut_scale, shortcut_shift;
-  Values y;
-  std::vector<std::uint8_t> mask;
-
-  EndOfBlock(Rig& rig, const End& of, const std::vector<float>& input)
-      : c(of),
-        channels(static_cast<std::size_t>(of.shape.c)),
-        depth(static_cast<std::size_t>(of.depth)),
-        rows(of.shape.count() / channels),
-        x(rig.rounded(of.type, input)),
-        w(rig.rounded(of.type, random_values(channels * depth, 2, -0.3, 0.3))),
-        shortcut(rig.rounded(of.type, random_values(of.shape.count(), 3))),
-        scale(widen(random_values(channels, 4, -1, 1.5))),
-        shift(widen(random_values(channels, 5, -0.3, 0.3))),
-        shortcut_scale(widen(random_values(channels, 6, -1, 1.5))),
-        shortcut_shift(widen(random_values(channels, 7, -0.3, 0.3))) {
-    const Buffer vectors = rig.vectors_with(channels, {{2, scale}, {3, shift}});
-    const Buffer of_shortcut =
-        rig.vectors_with(channels, {{2, shortcut_scale}, {3, shortcut_shift}});
-    const Buffer out(*rig.device, c.shape.count() * size_of(c.type));
-    const Buffer bits(*rig.device, gpu::mask_bytes(c.shape, c.type));
-    const auto run = c.wide ? gpu::wide_conv_normalise_add_relu : gpu::conv_normalise_add_relu;
-    gpu::BlockEnd end{gpu::NormVectors::in(floats_of(vectors), c.shape.c), shortcut.data(),
-                      std::nullopt, out.data(), static_cast<std::uint8_t*>(bits.data())};
-    if (c.projected) end.shortcut_norm = gpu::NormVectors::in(floats_of(of_shortcut), c.shape.c);
-    run({x.data(), w.data(), c.depth}, end, rig.on(c.shape, c.type));
-    y = rig.get(out.view(c.type));
-    mask = download<std::uint8_t>(*rig.device, *rig.stream,
-                                  static_cast<const std::uint8_t*>(bits.data()), bits.bytes());
-  }
-
-  double sum_at(std::size_t row, std::size_t k) const {
-    double z = 0;
-    for (std::size_t j = 0; j < depth; ++j)
-      z += x.values[row * depth + j] * w.values[k * depth + j];
-    const double s = shortcut.values[row * channels + k];
-    return z * scale[k] + shift[k] + (c.projected ? s * shortcut_scale[k] + shortcut_shift[k] : s);
-  }
-  bool bit(std::size_t i) const { return (mask[i / 8] >> i % 8 & 1) != 0; }
-
-  void check(std::size_t row_step) const {
-    Values got, expected;
-    for (std::size_t row = 0; row < rows; row += row_step)
-      for (std::size_t k = 0; k < channels; ++k) {
-        got.push_back(y[row * channels + k]);
-        expected.push_back(std::max(0.0, sum_at(row, k)));
-      }
-    CHECK(relative_error(got, expected) < (c.type == DataType::float16 ? 3e-4 : 2.4e-3));
-    std::size_t wrong = 0;
-    for (std::size_t i = 0; i < y.size(); ++i) {
-      const bool rounded_to_zero = bit(i) && y[i] == 0 && sum_at(i / channels, i % channels) < 1e-6;
-      wrong += bit(i) != (y[i] > 0) && !rounded_to_zero ? 1 : 0;
-    }
-    CHECK(wrong == 0);
-  }
-};
-
-std::vector<float> input_of(const End& c) {
-  return positive_values(rows_of(c.shape) * static_cast<std::size_t>(c.depth));
-}
-
-void check_end(const End& c, std::size_t row_step) {
-  CAPTURE(name_of(c.type), c.shape.n, c.shape.c, c.shape.h, c.depth, c.projected);
-  Rig rig;
-  EndOfBlock(rig, c, input_of(c)).check(row_step);
-}
-
-}  // namespace
-
-GPU_TEST_CASE("the end of a block without z matches float64", "[gram][kernels]") {
-  const DataType type = GENERATE(DataType::float16, DataType::bfloat16);
-  const bool projected = GENERATE(false, true);
-  const int depth = GENERATE(64, 128, 256);
-  // fewer rows than a tile; a part of the last tile; only whole ones; several columns of blocks
-  const ActivationShape shape =
-      GENERATE(ActivationShape{1, 128, 3, 3}, ActivationShape{3, 256, 9, 11},
-               ActivationShape{4, 128, 16, 16}, ActivationShape{2, 512, 7, 5});
-  check_end({type, shape, depth, projected}, 1);
-}
-
-GPU_TEST_CASE("the end of a block without z on wgmma matches float64", "[gram][kernels]") {
-  const DataType type = GENERATE(DataType::float16, DataType::bfloat16);
-  const int depth = GENERATE(128, 256);
-  if (!gpu::has_wide_conv_normalise_add_relu(type, depth, 4 * depth)) return;
-  const bool projected = GENERATE(false, true);
-  const int size = GENERATE(3, 10);  // fewer rows than a tile; a part of the last tile
-  check_end({type, {3, 4 * depth, size, size}, depth, projected, true}, 7);
-}
-
-GPU_TEST_CASE("the end of a block without z of more rows than all blocks take at once", "[gram]") {
-  const DataType half = DataType::float16;
-  const auto [c, row_step] = GENERATE_COPY(table<End, std::size_t>({
-      {{half, {8, 256, 41, 43}, 64, false}, 41},
-      {{half, {8, 256, 41, 43}, 64, true}, 41},
-      {{DataType::bfloat16, {8, 512, 33, 35}, 128, false}, 41},
-      {{DataType::bfloat16, {8, 512, 33, 35}, 128, true}, 41},
-      {{half, {17, 256, 73, 73}, 64, false}, 997},  // larger than the L2 cache: backwards
-      {{half, {16, 512, 21, 21}, 128, false, true}, 997},
-      {{half, {16, 1024, 21, 21}, 256, false, true}, 997},
-  }));
-  if (c.wide && !gpu::has_wide_conv_normalise_add_relu(c.type, c.depth, c.shape.c)) return;
-  check_end(c, row_step);
-}
-
-GPU_TEST_CASE("a NaN goes through the end of a block without z", "[gram][nan]") {
-  const End c{DataType::float16, {3, 256, 9, 11}, 64, false};
-  Rig rig;
-  auto input = input_of(c);
-  input[5 * 64 + 17] = std::nanf("");
-  const EndOfBlock end(rig, c, input);
-  for (std::size_t row = 4; row <= 6; ++row) {
-    CAPTURE(row);
-    std::size_t nans = 0, passed = 0;
-    for (std::size_t k = 0; k < 256; ++k) {
-      nans += std::isnan(end.y[row * 256 + k]) ? 1 : 0;
-      passed += end.bit(row * 256 + k) ? 1 : 0;
-    }
-    CHECK(nans == (row == 5 ? 256 : 0));
-    if (row == 5) CHECK(passed == 256);  // its gradient, too
-  }
-}
-
-GPU_TEST_CASE("the Gram matrix does not pay within the L2 cache", "[gram]") {
-  CHECK(!gpu::gram_pays(std::size_t{1} << 20));
-  CHECK(gpu::gram_pays(std::size_t{1} << 32));
 }
 
 // The gradient at the end of a block: fused kernels against one another and against float64.

@@ -2,7 +2,6 @@
 #pragma once
 
 #include <cmath>
-#include <map>
 
 #include "common/gpu/native.hpp"
 #include "resnet/gpu/unit_kernels.hpp"
@@ -66,14 +65,6 @@ struct KernelRig : DeviceRig {
     const Buffer to = floats(size);
     gpu::sum_partials(floats_of(parts), count, static_cast<int>(size), floats_of(to), native());
     return read(floats_of(to), size);
-  }
-  /// A norm's vectors in one buffer, of which some are given.
-  Buffer vectors_with(std::size_t channels, const std::map<int, Values>& given) {
-    std::vector<float> all(gpu::NormVectors::kCount * channels, std::nanf(""));
-    for (const auto& [which, values] : given)
-      for (std::size_t i = 0; i < channels; ++i)
-        all[static_cast<std::size_t>(which) * channels + i] = static_cast<float>(values[i]);
-    return of(all);
   }
   cudaStream_t native() const { return gpu::native(*stream); }
   gpu::Launch on(const ActivationShape& shape, DataType type) const {

@@ -259,7 +259,6 @@ Bench stem_gradient(Lab& lab) {
             const std::size_t all = s->conv.weight_count();
             return std::vector<Values>{s->lab.sample(s->dw, s->lab.type, all, all, all)};
           },
-          {},
           /*roundings=*/40};  // what cuDNN's fast kernels of float16 lose
 }
 
@@ -367,7 +366,7 @@ Bench gram_weight_gradient_of(const Shared& b) {
 
 }  // namespace
 
-std::vector<Kernel> block_kernels() {
+std::vector<Kernel> all_kernels() {
   const std::vector<Place> all{{56, 64, 64}, {28, 128, 128}, {14, 256, 256}};
   const std::vector<Place> wide{all[1], all[2]};
   const std::vector<Place> narrow{all[0], all[1]};

@@ -31,11 +31,9 @@ struct Bench {
   std::string shape;
   double bytes = 0;  // that it moves at least
   double flop = 0;
-  std::vector<Way> ways;                         // its own first
-  std::function<std::vector<Values>()> outputs;  // of each some elements, or sums
-  /// What the outputs should be after a run of the kernel, in float64; called before that run.
-  /// Nothing: what they are after a run of the second way.
-  std::function<std::vector<Values>()> expected = {};
+  std::vector<Way> ways;  // its own, what it replaces, others
+  /// Of each some elements, or sums: after a run of the first way as after one of the second.
+  std::function<std::vector<Values>()> outputs;
   double roundings = 8;  // of the element type: the largest error
 };
 
@@ -46,8 +44,7 @@ struct Kernel {
   std::string what;
   std::vector<std::function<Bench(Lab&)>> shapes;
 };
-std::vector<Kernel> block_kernels();  // around the blocks' 1x1 convolutions, and of the stem
-std::vector<Kernel> pass_kernels();   // of norms and of the update
+std::vector<Kernel> all_kernels();
 
 /// A GPU with libraries' handles and memory of random numbers, which lasts until clear().
 class Lab {
@@ -92,11 +89,7 @@ class Lab {
   }
   /// About 500 rows of a tensor.
   Values rows(const void* from, const ActivationShape& shape) const;
-  /// The first eight channels of a tensor.
-  Values channels(const void* from, const ActivationShape& shape) const {
-    return sample(from, type, shape.count(), static_cast<std::size_t>(shape.c), 8);
-  }
-  /// The same of partial sums: of each of `sums` of `width` channels.
+  /// The first eight channels of partial sums: of each of `sums` of `width` channels.
   Values totals(const float* partials, int count, int sums, int width);
 
   /// Microseconds of one call of each way: kTurns times, interleaved.

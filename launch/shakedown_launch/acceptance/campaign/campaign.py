@@ -20,7 +20,6 @@ CPU_RANKS = 2  # per node
 UNUSABLE = ("gpu-count", "management", "management-stall", "management-error")
 ATTEMPTS = 3  # at what several nodes do together, while some of them are lost
 ISOLATION_S = {stages.QUICK: 60, stages.DEFAULT: 900, stages.FULL: 3600}
-LAST_S = 150  # before the time limit within which Slurm's signal (--signal=B:USR2@60) may come
 SETTLE_S = (0.5, 5)  # between two stages on GPUs, at least and at most
 IDLE_PERCENT = 5  # utilisation
 
@@ -50,7 +49,7 @@ class Campaign:
         together = self._chosen(stages.GROUP) if len(self.fleet.nodes) > 1 else []
         coming = [(stage.name, self._estimate(stage)) for stage in (*on_nodes, *together)]
         self.progress.expect(coming)
-        self._compare_with_time_limit(sum(seconds for _, seconds in coming))
+        slurm.check_time(sum(seconds for _, seconds in coming), self._seconds_left(), "the job")
         for stage in on_nodes:
             self._on_each_node(stage)
         for stage in together:
@@ -66,7 +65,7 @@ class Campaign:
     def stopped(self):
         """Ends it after a signal; what sent it, as far as it is known."""
         left = self._seconds_left()
-        by = "by the job's time limit (--time)" if left is not None and left <= LAST_S else \
+        by = "by the job's time limit (--time)" if left is not None and left <= slurm.LAST_S else \
             "by a signal"
         self.end(f"stopped {by}")
         return by
@@ -110,13 +109,6 @@ class Campaign:
         if self.settings.tier in (stages.PROLOG, stages.PASSIVE):
             return None
         return slurm.seconds_left(self._environ)
-
-    def _compare_with_time_limit(self, needed):
-        left = self._seconds_left()
-        if left is not None and needed > left:
-            hours, minutes = divmod(5 * -(-int(needed + LAST_S) // 300), 60)
-            self.progress.note(f"needs about {duration(round(needed))}, the job has {duration(round(left))} left: what does "
-                               f"not run by then is INCONCLUSIVE; request --time={hours:02d}:{minutes:02d}:00", shown=True)
 
     def _usable(self, least_ranks=1):
         return [node for node in self.fleet.nodes
@@ -382,11 +374,8 @@ class Progress:
             self._write(f"{self._line()}\n")
         self.tick()
 
-    def note(self, text, shown=False):
+    def note(self, text):
         self._log(text)
-        if shown and self._shown:
-            self.end()
-            self._write(f"{text}\n")
 
     def tick(self):
         if self._shown and self._terminal and self._line() != self._last:
