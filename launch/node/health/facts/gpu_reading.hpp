@@ -77,7 +77,7 @@ struct GpuReading {
   // cluster: the fabric is the node's own.
   Known<std::string> fabric_cluster;
   Known<int> fabric_clique;
-  Known<int> c2c_count, c2c_active;              // links to a Grace processor
+  Known<std::uint64_t> c2c_count, c2c_active;    // links to a Grace processor
   Known<std::uint64_t> c2c_errors;               // CRC errors and replays of all of them
   Known<std::vector<ProcessReading>> processes;  // that compute, of any user
   // what did not answer

@@ -290,20 +290,19 @@ class GpuSequence {
     using nvml::field_value;
     const auto [count] = field_values(std::array{field_value(nvml::kFieldC2cCount)});
     if (!count) return;
-    reading_.c2c_count = static_cast<int>(*count);
-    Known<int> active = 0;
-    Known<std::uint64_t> errors = 0;
+    reading_.c2c_count = count;
+    reading_.c2c_active = reading_.c2c_errors = 0;
+    const auto add = [](Known<std::uint64_t>& to, const Known<std::uint64_t>& more) {
+      to = to && more ? Known<std::uint64_t>(*to + *more) : std::nullopt;
+    };
     for (unsigned link = 0; link < std::min<std::uint64_t>(*count, nvml::kMostLinks); ++link) {
       const auto [state, crc, replays, repeated] = field_values(std::array{
           field_value(nvml::kFieldC2cState, link), field_value(nvml::kFieldC2cCrcErrors, link),
           field_value(nvml::kFieldC2cReplays, link),
           field_value(nvml::kFieldC2cRepeatedReplays, link)});
-      active = active && state ? Known<int>(*active + (*state != 0)) : std::nullopt;
-      const bool known = errors && crc && replays && repeated;
-      errors = known ? Known<std::uint64_t>(*errors + *crc + *replays + *repeated) : std::nullopt;
+      add(reading_.c2c_active, state);
+      for (const auto& errors : {crc, replays, repeated}) add(reading_.c2c_errors, errors);
     }
-    reading_.c2c_active = active;
-    reading_.c2c_errors = errors;
   }
 
   void nvlinks(Known<std::uint64_t> count, Known<std::uint64_t> common_speed_mbs) {

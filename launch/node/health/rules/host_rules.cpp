@@ -374,7 +374,8 @@ Judgements judge_efa(const Json& efa, const Json&) {
     all.push_back(warning(Class::config, reason.get<std::string>() + ": between nodes TCP is left",
                           "install aws-ofi-nccl, FI_PROVIDER=efa; NCCL_NET='AWS Libfabric' makes "
                           "NCCL fail rather than use TCP"));
-  if (all.empty()) all.push_back(passed(fmt::format("{} EFA devices", efa.at("devices").get<int>())));
+  if (all.empty())
+    all.push_back(passed(fmt::format("{} EFA devices", efa.at("devices").get<int>())));
   return all;
 }
 

@@ -204,7 +204,7 @@ Judgement judge_c2c(const GpuReading& gpu, const GpuContext& context) {
   if (!gpu.model.empty() && !is_on_grace(board_of(gpu)) && gpu.c2c_count.value_or(0) == 0)
     return passed("no C2C link");
   if (!gpu.c2c_count || !gpu.c2c_active) return not_known("C2C links are not reported");
-  const int expected =
+  const auto expected =
       std::max(*gpu.c2c_count, context.majority(&GpuReading::c2c_count).value_or(0));
   if (*gpu.c2c_active < expected || expected == 0)
     return failure(Class::hardware,
