@@ -137,8 +137,9 @@ def binding(environ):
     return [f"{option}={environ[name]}" for name, option in BINDING.items() if environ.get(name)]
 
 
-def for_mpirun(environ):
-    """The environment in which mpirun's steps have all GPUs that the job has on each node."""
+def for_steps(environ):
+    """The environment in which the steps of mpirun and srun have all GPUs that the job has on each node, and the CPUs of
+    --cpus-per-task, which they do not inherit since Slurm 22.05: the loader would have one core."""
     job = allocation(environ)
     if job is None:
         return dict(environ)
@@ -148,6 +149,8 @@ def for_mpirun(environ):
     total = environ.get("SLURM_GPUS", "").rpartition(":")[2]
     if job.gpus_on_node and total in ("", str(job.nodes * job.gpus_on_node)):
         kept.setdefault("SLURM_GPUS_PER_NODE", str(job.gpus_on_node))
+    if environ.get("SLURM_CPUS_PER_TASK"):
+        kept.setdefault("SRUN_CPUS_PER_TASK", environ["SLURM_CPUS_PER_TASK"])
     return kept
 
 

@@ -15,8 +15,6 @@ source_site() {
 
 # Variables that the ranks would lack, or must not have.
 set_environment() {
-  # Since Slurm 22.05 steps do not inherit --cpus-per-task: the loader would have one core.
-  [[ -z ${SLURM_CPUS_PER_TASK-} ]] || export SRUN_CPUS_PER_TASK=$SLURM_CPUS_PER_TASK
   # sbatch --export=NONE is for this script; its steps need what the site's settings export.
   export SLURM_EXPORT_ENV=ALL
   # Without GPUs from Slurm this is the list of the machine where sbatch was called.

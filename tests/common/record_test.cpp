@@ -61,6 +61,30 @@ TEST_CASE("records are appended, a line each, with non-finite numbers as null", 
   CHECK(id(0) != id(2));
 }
 
+TEST_CASE("lines that differ in some columns are the rows of a table, and read back", "[record]") {
+  const test::TempFolder folder;
+  const std::string path = folder / "r.jsonl";
+  std::vector<Json> lines;
+  for (const char* text : {R"({"from":0,"gbs":1.5,"host":"a"})", R"({"from":1,"host":"a"})",
+                           R"({"from":2,"gbs":2.5,"host":"b"})"})
+    lines.push_back(Json::parse(text));
+  Record(path).write_table("visit", lines, {"from", "gbs"});
+  std::vector<Json> read;
+  for (const std::string& line : test::lines_of(path))
+    for (Json row : lines_of(Json::parse(line))) {
+      CHECK(row.at("kind") == "visit");
+      row.erase("kind");
+      CHECK(row.erase("run_id") == 1);
+      read.push_back(nlohmann::json(row));  // in any order of its keys
+    }
+  CHECK(test::lines_of(path).size() == 2);
+  REQUIRE(read.size() == 3);
+  for (std::size_t i = 0; i < 3; ++i) CHECK(read[i] == Json(nlohmann::json(lines[i])));
+  for (const char* bad :
+       {R"({"kind":"table"})", R"({"kind":"table","of":"x","columns":["a"],"rows":[[]]})"})
+    CHECK_THROWS_AS(lines_of(Json::parse(bad)), UsageError);
+}
+
 TEST_CASE("jobs that record into one file share it line by line", "[record]") {
   const test::TempFolder folder;
   const std::string path = folder / "r.jsonl";

@@ -94,6 +94,7 @@ def files():
         yield f"PNG gray of {bits} bits, interlaced", png(0, bits, interlaced=True)
     yield "PNG gray with a transparent value", png(0, 8, transparent=b"\0\x07")
     yield "PNG gray of 16 bits with a transparent value", png(0, 16, transparent=b"\0\x07")
+    yield "PNG RGB with a transparent colour", png(2, 8, transparent=bytes([0, 68, 0, 127, 0, 186]))  # of a pixel
     for bits in (8, 16):
         yield f"PNG RGB of {bits} bits", png(2, bits)
         yield f"PNG gray and alpha of {bits} bits", png(4, bits)

@@ -99,7 +99,7 @@ def printing(*answers):
 def step(**more):
     """What mpirun's steps of a job on two nodes with two GPUs each inherit of GPUs; then what is not applied."""
     environ = {**TWO, "SLURMD_NODENAME": "n1", "SLURM_GPUS_ON_NODE": "2", "CUDA_VISIBLE_DEVICES": "0,1", **more}
-    kept = slurm.for_mpirun(environ)
+    kept = slurm.for_steps(environ)
     return {key: value for key, value in kept.items() if "GPU" in key or "CUDA" in key}, slurm.binding(environ)
 
 

@@ -125,6 +125,7 @@ def soaked(**numbers):
              "products_self_compared": 0, **numbers}, verdict("PASS", "soak", "its own words")]
 
 
+VISIT = ["from", "to", "forward_gbs", "backward_gbs", "both_gbs", "latency_us"]
 PROVED = {"gpu_hours": 0.25, "wrong": 0, "probes": 700, "memory_bytes": 9.8e15, "copied_bytes": 0, "link_bytes": 1.2e15}
 NAMES = {name: value for of in (vars(report_records), globals()) for name, value in of.items() if name[:1] != "_"}
 

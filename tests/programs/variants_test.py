@@ -214,6 +214,10 @@ def links(*several):
             for direction, each in [*(("unidirectional", each) for each in several), ("bidirectional", 100)]]
 
 
+def visits(*several):
+    return {"kind": "table", "of": "visit", "columns": ["forward_gbs", "latency_us"], "rows": [[each, None] for each in several]}
+
+
 def step(rate, low, high):
     return {"kind": "step", "model": "resnet18", "strategy": "ddp", "batch_size": 4,
             "images_per_s": rate, "images_per_s_low": low, "images_per_s_high": high}

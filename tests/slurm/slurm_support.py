@@ -160,10 +160,10 @@ class Job:
         return int(self.show("ExitCode").split(":")[0])
 
     def start_again(self):
-        """Soon: a requeued job waits for its credential to expire, which a new one of the same second is
-        not distinguished from."""
-        self.wait_for(lambda: self.state == "PENDING")
-        self.cluster("scontrol", "update", f"jobid={self.number}", "StartTime=now+2")
+        """Soon, unless it has by itself: a requeued job waits for its credential to expire, which a new one of the same
+        second is not distinguished from."""
+        self.wait_for(lambda: self.state == "PENDING" or self.show("Restarts") != "0")
+        self.cluster("scontrol", "update", f"jobid={self.number}", "StartTime=now+2", code=None)
 
     def records(self, name):
         return read_record(self.cluster.work / f"runs/{name}-{self.number}.jsonl")

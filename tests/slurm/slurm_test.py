@@ -175,6 +175,16 @@ class FourNodes(Jobs):
         self.assertRegex(said, r"n2 +PASS")
         self.assertIn("2 nodes: 2 PASS", said)
         self.assertEqual(len((self.cluster.work / "campaign/rolling.tsv").read_text().splitlines()), 3)
+        # The next night, as in a scrontab.
+        for path in (self.cluster.work / "campaign").glob("n*/*/acceptance.jsonl"):
+            os.utime(path, (path.stat().st_mtime - 86400,) * 2)
+        self.cluster(*campaign, "--days", 1, *options, code=None)
+        said = self.cluster(*campaign, "--status", "--against", 7, code=None)
+        for node in ("n1", "n2"):
+            self.assertRegex(said, rf"{node}: rolling-\d+ compared with 1 result before: exit code [013]")
+        self.cluster("pkill", "-x", "slurmctld")  # of ctl's own processes
+        self.assertIn("Unable to contact slurm controller", self.cluster(*campaign, "--status", code=3))
+        self.cluster("slurmctld")
 
     def test_a_job_that_is_over(self):
         """Its variables are still set: Open MPI takes it for a fault of the network."""

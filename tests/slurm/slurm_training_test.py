@@ -4,7 +4,7 @@ tests/run; skipped where no cluster can be made."""
 
 import unittest
 
-from slurm_support import (LAUNCHERS, TINY, Cluster, Jobs, long, records_of_acceptance, skip_where_impossible,
+from slurm_support import (LAUNCHERS, TINY, Cluster, Job, Jobs, long, records_of_acceptance, skip_where_impossible,
                            verdicts_of_nodes)
 from support import TREE, make_image_folder, wait_until
 
@@ -107,6 +107,30 @@ class Requeued(Trainings):
         self.assertRegex(job.log, r"the time limit leaves \d+ s, and the signal to stop comes up to 180 s before")
         job.wait_for(lambda: "is queued again" in job.log, 100)  # it comes at a tick of 30 s
         self.continue_(job)
+
+
+@long
+class Preempted(Trainings):
+    """As in docs/slurm.md."""
+    OPTIONS = {"conf": "PreemptType=preempt/partition_prio\nPreemptMode=REQUEUE\n"
+                       "PartitionName=urgent Nodes=ALL PriorityTier=2 PreemptMode=OFF\n"
+                       "PartitionName=free Nodes=ALL PriorityTier=1 GraceTime=120"}
+
+    def test_a_preempted_training_is_queued_again_and_continues(self):
+        for launcher in LAUNCHERS:
+            with self.subTest(launcher):
+                job, _ = self.train(launcher=launcher, options=["--partition=free"])
+                urgent = Job(self.cluster, self.cluster("sbatch", "--parsable", "--partition=urgent", "--exclusive", "--nodes=2",
+                                                        "--wrap=sleep 5").strip())
+                self.assertEqual(urgent.wait(60), 0, job.log)
+                self.assertIn(f"job {job.number} was preempted and is queued again", job.log)
+                if launcher == "srun":  # whose ranks alone are sent the signal
+                    self.assertRegex(job.log, r"stops: SIGTERM|stopped by SIGTERM")
+                    self.assertEqual(job.records("train")[-1]["exit_code"], 5)
+                job.wait_for(lambda: "continues /" in job.log)
+                self.assertIn("restart 1", job.log)
+                self.cluster("scancel", job.number)
+                job.wait()
 
 
 @long

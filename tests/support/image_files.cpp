@@ -12,13 +12,14 @@ namespace shakedown::test {
 
 using namespace training;
 
-Bytes png_of(int number) {
-  Bytes gray(kSide * kSide);
+Bytes png_of(int number, Size size) {
+  Bytes gray(static_cast<std::size_t>(size.width) * static_cast<std::size_t>(size.height));
   for (std::size_t i = 0; i < gray.size(); ++i) gray[i] = static_cast<std::uint8_t>(40 + 17 * i);
   gray[0] = static_cast<std::uint8_t>(number);
   png_image png{};
   png.version = PNG_IMAGE_VERSION;
-  png.width = png.height = kSide;
+  png.width = static_cast<png_uint_32>(size.width);
+  png.height = static_cast<png_uint_32>(size.height);
   png.format = PNG_FORMAT_GRAY;
   png_alloc_size_t bytes = 0;
   REQUIRE(png_image_write_to_memory(&png, nullptr, &bytes, 0, gray.data(), 0, nullptr));

@@ -12,7 +12,7 @@ namespace shakedown::test {
 constexpr int kSide = 12;
 
 /// Gray, with texture; starts with its number.
-Bytes png_of(int number);
+Bytes png_of(int number, training::Size size = {kSide, kSide});
 
 /// 16 x 8, its left half white, else black.
 Bytes half_white_jpeg();
