@@ -16,6 +16,7 @@ class FakeDevice : public Device {
   struct IdleStream : Stream {
     void wait(const Event&) override {}
     void synchronize() override {}
+    bool done() const override { return true; }
   };
   BackendKind kind() const override { return BackendKind::cpu; }
   DeviceIdentity identity() const override { return {}; }
