@@ -7,6 +7,7 @@
 #include <cmath>
 #include <filesystem>
 #include <fstream>
+#include <utility>
 
 namespace shakedown {
 namespace {
@@ -57,6 +58,25 @@ void apply_groups(Bounds& bounds, const std::filesystem::path& mount, const std:
 }
 
 }  // namespace
+
+std::string processor_model(const std::string& root) {
+  // ARM's kernel has numbers in the place of a name: those of processors next to GPUs.
+  constexpr std::pair<const char*, const char*> kArm[] = {
+      {"0x41 0xd0c", "Neoverse N1"}, {"0x41 0xd40", "Neoverse V1"}, {"0x41 0xd49", "Neoverse N2"},
+      {"0x41 0xd4f", "Neoverse V2"}, {"0x41 0xd84", "Neoverse V3"}, {"0x4e 0x010", "Olympus"}};
+  std::ifstream in(root + "/proc/cpuinfo");
+  std::string implementer, part;
+  for (std::string line; std::getline(in, line);) {
+    const auto colon = line.find(": ");
+    const std::string value = colon == line.npos ? "" : line.substr(colon + 2);
+    if (line.starts_with("model name")) return value;
+    if (line.starts_with("CPU implementer")) implementer = value;
+    if (line.starts_with("CPU part")) part = value;
+  }
+  for (const auto& [numbers, name] : kArm)
+    if (implementer + " " + part == numbers) return name;
+  return implementer.empty() ? "" : "ARM implementer " + implementer + ", part " + part;
+}
 
 MemoryInfo host_memory(const std::string& root) {
   const std::string meminfo = root + "/proc/meminfo";

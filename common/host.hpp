@@ -28,6 +28,10 @@ inline std::string boot_id() {
   return id;
 }
 
+/// "Neoverse V2", "AMD EPYC 9654 96-Core Processor"; of an unknown processor of ARM its numbers; ""
+/// where the kernel reports none. `root` is where the machine's file system is mounted.
+std::string processor_model(const std::string& root = "");
+
 // Values that the kernel reports in files such as /proc/meminfo.
 
 /// The value in kB that follows `key` ("MemAvailable:"), in bytes; `otherwise` if there is none.

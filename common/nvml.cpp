@@ -11,7 +11,6 @@
 #include <future>
 #include <iterator>
 #include <mutex>
-#include <span>
 #include <utility>
 #include <vector>
 
@@ -33,10 +32,6 @@ constexpr std::array<ReasonName, 7> kReasons{{{throttle::kPowerCap, "sw_power_ca
                                               {throttle::kHwThermal, "hw_thermal_slowdown"},
                                               {throttle::kPowerBrake, "hw_power_brake"},
                                               {throttle::kDisplayClocks, "display_clocks"}}};
-
-std::string hex_of(std::span<const unsigned char> bytes) {
-  return fmt::format("{:02x}", fmt::join(bytes, ""));
-}
 
 /// Payload of a link of a speed on the wire: 25 GB/s of 25.78 (64 of 66 bits) and of 26.56 (16 of
 /// 17), 50 of 53.13.
@@ -70,18 +65,10 @@ struct Nvml::Library : nvml::Library {
   /// Of a GPU that has completed its registration with a fabric.
   std::optional<nvml::FabricInfo> fabric_of(nvml::Device device) const {
     nvml::FabricInfo info{};
-    const auto read = [&](unsigned version) {
-      info.version = version;
-      return succeeds(fabric, device, &info);
+    const auto reads = [&](const auto& function, auto* to) {
+      return succeeds(function, device, to);
     };
-    if (!read(nvml::kFabricVersion3) && !read(nvml::kFabricVersion2)) {
-      nvml::OldFabricInfo old{};
-      if (!succeeds(old_fabric, device, &old)) return std::nullopt;
-      std::copy(std::begin(old.cluster_uuid), std::end(old.cluster_uuid), info.cluster_uuid);
-      info.clique = old.clique;
-      info.state = old.state;
-      info.status = old.status;
-    }
+    if (!nvml::read_fabric(*this, reads, info)) return std::nullopt;
     if (info.state != nvml::kFabricCompleted || info.status != nvml::kSuccess) return std::nullopt;
     return info;
   }
@@ -187,8 +174,7 @@ NvlinkWires Nvml::nvlink_wires(const std::string& uuid) const {
   if (succeeds(library_->pci, device, &pci)) wires.bus_id = pci.bus_id;
   if (const auto fabric = library_->fabric_of(device)) {
     wires.fabric = true;
-    const std::string cluster = hex_of(fabric->cluster_uuid);
-    if (cluster.find_first_not_of('0') != std::string::npos)
+    if (const std::string cluster = nvml::cluster_of(*fabric); !cluster.empty())
       wires.clique = fmt::format("{}.{}", cluster, fabric->clique);
   }
   for (unsigned link = 0; link < nvml::kMostLinks; ++link) {

@@ -2,6 +2,7 @@
 
 #include <dlfcn.h>
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <cstdlib>
 
@@ -29,6 +30,11 @@ std::string device_id_of(const PciInfo& pci) {
   };
   if (pci.device_id == 0) return "";
   return halves(pci.device_id) + (pci.subsystem_id == 0 ? "" : ":" + halves(pci.subsystem_id));
+}
+
+std::string cluster_of(const FabricInfo& info) {
+  const auto hex = fmt::format("{:02x}", fmt::join(info.cluster_uuid, ""));
+  return hex.find_first_not_of('0') == std::string::npos ? "" : hex;
 }
 
 std::string Library::words_of(int status) const {

@@ -2,8 +2,10 @@
 // does not switch off the rest. The declarations are our own, so that no build needs nvml.h.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <functional>
+#include <iterator>
 #include <optional>
 #include <string>
 #include <utility>
@@ -16,6 +18,7 @@ using Device = void*;
 inline constexpr int kSuccess = 0;
 inline constexpr int kInvalidArgument = 2;
 inline constexpr int kNotSupported = 3;
+inline constexpr int kNotFound = 6;
 inline constexpr int kInsufficientSize = 7;
 inline constexpr int kFunctionNotFound = 13;
 inline constexpr int kCorruptedInforom = 14;
@@ -31,8 +34,8 @@ inline constexpr unsigned kLocationSram = 7;
 inline constexpr unsigned kPcieSent = 0, kPcieReceived = 1;
 inline constexpr unsigned kPolicyPower = 0, kPolicyThermal = 1;
 inline constexpr unsigned kNvlinkReplay = 0, kNvlinkRecovery = 1, kNvlinkCrcFlit = 2;
-inline constexpr unsigned kNumaNodes = 0;  // NVML_AFFINITY_SCOPE_NODE
-inline constexpr unsigned kMostLinks = 36;
+inline constexpr unsigned kNumaNodes = 0;   // NVML_AFFINITY_SCOPE_NODE
+inline constexpr unsigned kMostLinks = 36;  // of NVLink and of C2C
 inline constexpr unsigned kP2pNvlink = 2, kP2pOk = 0;
 inline constexpr unsigned kRemoteGpu = 0, kRemoteSwitch = 2;
 inline constexpr unsigned char kFabricCompleted = 3;
@@ -55,12 +58,17 @@ enum Field : unsigned {
   kFieldNvlinkCrcErrors = 163,
   kFieldNvlinkSpeed = 164,  // MB/s
   kFieldNvlinkState = 165,
+  kFieldC2cCount = 170,
+  kFieldC2cState = 171,  // 171, and 231 to 233: scope is a link
   // Since Blackwell in place of 161, 163 and 162: packets received with errors, errors that the
   // forward error correction left, recoveries.
   kFieldNvlinkReceiveErrors = 208,
   kFieldNvlinkRecoveryEvents = 215,
   kFieldNvlinkEffectiveErrors = 219,
   kFieldRecoveryAction = 230,
+  kFieldC2cCrcErrors = 231,
+  kFieldC2cReplays = 232,
+  kFieldC2cRepeatedReplays = 233,  // back to back
 };
 
 /// The version that a struct of NVML's begins with.
@@ -128,6 +136,10 @@ struct FabricInfo {
 inline constexpr unsigned kFabricVersion3 = version_of<FabricInfo>(3);
 /// Without the last member, and what aligns it.
 inline constexpr unsigned kFabricVersion2 = kFabricVersion3 - 4 - (1U << 24);
+/// nvmlConfComputeSystemState_t: no version.
+struct ConfidentialState {
+  unsigned environment, feature, devtools;
+};
 /// nvmlFieldValue_t, which has not changed since CUDA 11.
 struct FieldValue {
   unsigned field;
@@ -202,7 +214,7 @@ struct Library {
   const Function<int()> shutdown{find, "nvmlShutdown"};
   const Function<int(char*, unsigned)> driver_version{find, "nvmlSystemGetDriverVersion"};
   const Function<int(int*)> cuda_version{find, "nvmlSystemGetCudaDriverVersion_v2"};
-  const Function<int(int*)> old_cuda_version{find, "nvmlSystemGetCudaDriverVersion"};
+  const Function<int(ConfidentialState*)> confidential{find, "nvmlSystemGetConfComputeState"};
   const Function<int(unsigned*)> count{find, "nvmlDeviceGetCount_v2"};
   const Function<int(unsigned, Device*)> handle_by_index{find, kHandleByIndex};
   const Function<int(const char*, Device*)> handle_by_uuid{find, "nvmlDeviceGetHandleByUUID"};
@@ -240,6 +252,9 @@ struct Library {
   const Function<int(Device, unsigned*)> persistence{find, "nvmlDeviceGetPersistenceMode"};
   const Function<int(Device, unsigned*, unsigned*)> ecc_mode{find, "nvmlDeviceGetEccMode"};
   const Function<int(Device, unsigned*, unsigned*)> mig_mode{find, "nvmlDeviceGetMigMode"};
+  const Function<int(Device, unsigned*)> most_mig_devices{find, "nvmlDeviceGetMaxMigDeviceCount"};
+  const Function<int(Device, unsigned, Device*)> mig_device{find,
+                                                            "nvmlDeviceGetMigDeviceHandleByIndex"};
   const Function<int(Device, unsigned*)> compute_mode{find, "nvmlDeviceGetComputeMode"};
   const Function<int(Device, unsigned, unsigned, unsigned long long*)> ecc_errors{
       find, "nvmlDeviceGetTotalEccErrors"};
@@ -272,12 +287,29 @@ struct Library {
   const Function<int(Device, OldFabricInfo*)> old_fabric{find, "nvmlDeviceGetGpuFabricInfo"};
   const Function<int(Device, unsigned*, Process*)> processes{
       find, "nvmlDeviceGetComputeRunningProcesses_v3"};
-  const Function<int(Device, unsigned*, Process*)> old_processes{
-      find, "nvmlDeviceGetComputeRunningProcesses_v2"};
   const Function<int(Device)> validate_inforom{find, "nvmlDeviceValidateInforom"};
   const Function<int(Device, int, FieldValue*)> field_values{find, "nvmlDeviceGetFieldValues"};
   const Function<const char*(int)> error_text{find, "nvmlErrorString"};
 };
+
+/// Where a GPU is in its NVLink fabric, by the newest function that answers: `reads(function,
+/// parameter)` calls it for the GPU and returns whether it does.
+template <class Reads>
+bool read_fabric(const Library& library, Reads&& reads, FabricInfo& info) {
+  for (const unsigned version : {kFabricVersion3, kFabricVersion2}) {
+    info.version = version;
+    if (reads(library.fabric, &info)) return true;
+  }
+  OldFabricInfo old{};
+  if (!reads(library.old_fabric, &old)) return false;
+  std::copy(std::begin(old.cluster_uuid), std::end(old.cluster_uuid), info.cluster_uuid);
+  info.clique = old.clique;
+  info.state = old.state;
+  info.status = old.status;
+  return true;
+}
+/// The UUID of a fabric of several nodes, in hexadecimal; empty where the fabric is the node's own.
+std::string cluster_of(const FabricInfo& info);
 
 /// The name of the library: SHAKEDOWN_NVML_LIBRARY of the environment, which is for tests, or
 /// libnvidia-ml.so.1.

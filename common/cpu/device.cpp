@@ -41,13 +41,6 @@ class CpuEvent final : public Event {
   Clock::time_point time_;
 };
 
-std::string processor_model() {
-  std::ifstream in("/proc/cpuinfo");
-  for (std::string line; std::getline(in, line);)
-    if (line.rfind("model name", 0) == 0) return line.substr(line.find(':') + 2);
-  return "";
-}
-
 class CpuDevice final : public Device {
  public:
   explicit CpuDevice(int threads) : threads_(threads) { omp_set_num_threads(threads); }

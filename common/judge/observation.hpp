@@ -27,6 +27,10 @@ struct Subject {
   std::string text() const;
 };
 
+/// Of copies between host and GPU, which are encrypted then: comparable with such alone, and with
+/// no wires.
+inline constexpr const char* kConfidential = "confidential_computing";
+
 enum class Check { verified, unchecked, wrong };                         // the data
 enum class Taken { measured, timed_out, not_supported, out_of_memory };  // the measurement
 

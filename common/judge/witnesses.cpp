@@ -168,6 +168,7 @@ double peak_of(const Observation& o, const Boards& boards, std::string& by) {
     return board->memory_gbs();
   // Grace boards have no slot, and what NVML says of one is not their link to the host; of both
   // directions at once no measurement is known.
+  if (o.conditions.contains(kConfidential)) return kUnknown;
   const bool by_c2c = o.metric.starts_with("host_link/") && board && board->known &&
                       board->pcie_width == 0 && std::isfinite(board->pcie_gbs);
   if (by_c2c) return o.metric.starts_with("host_link/both/") ? kUnknown : board->pcie_gbs;

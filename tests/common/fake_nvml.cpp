@@ -138,6 +138,16 @@ Json field_of(Gpu& gpu, const FieldValue& field) {
       const Json bytes = value_of(gpu, sent ? "nvlink_sent_bytes" : "nvlink_received_bytes");
       return bytes.is_null() ? bytes : Json(bytes.get<double>() / 1024);
     }
+    case kFieldC2cCount: return value_of(gpu, "c2c_count");
+    case kFieldC2cState: return field.scope < gpu.values.value("c2c_active", 0U);
+    // All of them are replays of the first link.
+    case kFieldC2cCrcErrors:
+    case kFieldC2cReplays:
+    case kFieldC2cRepeatedReplays: {
+      const Json errors = value_of(gpu, "c2c_errors");
+      const bool has_some = field.field == kFieldC2cReplays && field.scope == 0;
+      return errors.is_null() || has_some ? errors : Json(0);
+    }
     case kFieldRecoveryAction: {
       unsigned action = 0;
       const int status = answer_word("", &gpu, "recovery_action", kActions, &action);
@@ -179,6 +189,7 @@ NUMBER(nvmlDeviceGetCurrPcieLinkWidth, unsigned, "pcie_width", 1)
 NUMBER(nvmlDeviceGetMaxPcieLinkGeneration, unsigned, "max_pcie_generation", 1)
 NUMBER(nvmlDeviceGetMaxPcieLinkWidth, unsigned, "max_pcie_width", 1)
 NUMBER(nvmlDeviceGetPcieReplayCounter, unsigned, "pcie_replays", 1)
+NUMBER(nvmlDeviceGetNumaNodeId, unsigned, "memory_numa_node", 1)
 MODE(nvmlDeviceGetEccMode, "ecc_enabled")
 MODE(nvmlDeviceGetMigMode, "mig_enabled")
 int nvmlInit_v2() {
@@ -211,6 +222,27 @@ int nvmlSystemGetCudaDriverVersion_v2(int* version) {
   *version = 1000 * major + 10 * minor;
   return kSuccess;
 }
+int nvmlSystemGetConfComputeState(ConfidentialState* state) {
+  SPOILT(host->fake);
+  state->feature = host->values.value("confidential_computing", false);
+  return kSuccess;
+}
+int nvmlDeviceGetMaxMigDeviceCount(Device device, unsigned* count) {
+  SPOILT(gpu_of(device).fake);
+  *count = 8;
+  return gpu_of(device).values.contains("mig_devices") ? kSuccess : kNotSupported;
+}
+/// Their first place is empty.
+int nvmlDeviceGetMigDeviceHandleByIndex(Device device, unsigned place, Device* instance) {
+  SPOILT(gpu_of(device).fake);
+  const Json devices = gpu_of(device).values.value("mig_devices", Json::array());
+  if (place == 0 || place > devices.size()) return kNotFound;
+  auto* made = new Gpu;
+  made->fake = Json::object();
+  made->values["model"] = "NVIDIA H200 MIG " + devices[place - 1].get<std::string>();
+  *instance = made;
+  return kSuccess;
+}
 int nvmlDeviceGetCount_v2(unsigned* count) {
   SPOILT(host->fake);
   *count = static_cast<unsigned>(host->gpus.size());
@@ -229,7 +261,7 @@ int nvmlDeviceGetHandleByUUID(const char* uuid, Device* device) {
     SPOILT(gpu->fake);
     return kSuccess;
   }
-  return 6;  // NVML_ERROR_NOT_FOUND
+  return kNotFound;
 }
 int nvmlDeviceGetPciInfo_v3(Device device, PciInfo* pci) {
   SPOILT(gpu_of(device).fake);
@@ -341,6 +373,11 @@ int nvmlDeviceGetGpuFabricInfoV(Device device, FabricInfo* info) {
   info->state = static_cast<unsigned char>(state);
   info->health_summary = static_cast<unsigned char>(health);
   info->status = gpu_of(device).values.value("fabric_status", "success") == "success" ? 0 : 999;
+  const std::string cluster = gpu_of(device).values.value("fabric_cluster", "");
+  for (std::size_t i = 0; i < cluster.size() / 2; ++i)
+    info->cluster_uuid[i] =
+        static_cast<unsigned char>(std::stoul(cluster.substr(2 * i, 2), nullptr, 16));
+  info->clique = gpu_of(device).values.value("fabric_clique", 0U);
   return kSuccess;
 }
 int nvmlDeviceGetComputeRunningProcesses_v3(Device device, unsigned* count, Process* processes) {

@@ -84,6 +84,7 @@ void set(Observation& o, const std::string& key, const std::string& value) {
   if (key == "check") o.check = Check::wrong;
   if (key == "disturbed") o.disturbed_by = value;
   if (key == "manner") o.conditions["manner"] = value;
+  if (key == "confidential") o.conditions[kConfidential] = value;
   if (key == "path") o.path_class = value;
   if (key == "between") o.of.hosts = {"n" + value.substr(0, 1), "n" + value.substr(1)};
   if (key == "clique") {

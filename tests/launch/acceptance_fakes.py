@@ -38,12 +38,12 @@ class FakeFleet:
 
 
 class FakeJudge:
-    def __init__(self, gpus=0, findings=None):
-        self._gpus, self._findings = gpus, findings or {}
+    def __init__(self, gpus=0, findings=None, racks=None):
+        self._gpus, self._findings, self._racks = gpus, findings or {}, racks or {}
 
     def records(self, run):
-        return [{"kind": "health", "uuid": f"GPU-{run.nodes[0]}-{i}", "index": i}
-                for i in range(self._gpus)]
+        return [{"kind": "health", "uuid": f"GPU-{run.nodes[0]}-{i}", "index": i,
+                 "fabric_cluster": self._racks.get(run.nodes[0], "")} for i in range(self._gpus)]
 
     def findings(self, run):
         return self._findings.get((run.stage, run.nodes), [])

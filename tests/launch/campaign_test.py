@@ -51,11 +51,13 @@ def words_of(one):
     return "\n".join(lines)
 
 
-def conducted(nodes, tier=stages.QUICK, codes=lambda task: 0, lost_=lambda task: (), gpus_=0, findings=None, leaves="", **more):
-    """`leaves`: of each node the switch that Slurm knows."""
+def conducted(nodes, tier=stages.QUICK, codes=lambda task: 0, lost_=lambda task: (), gpus_=0, findings=None, leaves="",
+              racks="", **more):
+    """`leaves`: of each node the switch that Slurm knows; `racks`: its NVLink domain."""
     domains = dict(zip(nodes, leaves)) or None
     with unittest.mock.patch.object(campaign.slurm, "domains", return_value=domains):
-        return words_of(conduct(FakeFleet(nodes, codes, lost_), tier, judge=FakeJudge(gpus_, findings), **more))
+        return words_of(conduct(FakeFleet(nodes, codes, lost_), tier, judge=FakeJudge(gpus_, findings, dict(zip(nodes, racks))),
+                                **more))
 
 
 def given(fault):

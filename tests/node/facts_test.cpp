@@ -40,7 +40,8 @@ std::string content_of(const std::string& text) {
   return content;
 }
 
-/// Of "facts NAME..." or "rules NAME...", then lines "/FILE CONTENT", "/LINK -> NAME" and
+/// Of "facts NAME..." or "rules NAME...", then lines "/FILE CONTENT" (executable in /usr/bin),
+/// "/LINK -> NAME" and
 /// "VARIABLE=VALUE": these facts and what these rules find, or all facts and what does not pass.
 std::string answer_of(const std::string& given) {
   std::istringstream in(given), words;
@@ -57,10 +58,13 @@ std::string answer_of(const std::string& given) {
     const std::string text = path.size() < line.size() ? line.substr(path.size() + 1) : "";
     if (path[0] != '/')
       source.environment[line.substr(0, line.find('='))] = line.substr(line.find('=') + 1);
-    else if (text.starts_with("-> "))
-      std::filesystem::create_symlink(text.substr(3), tree.path + path);
-    else
+    else if (text.starts_with("-> ")) {
+      const std::filesystem::path link = tree.path + path;
+      std::filesystem::create_directories(link.parent_path());
+      std::filesystem::create_symlink(text.substr(3), link);
+    } else
       tree.write(path, content_of(text));
+    if (path.starts_with("/usr/bin/")) chmod((tree.path + path).c_str(), 0700);
   }
   Json facts = read_facts(source, 20);
   for (const char* of_this_machine : {"current_folder", "libraries", "revision"})

@@ -80,6 +80,16 @@ std::string line(const GpuReading& reading, const Growth& growth = {}) {
 
 TEST_CASE("every field of a reading comes from the driver and back from JSON", "[node][nvml]") {
   Json expected = fixture("h200.json");
+  // The last is as those of other nodes are: on Grace, in a rack, divided.
+  expected["gpus"][7].update({{"memory_numa_node", 9},
+                              {"mig_enabled", true},
+                              {"mig_devices", {"1g.18gb", "1g.18gb", "3g.71gb"}},
+                              {"fabric_cluster", "00a1b2c3d4e5f60718293a4b5c6d7e8f"},
+                              {"fabric_clique", 3},
+                              {"c2c_count", 10},
+                              {"c2c_active", 9},
+                              {"c2c_errors", 5}});
+  expected["gpus"][7] = Json(read_as<GpuReading>(expected["gpus"][7]));  // keys in their order
   const auto start = std::chrono::steady_clock::now();
   const HostGpus host = read(expected, 60);
   const std::chrono::duration<double> took = std::chrono::steady_clock::now() - start;
@@ -89,12 +99,12 @@ TEST_CASE("every field of a reading comes from the driver and back from JSON", "
   CHECK(Json(read_as<HostGpus>(expected)) == expected);
   REQUIRE(host.gpus.size() == 8);
   // The fixture has every key but those of what went wrong.
-  GpuReading full = host.gpus[0];
+  GpuReading full = host.gpus[7];
   full.stalled = {"nvmlDeviceGetX"};
   full.failed = {"nvmlDeviceGetY: GPU is lost"};
   full.processes = {{17, 4096}, {18, std::nullopt}};
   CHECK(Json(read_as<GpuReading>(Json(full))) == Json(full));
-  CHECK(missing_in(expected["gpus"][0], Json(full)) == std::set<std::string>{"failed", "stalled"});
+  CHECK(missing_in(expected["gpus"][7], Json(full)) == std::set<std::string>{"failed", "stalled"});
 }
 
 TEST_CASE("a reading refuses unknown keys and values of another type", "[node][nvml]") {

@@ -18,6 +18,7 @@ std::vector<NodeReport> nodes_of(int count) {
     report.host = fmt::format("node{:02}", &report - reports.data());
     report.gpus.driver_version = "580.2";
     report.gpus.cuda_driver_version = "13.0";
+    report.gpus.confidential_computing = false;
     for (int i = 0; i < 8; ++i) report.gpus.gpus.push_back(healthy_h200(i, report.host));
     report.facts = {{"kernel", "6.1"},
                     {"container", "none seen"},
@@ -29,6 +30,28 @@ std::vector<NodeReport> nodes_of(int count) {
                                             {"state", "ACTIVE"},
                                             {"rate_gbits", 400},
                                             {"firmware", "28.43.1014"}});
+  }
+  return reports;
+}
+
+/// Of the trays of a rack: of four GB200, in one NVLink domain.
+std::vector<NodeReport> trays_of(int count) {
+  auto reports = nodes_of(count);
+  Json nodes;
+  for (int tray = 0; tray < count; ++tray) nodes.push_back(fmt::format("10.0.0.{}", tray));
+  for (NodeReport& report : reports) {
+    report.gpus.gpus.resize(4);
+    for (GpuReading& gpu : report.gpus.gpus) {
+      gpu.model = "NVIDIA GB200";
+      gpu.pci_device_id = "10de:2941";
+      for (NvlinkReading& link : gpu.nvlinks) link.speed_mbs = 53125;
+      gpu.fabric_cluster = "0123456789abcdef0123456789abcdef";
+      gpu.fabric_clique = 1;
+      gpu.c2c_count = gpu.c2c_active = 10;
+      gpu.c2c_errors = 0;
+      gpu.memory_numa_node = 2 + 8 * gpu.index;
+    }
+    report.facts["imex"] = {{"daemon", true}, {"nodes", nodes}, {"domain", "UP"}};
   }
   return reports;
 }
@@ -51,21 +74,24 @@ std::vector<NodeReport> changed(std::vector<NodeReport> reports, const Json& cha
   return reports;
 }
 
-/// "WHAT NODES [expect GPUS] [{CHANGES} [{LATER CHANGES}]]".
+/// "WHAT NODES [gb200] [expect GPUS] [mig LAYOUT] [{CHANGES} [{LATER CHANGES}]]".
 std::string found_by(const std::string& given) {
   std::istringstream in(given);
   std::string what, word;
   int count = 0;
+  bool is_rack = false;
   Expected expected;
   in >> what >> count;
   while (in >> std::ws && in.peek() != '{' && in >> word) {
     if (word == "expect") in >> expected.gpus;
     if (word == "passive") expected.uses_gpus = false;
+    if (word == "gb200") is_rack = true;
+    if (word == "mig" && in >> word) expected.mig = mig_layout(word);
   }
   Json changes = Json::object(), later_changes = Json::object();
   if (in >> std::ws && in.peek() == '{') in >> changes;
   if (in >> std::ws && in.peek() == '{') in >> later_changes;
-  const auto reports = changed(nodes_of(count), changes);
+  const auto reports = changed(is_rack ? trays_of(count) : nodes_of(count), changes);
   const auto later = changed(reports, later_changes);
   if (what == "differ") return lines_of(not_passed(compare_nodes(reports)));
   if (what == "inforom") return lines_of(judge_inforoms(reports));
@@ -79,7 +105,13 @@ std::string found_by(const std::string& given) {
     return lines_of(judge_places(reports, ranks));
   }
   if (what == "load") return lines_of(judge_load(reports, later, expected));
-  const auto findings = judge_nodes(reports, expected);
+  auto findings = judge_nodes(reports, expected);
+  if (what == "found") {
+    std::erase_if(findings, [](const Finding& one) {
+      return one.outcome <= Outcome::pass || one.outcome == Outcome::unknown;
+    });
+    return lines_of(findings);
+  }
   if (what == "table") return findings_table(findings);
   if (what == "job") return line_of(verdict_of_job(findings, false));
   return lines_of(of_check(findings, what));

@@ -100,6 +100,8 @@ const std::map<std::string, std::string> kNeeds{
     {"nvlink-speed", ""},
     {"nvlink-errors", ""},
     {"nvlink-fabric", "fabric_state"},
+    {"nvlink-clique", "fabric_state fabric_cluster"},
+    {"c2c", "model"},
     {"pcie-link", "max_pcie_generation max_pcie_width"},
     {"pcie-replays", "pcie_replays"}};
 
@@ -120,6 +122,7 @@ bool may_pass(const std::string& check, const GpuReading& gpu) {
   if (check == "nvlink-errors")
     return all_links(gpu,
                      [](Link l) { return l.crc_errors && l.replay_errors && l.recovery_errors; });
+  if (check == "nvlink-clique" && gpu.fabric_state == "not_supported") return true;
   if (check == "nvlink-fabric" && gpu.fabric_state != "not_supported")
     return gpu.fabric_state == "completed" && gpu.fabric_status == "success";
   const Json reading = gpu;

@@ -135,6 +135,12 @@ TEST_CASE("others are read before the GPUs are opened and while they are in use"
   before.gpus.gpus[0] = healthy_h200(0, "n1");
   before.gpus.gpus[0].memory_used_bytes = 1u << 30;  // a container hides whose it is
   CHECK_THAT(uses()[0], ContainsSubstring("1024 MiB of memory in use"));
+  before.gpus.gpus[0].memory_numa_node = 2;  // the system's pages, on Grace
+  CHECK(uses()[0].empty());
+  CHECK_FALSE(is_confidential({before}, gpus[0]));
+  before.gpus.confidential_computing = true;
+  CHECK(is_confidential({before}, gpus[0]));
+  CHECK_FALSE(is_confidential({before}, "GPU-other"));
   before = now;
   before.gpus.gpus[0] = before.gpus.gpus[1] = healthy_h200(0, "n1");
   before.gpus.gpus[1].uuid = gpus[1];

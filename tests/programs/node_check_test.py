@@ -91,6 +91,25 @@ class NodeCheck(Folder):
         self.assertEqual((advice["class"], advice["action"]), ("HARDWARE", "reset GPU"))
         self.assertRegex(out, r"FAIL +recovery-action +GPU 3: .* -> reset GPU")
 
+    def test_mig_is_as_expected_or_not(self):
+        def divided(gpus):
+            def change(host):
+                for gpu in gpus:
+                    host["gpus"][gpu].update(mig_enabled=True, mig_devices=["1g.18gb", "1g.18gb", "3g.71gb"])
+            return change
+        mixed, alike = divided(range(4)), divided(range(8))
+        for options, change, code, line in [
+                ((), mixed, 0, r"WARN +mig +GPU 0: MIG is on"),
+                (("--expect-mig", "3g.71gb:1,1g.18gb:2"), alike, 0, r"PASS +mig +8 GPUs: MIG 1g.18gb:2,3g.71gb:1"),
+                (("--expect-mig", "any"), mixed, 1, r"FAIL +mig +GPU 4: MIG is off, --expect-mig any")]:
+            with self.subTest(options):
+                out, records = self.check("--passive", "--readings", self.readings(change), *options, code=code)
+                self.assertRegex(out, line)
+                self.assertEqual(records["health"][0]["mig_layout"], "1g.18gb 1g.18gb 3g.71gb")
+        for layout in "1g.18gb", "1g.18gb:", "1g.18gb:0", ":7", "1g.18gb:7x", "1g.18gb:7,,":
+            self.expect(run_bare(NODE_CHECK, "--passive", "--expect-mig", layout), 2,
+                        f"--expect-mig {layout}: must be 'any' or PROFILE:NUMBER,..., as 1g.18gb:7")
+
     def test_a_check_that_hangs_ends_with_3_and_says_so(self):
         """CHS: a check that timed out counted as passed."""
         pipe = self.folder / "pipe"

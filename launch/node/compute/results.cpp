@@ -103,6 +103,7 @@ std::vector<std::string> shared_cores(const std::vector<std::string>& hosts,
 Measured gather(const MpiSession& session, const std::vector<Unit>& units,
                 const std::vector<Series>& all, int look, const std::vector<NodeReport>& before) {
   const Unit& unit = units[static_cast<std::size_t>(session.rank())];
+  const bool confidential = is_confidential(before, unit.uuid);
   Json mine{{"lines", Json::array()}, {"wrong", Json::array()}};
   if (const int sms = unit.multiprocessors;
       sms > 0 && unit.board.find(" MIG ") == std::string::npos) {
@@ -114,7 +115,10 @@ Measured gather(const MpiSession& session, const std::vector<Unit>& units,
   }
   mine["cores"] = unit.uuid.empty() ? allowed_cores() : std::vector<int>{};
   for (const Series& series : all) {
-    mine["lines"].push_back(record_of(observation_of(series, unit, look)));
+    judge::Observation one = observation_of(series, unit, look);
+    if (confidential && one.metric.starts_with("host_link/"))
+      one.conditions[judge::kConfidential] = "on";
+    mine["lines"].push_back(record_of(one));
     mine["wrong"].push_back(series.wrong);
   }
   Measured measured;
@@ -238,6 +242,13 @@ std::string use_now(const GpuReading& gpu, const std::vector<int>& our_pids, std
 }
 
 }  // namespace
+
+bool is_confidential(const std::vector<NodeReport>& reports, const std::string& uuid) {
+  return std::ranges::any_of(reports, [&](const NodeReport& report) {
+    return report.gpus.confidential_computing == true &&
+           std::ranges::find(report.gpus.gpus, uuid, &GpuReading::uuid) != report.gpus.gpus.end();
+  });
+}
 
 std::vector<NodeReport> read_processes(const MpiSession& session) {
   ReportSource gpus_alone;

@@ -15,6 +15,9 @@ namespace shakedown::node {
 /// The GPUs of all nodes with their processes, and which of those are this job's. Collective.
 std::vector<NodeReport> read_processes(const MpiSession& session);
 
+/// Whether the GPU is on a node where confidential computing is on.
+bool is_confidential(const std::vector<NodeReport>& reports, const std::string& uuid);
+
 /// What else uses each rank's GPU; empty where nothing is known to. `gpus`: the ranks' UUIDs.
 /// `before`: read before this job opened its GPUs; `now`: while it has them open.
 std::vector<std::string> used_by_others(const std::vector<std::string>& gpus,

@@ -261,6 +261,12 @@ def gpus(records):
     return tuple(sorted(found.values(), key=lambda gpu: gpu.index))
 
 
+def rack(records):
+    """That of the NVLink domain which the node's GPUs are in with those of other nodes; None: of none."""
+    return next((f"rack {line['fabric_cluster'][:8]}" for line in records
+                 if line.get("kind") == "health" and line.get("fabric_cluster")), None)
+
+
 def node(name, records):
     """`records`: of all that ran on the node alone."""
     identity = {}

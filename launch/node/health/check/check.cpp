@@ -305,6 +305,12 @@ void declare_options(OptionSet& set, CheckOptions& options) {
       .at_least(0)
       .metavar("N")
       .default_text("Slurm's variables, else most nodes, else the PCI bus");
+  set.add("--expect-mig", options.expected.mig,
+          "layout of MIG that each GPU should have, PROFILE:NUMBER,..., as 1g.18gb:7, or 'any'; "
+          "another, or MIG that is off, is FAIL")
+      .metavar("LAYOUT")
+      .default_text("none: a GPU that is divided is WARN");
+  set.check([&options] { options.expected.mig = mig_layout(options.expected.mig); });
   set.add("--xid-window", options.expected.xid_window_h,
           "age up to which a fatal XID is FAIL; an older one is WARN")
       .at_least(0)

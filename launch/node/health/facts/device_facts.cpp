@@ -1,14 +1,16 @@
-// The PCI bus, the IOMMU, the GPU driver, networks, and what NCCL's variables name of them.
+// The PCI bus, the IOMMU, the GPU driver, and networks.
 #include "launch/node/health/facts/host_facts.hpp"
 
 #include <fmt/format.h>
-#include <fmt/ranges.h>
+#include <unistd.h>
 
 #include <algorithm>
+#include <array>
+#include <cstdio>
 #include <filesystem>
 #include <fstream>
+#include <map>
 #include <nlohmann/json.hpp>
-#include <optional>
 #include <regex>
 #include <set>
 #include <sstream>
@@ -96,6 +98,48 @@ Json read_iommu(const FactSource& source) {
                                                                                : Json(types);
 }
 
+/// What a program prints within two seconds; empty where there is none, or it fails.
+std::string output_of(const FactSource& source, const char* program, const char* arguments) {
+  const std::string path = source.root + program;
+  if (access(path.c_str(), X_OK) != 0) return "";
+  FILE* const pipe =
+      popen(fmt::format("/usr/bin/timeout 2 '{}' {} 2>/dev/null", path, arguments).c_str(), "r");
+  if (pipe == nullptr) return "";
+  std::string output;
+  for (std::array<char, 4096> part; const std::size_t n = fread(part.data(), 1, part.size(), pipe);)
+    output.append(part.data(), n);
+  return pclose(pipe) == 0 ? output : "";
+}
+
+/// The daemon by which GPUs of a rack's nodes use one another's memory: whether it runs, the nodes
+/// that it is configured for, and what it says of their domain.
+Json read_imex(const FactSource& source) {
+  const auto processes = source.names_in("/proc");
+  if (processes.empty()) return {};
+  Json imex = Json::object();
+  const bool runs = std::ranges::any_of(processes, [&](const std::string& process) {
+    return source.line_of(fmt::format("/proc/{}/comm", process)) == "nvidia-imex";
+  });
+  // A container has processes of its own, and /proc may hide those of others.
+  if (runs || (read_container(source) == "none seen" && !source.line_of("/proc/1/comm").empty()))
+    imex["daemon"] = runs;
+  std::set<std::string> nodes;
+  for (const std::string& line : source.lines_of(kImexNodes)) {
+    std::string node;
+    if (std::istringstream(line) >> node && !node.starts_with('#')) nodes.insert(node);
+  }
+  if (!nodes.empty()) imex["nodes"] = nodes;
+  if (!runs) return imex;
+  const Json said =
+      Json::parse(output_of(source, "/usr/bin/nvidia-imex-ctl", "-N -j"), nullptr, false);
+  if (!said.is_object() || !said.contains("status")) return imex;
+  imex["domain"] = said.at("status").get<std::string>();
+  for (const Json& node : said.value("nodes", Json::object()))
+    if (const std::string status = node.value("status", ""); status != "READY")
+      imex["not_ready"].push_back(node.value("host", "") + " " + status);
+  return imex;
+}
+
 unsigned word(const std::string& bytes, std::size_t at) {
   unsigned value = 0;
   for (std::size_t i = 0; i < 4 && at + i < bytes.size(); ++i)
@@ -146,6 +190,32 @@ std::string state_in(const std::string& line) {
   return at == std::string::npos ? line : line.substr(at + 2);
 }
 
+/// Packets that a port sent again, by whichever of the counters its adapter has: those of RoCE and
+/// InfiniBand, and of EFA.
+Json read_retransmissions(const FactSource& source, const std::string& port) {
+  Json sum;
+  for (const char* counter : {"local_ack_timeout_err", "packet_seq_err", "rnr_nak_retry_err",
+                              "roce_adp_retrans", "retrans_pkts"})
+    if (const Json count = number_in(source, port + "hw_counters/" + counter); !count.is_null())
+      sum = sum.is_null() ? count : Json(sum.get<double>() + count.get<double>());
+  return sum;
+}
+
+/// The priorities of a RoCE device for which ECN is on, "3"; "none"; null where its driver does not
+/// say.
+Json read_ecn(const FactSource& source, const std::string& device) {
+  Json on;
+  for (const std::string& nic : source.names_in(device + "/device/net")) {
+    const std::string at = fmt::format("{}/device/net/{}/ecn/roce_np/enable/", device, nic);
+    for (const std::string& priority : source.names_in(at)) {
+      if (on.is_null()) on = "none";
+      if (source.line_of(at + priority) != "1") continue;
+      on = on == "none" ? priority : on.get<std::string>() + " " + priority;
+    }
+  }
+  return on;
+}
+
 /// One object per port. An empty list where the machine has none.
 Json read_infiniband(const FactSource& source) {
   const std::string folder = "/sys/class/infiniband/";
@@ -161,9 +231,45 @@ Json read_infiniband(const FactSource& source) {
       add(fields, "rate_gbits", number_in(source, at + "rate"));
       add(fields, "link_downed", number_in(source, at + "counters/link_downed"));
       add(fields, "symbol_errors", number_in(source, at + "counters/symbol_error"));
+      add(fields, "retransmissions", read_retransmissions(source, at));
+      add(fields, "ecn", read_ecn(source, folder + device));
+      if (source.line_of(folder + device + "/device/vendor") == kAmazon) fields["efa"] = true;
       ports.push_back(fields);
     }
   return ports;
+}
+
+/// The PCI devices on the way to one, from the host bridge on.
+std::vector<std::string> way_to(const FactSource& source, const std::string& device) {
+  std::error_code error;
+  std::vector<std::string> way;
+  for (const auto& part : std::filesystem::canonical(source.root + device, error))
+    if (part.string().find(':') != std::string::npos) way.push_back(part);
+  return way;
+}
+
+/// The RDMA devices that are nearest to each GPU, of those below the same root port: on its PCIe
+/// switch, or in a ConnectX-8 that is the switch.
+Json read_rails(const FactSource& source) {
+  const Json gpus = read_gpus_on_bus(source);
+  if (gpus.is_null()) return {};
+  std::map<std::string, std::vector<std::string>> ways;
+  for (const std::string& device : source.names_in("/sys/class/infiniband"))
+    ways[device] = way_to(source, "/sys/class/infiniband/" + device + "/device");
+  Json rails = Json::object();
+  for (const Json& gpu : gpus) {
+    const auto own = way_to(source, fmt::format("{}/{}", kDevices, gpu.get<std::string>()));
+    std::vector<std::string> nearest;
+    std::ptrdiff_t most = 2;  // host bridge and root port
+    for (const auto& [device, way] : ways) {
+      const auto common = std::ranges::mismatch(own, way).in1 - own.begin();
+      if (common > most) nearest.clear();
+      most = std::max(most, common);
+      if (common == most) nearest.push_back(device);
+    }
+    rails[gpu.get<std::string>()] = nearest;
+  }
+  return rails;
 }
 
 Json read_nics(const FactSource& source) {
@@ -218,156 +324,6 @@ Json read_master_port(const FactSource& source) {
   return {{"port", *port}, {"in_use", false}};
 }
 
-// NCCL's variables, and what they name that this host does not have.
-
-/// Of the environment, and of the files from which NCCL reads what the environment does not set.
-Json read_nccl_variables(const FactSource& source) {
-  Json found = Json::object();
-  const std::string* home = source.variable("HOME");
-  const std::string* file = source.variable("NCCL_CONF_FILE");
-  const std::string own = file ? *file : home ? *home + "/.nccl.conf" : "";
-  for (const std::string& path : {std::string("/etc/nccl.conf"), own})
-    for (const std::string& line : source.lines_of(path))
-      if (const auto equals = line.find('='); line.starts_with("NCCL_") && equals != line.npos)
-        found[line.substr(0, equals)] = line.substr(equals + 1);
-  for (const auto& [name, value] : source.environment)
-    if (name.starts_with("NCCL_")) found[name] = value;
-  return found;
-}
-
-using Names = std::vector<std::string>;
-
-Names split(const std::string& list, char separator) {
-  Names parts;
-  std::istringstream in(list);
-  for (std::string part; std::getline(in, part, separator);)
-    if (!part.empty()) parts.push_back(part);
-  return parts;
-}
-
-/// "mlx5_0:1" of "mlx5_0:1": a port is of a device where a variable names the device alone.
-bool is_named(const std::string& entry, const std::string& name, bool exactly) {
-  const bool same = entry == name || name.substr(0, name.find(':')) == entry;
-  return exactly ? same : same || name.starts_with(entry);
-}
-
-/// What is wrong with "ib0,ib1", "=eth0" (exactly these) or "^docker" (all others), which name
-/// devices by how they begin; none where all is well. Of NICs it is enough that one is there: a
-/// list serves several kinds of nodes.
-std::optional<std::string> wrong_list(std::string list, const Names& present, const char* what,
-                                      bool one_is_enough) {
-  const bool excludes = list.starts_with('^');
-  if (excludes) list.erase(0, 1);
-  const bool exactly = list.starts_with('=');
-  if (exactly) list.erase(0, 1);
-  const std::string here = present.empty() ? fmt::format("there is no {} here", what)
-                                           : fmt::format("here: {}", fmt::join(present, ", "));
-  const Names entries = split(list, ',');
-  const auto names = [&](const std::string& entry, const std::string& name) {
-    return is_named(entry, name, exactly);
-  };
-  if (excludes) {
-    const bool leaves_one = std::ranges::any_of(present, [&](const std::string& name) {
-      return std::ranges::none_of(entries, [&](const auto& entry) { return names(entry, name); });
-    });
-    return leaves_one ? std::nullopt
-                      : std::optional(fmt::format("it leaves no {}; {}", what, here));
-  }
-  Names missing;
-  for (const std::string& entry : entries)
-    if (std::ranges::none_of(present, [&](const auto& name) { return names(entry, name); }))
-      missing.push_back(entry);
-  if (missing.empty() || (one_is_enough && missing.size() < entries.size())) return std::nullopt;
-  return fmt::format("{}: no such {}; {}", fmt::join(missing, ", "), what, here);
-}
-
-Names adapters(const FactSource& source) {
-  Names ports;
-  for (const std::string& device : source.names_in("/sys/class/infiniband"))
-    for (const std::string& port : source.names_in("/sys/class/infiniband/" + device + "/ports"))
-      ports.push_back(device + ":" + port);
-  return ports;
-}
-
-std::optional<std::string> wrong_nics(const FactSource& source, const std::string& value) {
-  const Names nics = source.names_in("/sys/class/net");
-  if (nics.empty()) return std::nullopt;  // not known: even lo is one
-  return wrong_list(value, nics, "NIC", true);
-}
-std::optional<std::string> wrong_adapters(const FactSource& source, const std::string& value) {
-  return wrong_list(value, adapters(source), "InfiniBand port", false);
-}
-std::string path_of(const FactSource& source, const std::string& path) {
-  return path.starts_with('/') ? source.root + path : path;
-}
-std::optional<std::string> no_file(const FactSource& source, const std::string& value) {
-  std::error_code error;
-  if (std::filesystem::exists(path_of(source, value), error)) return std::nullopt;
-  return "there is no such file";
-}
-/// Of a file that is written; its name may have %h and %p.
-std::optional<std::string> no_folder(const FactSource& source, const std::string& value) {
-  const std::string folder = std::filesystem::path(value).parent_path();
-  std::error_code error;
-  if (folder.empty() || folder.find('%') != folder.npos ||
-      std::filesystem::is_directory(path_of(source, folder), error))
-    return std::nullopt;
-  return fmt::format("there is no folder {}", folder);
-}
-
-/// A library by its path, its file name, or the NAME of libnccl-KIND-NAME.so.
-std::optional<std::string> no_library(const FactSource& source, const std::string& value,
-                                      const char* kind) {
-  if (value == "none" || value.starts_with("STATIC_PLUGIN")) return std::nullopt;
-  if (value.find('/') != value.npos) return no_file(source, value);
-  Names folders{"/lib64", "/usr/lib64", "/lib", "/usr/lib", "/usr/local/lib"};
-  for (const char* machine : {"x86_64-linux-gnu", "aarch64-linux-gnu"})
-    folders.push_back(std::string("/usr/lib/") + machine);
-  if (const std::string* path = source.variable("LD_LIBRARY_PATH"))
-    std::ranges::move(split(*path, ':'), std::back_inserter(folders));
-  const Names files{value, fmt::format("libnccl-{}-{}.so", kind, value)};
-  std::error_code error;
-  for (const std::string& file : files)
-    for (const std::string& folder : folders)
-      if (std::filesystem::exists(fmt::format("{}{}/{}", source.root, folder, file), error))
-        return std::nullopt;
-  // The linker's cache has the paths of all others, each ended by a zero.
-  for (const std::string& part : source.lines_of("/etc/ld.so.cache"))
-    for (const std::string& file : files)
-      if (part.find("/" + file + '\0') != part.npos) return std::nullopt;
-  return fmt::format("no library {} in LD_LIBRARY_PATH or the linker's cache",
-                     fmt::join(files, " or "));
-}
-struct Naming {
-  const char* variable;
-  std::optional<std::string> (*wrong)(const FactSource& source, const std::string& value);
-};
-constexpr Naming kNaming[] = {
-    {"NCCL_SOCKET_IFNAME", wrong_nics},
-    {"NCCL_OOB_NET_IFNAME", wrong_nics},
-    {"NCCL_IB_HCA", wrong_adapters},
-    {"NCCL_CONF_FILE", no_file},
-    {"NCCL_TOPO_FILE", no_file},
-    {"NCCL_GRAPH_FILE", no_file},
-    {"NCCL_DEBUG_FILE", no_folder},
-    {"NCCL_TOPO_DUMP_FILE", no_folder},
-    {"NCCL_GRAPH_DUMP_FILE", no_folder},
-    {"NCCL_NET_PLUGIN", [](auto& at, auto& name) { return no_library(at, name, "net"); }},
-    {"NCCL_TUNER_PLUGIN", [](auto& at, auto& name) { return no_library(at, name, "tuner"); }},
-    {"NCCL_PROFILER_PLUGIN",
-     [](auto& at, auto& name) { return no_library(at, name, "profiler"); }}};
-
-/// Why a variable's value cannot be followed here, by its name.
-Json read_nccl_wrong(const FactSource& source) {
-  const Json variables = read_nccl_variables(source);
-  Json found = Json::object();
-  for (const Naming& naming : kNaming)
-    if (const auto value = variables.find(naming.variable); value != variables.end())
-      if (const auto wrong = naming.wrong(source, value->get<std::string>()))
-        found[naming.variable] = *wrong;
-  return found;
-}
-
 }  // namespace
 
 std::vector<Fact> device_facts() {
@@ -379,14 +335,12 @@ std::vector<Fact> device_facts() {
           {"modules", true, read_modules},
           {"iommu", true, read_iommu},
           {"acs", true, read_acs},
+          {"imex", false, read_imex},
+          {"rails", false, read_rails},
           {"infiniband", false, read_infiniband},
           {"nics", false, read_nics},
           {"ports", false, read_ports},
           {"master_port", false, read_master_port}};
-}
-
-std::vector<Fact> nccl_facts() {
-  return {{"nccl_variables", true, read_nccl_variables}, {"nccl_wrong", false, read_nccl_wrong}};
 }
 
 }  // namespace shakedown::node

@@ -1,6 +1,7 @@
 #include "launch/node/health/facts/gpu_reader.hpp"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <unistd.h>
 
 #include <array>
@@ -79,10 +80,15 @@ void open_driver(const nvml::Library& library, Caller& call, HostGpus& host) {
   int status = call(library.driver_version, driver.data(), static_cast<unsigned>(driver.size()));
   note_failure(library, library.driver_version.name, status, host.failed);
   if (status == nvml::kSuccess) host.driver_version = driver.data();
+  nvml::ConfidentialState confidential{};
+  status = call(library.confidential, &confidential);
+  note_failure(library, library.confidential.name, status, host.failed);
+  // Others have no such mode.
+  if (status == nvml::kSuccess || lacks(status))
+    host.confidential_computing = confidential.feature != 0;
   int cuda = 0;
   status = call(library.cuda_version, &cuda);
-  if (status != nvml::kSuccess) status = call(library.old_cuda_version, &cuda);
-  note_failure(library, library.old_cuda_version.name, status, host.failed);
+  note_failure(library, library.cuda_version.name, status, host.failed);
   if (status == nvml::kSuccess)
     host.cuda_driver_version = fmt::format("{}.{}", cuda / 1000, cuda % 1000 / 10);
 }
@@ -232,7 +238,10 @@ Json health_record(const std::string& host, const std::string& time, double read
   fields.update(Json(reading));
   fields.erase("nvlinks");
   fields.erase("processes");
+  fields.erase("mig_devices");
   if (reading.processes) fields["process_count"] = reading.processes->size();
+  if (reading.mig_devices)
+    fields["mig_layout"] = fmt::format("{}", fmt::join(*reading.mig_devices, " "));
   if (reading.throttle_reasons)
     fields["reasons"] = text_of_throttle_reasons(reading.throttle_reasons);
   if (const auto active = active_nvlinks(reading); active && !reading.nvlinks.empty())

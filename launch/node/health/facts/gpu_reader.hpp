@@ -48,8 +48,9 @@ class Caller {
   CallWatch watch_;
 };
 
-/// Notes an error of a call under its name; not that a driver or a GPU does not have what was
-/// requested.
+/// Whether a call ended so because a driver or a GPU does not have what was requested.
+bool lacks(int status);
+/// Notes an error of a call under its name, but not that.
 void note_failure(const nvml::Library& library, const std::string& function, int status,
                   std::vector<std::string>& failed);
 

@@ -37,6 +37,7 @@ struct GpuReading {
   std::string uuid, model, serial, vbios, pci_id;  // empty: not known
   std::string pci_device_id;                       // as GpuDescription's
   Known<int> numa_node;
+  Known<int> memory_numa_node;  // whose memory is the GPU's: on Grace, where the system uses it too
   // state
   Known<double> sm_clock_mhz, memory_clock_mhz, max_sm_clock_mhz, max_memory_clock_mhz;
   Known<double> power_w, power_limit_w, power_limit_default_w;
@@ -48,7 +49,8 @@ struct GpuReading {
   Known<std::uint64_t> power_violation_ns, thermal_violation_ns;  // since the driver was loaded
   Known<bool> persistence, ecc_enabled, mig_enabled;
   Known<bool> has_ecc;  // false: NVML says that the GPU does not support it; not recorded
-  Known<std::string> compute_mode;  // "default", "exclusive_process", "prohibited"
+  Known<std::vector<std::string>> mig_devices;  // profiles, sorted: "1g.18gb"
+  Known<std::string> compute_mode;              // "default", "exclusive_process", "prohibited"
   // errors
   EccReading volatile_, aggregate;  // since the driver was loaded; of the GPU's life
   Known<std::uint64_t> aggregate_sram_uncorrected;
@@ -71,6 +73,12 @@ struct GpuReading {
   Known<std::string> fabric_state;   // "not_supported", "not_started", "in_progress", "completed"
   Known<std::string> fabric_status;  // where completed: "success" or NVML's words for the error
   Known<std::string> fabric_health;  // "healthy", "unhealthy", "limited_capacity"
+  // Of a fabric of several nodes, where completed: GPUs of one clique reach each other. Empty
+  // cluster: the fabric is the node's own.
+  Known<std::string> fabric_cluster;
+  Known<int> fabric_clique;
+  Known<std::uint64_t> c2c_count, c2c_active;    // links to a Grace processor
+  Known<std::uint64_t> c2c_errors;               // CRC errors and replays of all of them
   Known<std::vector<ProcessReading>> processes;  // that compute, of any user
   // what did not answer
   std::vector<std::string> stalled;  // calls that took longer than their deadline
@@ -81,6 +89,7 @@ struct GpuReading {
 /// json_fields.hpp, a fixture: "volatile_corrected" is the key of volatile_.corrected.
 struct HostGpus {
   Known<std::string> driver_version, cuda_driver_version;
+  Known<bool> confidential_computing;
   Known<std::string> problem;  // why there are none to read: "libnvidia-ml.so.1: cannot open ..."
   std::vector<GpuReading> gpus;
   std::vector<std::string> stalled, failed;  // calls that are no GPU's

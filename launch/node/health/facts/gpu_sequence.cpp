@@ -3,8 +3,10 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <array>
 #include <bit>
+#include <string_view>
 #include <tuple>
 #include <type_traits>
 
@@ -12,11 +14,14 @@
 
 namespace shakedown::node {
 
+bool lacks(int status) {
+  return status == nvml::kNotSupported || status == nvml::kFunctionNotFound ||
+         status == nvml::kVersionMismatch || status == nvml::kDeprecated;
+}
+
 void note_failure(const nvml::Library& library, const std::string& function, int status,
                   std::vector<std::string>& failed) {
-  const bool lacks = status == nvml::kNotSupported || status == nvml::kFunctionNotFound ||
-                     status == nvml::kVersionMismatch || status == nvml::kDeprecated;
-  if (status == nvml::kSuccess || lacks) return;
+  if (status == nvml::kSuccess || lacks(status)) return;
   failed.push_back(fmt::format("{}: {}", function, library.words_of(status)));
 }
 
@@ -102,16 +107,12 @@ class GpuSequence {
     }
     std::array<unsigned long, 16> nodes{};
     constexpr int kBits = 8 * sizeof(unsigned long);
-    const auto near_memory = [&] {
-      if (!reads(library_.memory_affinity, static_cast<unsigned>(nodes.size()), nodes.data(),
-                 nvml::kNumaNodes))
-        return false;
+    if (reads(library_.memory_affinity, static_cast<unsigned>(nodes.size()), nodes.data(),
+              nvml::kNumaNodes))
       for (std::size_t i = 0; i < nodes.size() && !reading_.numa_node; ++i)
         if (nodes[i] != 0)
           reading_.numa_node = static_cast<int>(i) * kBits + std::countr_zero(nodes[i]);
-      return reading_.numa_node.has_value();
-    };
-    either(near_memory, [&] { return number(reading_.numa_node, library_.numa_node); });
+    number(reading_.memory_numa_node, library_.numa_node);
   }
 
   void state() {
@@ -152,7 +153,31 @@ class GpuSequence {
     if (ecc == nvml::kSuccess || ecc == nvml::kNotSupported)
       reading_.has_ecc = ecc == nvml::kSuccess;
     if (reads(library_.mig_mode, &now, &pending)) reading_.mig_enabled = now != 0;
+    if (reading_.mig_enabled == true) mig_devices();
     if (reads(library_.compute_mode, &now)) reading_.compute_mode = word_of(kComputeModes, now);
+  }
+
+  /// By their names, "NVIDIA H200 MIG 1g.18gb". Places without a device are not found.
+  void mig_devices() {
+    constexpr std::string_view kBefore = " MIG ";
+    unsigned most = 0;
+    if (!reads(library_.most_mig_devices, &most)) return;
+    std::vector<std::string> found;
+    for (unsigned place = 0; place < most; ++place) {
+      nvml::Device instance = nullptr;
+      const int status = call_(library_.mig_device, device_, place, &instance);
+      if (status == nvml::kNotFound) continue;
+      note(library_.mig_device.name, status);
+      std::array<char, 128> name{};
+      if (status != nvml::kSuccess || call_(library_.model, instance, name.data(),
+                                            static_cast<unsigned>(name.size())) != nvml::kSuccess)
+        return;
+      const std::string text = name.data();
+      const auto at = text.find(kBefore);
+      found.push_back(at == text.npos ? text : text.substr(at + kBefore.size()));
+    }
+    std::ranges::sort(found);
+    reading_.mig_devices = found;
   }
 
   void power_and_heat() {
@@ -258,6 +283,26 @@ class GpuSequence {
     if (!reading_.thermal_violation_ns) reading_.thermal_violation_ns = thermal_ns;
     if (!reading_.pcie_replays) reading_.pcie_replays = replays;
     nvlinks(links, speed_mbs);
+    c2c();
+  }
+
+  void c2c() {
+    using nvml::field_value;
+    const auto [count] = field_values(std::array{field_value(nvml::kFieldC2cCount)});
+    if (!count) return;
+    reading_.c2c_count = count;
+    reading_.c2c_active = reading_.c2c_errors = 0;
+    const auto add = [](Known<std::uint64_t>& to, const Known<std::uint64_t>& more) {
+      to = to && more ? Known<std::uint64_t>(*to + *more) : std::nullopt;
+    };
+    for (unsigned link = 0; link < std::min<std::uint64_t>(*count, nvml::kMostLinks); ++link) {
+      const auto [state, crc, replays, repeated] = field_values(std::array{
+          field_value(nvml::kFieldC2cState, link), field_value(nvml::kFieldC2cCrcErrors, link),
+          field_value(nvml::kFieldC2cReplays, link),
+          field_value(nvml::kFieldC2cRepeatedReplays, link)});
+      add(reading_.c2c_active, state);
+      for (const auto& errors : {crc, replays, repeated}) add(reading_.c2c_errors, errors);
+    }
   }
 
   void nvlinks(Known<std::uint64_t> count, Known<std::uint64_t> common_speed_mbs) {
@@ -312,25 +357,17 @@ class GpuSequence {
 
   void fabric() {
     nvml::FabricInfo info{};
-    const auto version = [&](unsigned number) {
-      info.version = number;
-      return reads(library_.fabric, &info);
-    };
-    const auto oldest = [&] {
-      nvml::OldFabricInfo old{};
-      if (!reads(library_.old_fabric, &old)) return false;
-      info.state = old.state;
-      info.status = old.status;
-      return true;
-    };
-    const auto older = [&] {
-      return either([&] { return version(nvml::kFabricVersion2); }, oldest);
-    };
-    if (!either([&] { return version(nvml::kFabricVersion3); }, older)) return;
+    const std::size_t failed = reading_.failed.size();
+    const auto call = [&](const auto& function, auto* to) { return reads(function, to); };
+    if (!nvml::read_fabric(library_, call, info)) return;
+    reading_.failed.resize(failed);
     reading_.fabric_state = word_of(kFabricStates, info.state);
-    if (*reading_.fabric_state == "completed")
+    if (info.state == nvml::kFabricCompleted) {
       reading_.fabric_status =
           info.status == nvml::kSuccess ? "success" : library_.words_of(info.status);
+      reading_.fabric_cluster = nvml::cluster_of(info);
+      if (!reading_.fabric_cluster->empty()) reading_.fabric_clique = static_cast<int>(info.clique);
+    }
     if (info.health_summary != 0)
       reading_.fabric_health = word_of(kFabricHealth, info.health_summary);
     else if ((info.health_mask & 0x3) == 1 || (info.health_mask >> 4 & 0x3) == 1)
@@ -338,23 +375,17 @@ class GpuSequence {
   }
 
   void processes() {
-    std::vector<nvml::Process> list(64);
+    constexpr std::size_t kMost = 4096;
+    std::vector<nvml::Process> list(32);
     unsigned count = 0;
-    const auto by = [&](const auto& function) {
-      for (int status = nvml::kInsufficientSize; status == nvml::kInsufficientSize;) {
-        count = static_cast<unsigned>(list.size());
-        status = call_(function, device_, &count, list.data());
-        if (status == nvml::kSuccess) return true;
-        if (status != nvml::kInsufficientSize || list.size() > 4096) {
-          note(function.name, status);
-          return false;
-        }
-        list.resize(2 * list.size());
-      }
-      return false;
-    };
-    if (!either([&] { return by(library_.processes); }, [&] { return by(library_.old_processes); }))
-      return;
+    int status = nvml::kInsufficientSize;
+    while (status == nvml::kInsufficientSize && list.size() < kMost) {
+      list.resize(2 * list.size());
+      count = static_cast<unsigned>(list.size());
+      status = call_(library_.processes, device_, &count, list.data());
+    }
+    note(library_.processes.name, status);
+    if (status != nvml::kSuccess) return;
     reading_.processes.emplace();
     for (unsigned i = 0; i < count; ++i) {
       ProcessReading process{static_cast<int>(list[i].pid), std::nullopt};

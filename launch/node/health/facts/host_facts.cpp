@@ -223,14 +223,6 @@ Json read_shm(const FactSource& source) {
   return shm;
 }
 
-/// ARM's kernel has numbers in the place of a name.
-Json read_processor(const FactSource& source) {
-  const auto has = [&](const char* key) { return value_in(source, "/proc/cpuinfo", key, ':'); };
-  const std::string name = has("model name"), implementer = has("CPU implementer");
-  if (!name.empty() || implementer.empty()) return text_or_null(name);
-  return fmt::format("ARM implementer {}, part {}", implementer, has("CPU part"));
-}
-
 Json positive_or_null(double value) { return value > 0 ? Json(value) : Json(); }
 
 Json read_cores_online(const FactSource& source) {
@@ -324,6 +316,8 @@ Json read_blocked(const FactSource& source) {
   return blocked;
 }
 
+}  // namespace
+
 Json read_container(const FactSource& source) {
   if (!source.names_in("/.singularity.d").empty() || source.variable("APPTAINER_CONTAINER"))
     return "apptainer";
@@ -335,6 +329,8 @@ Json read_container(const FactSource& source) {
   if (source.variable("ENROOT_ROOTFS")) return "enroot";
   return "none seen";
 }
+
+namespace {
 
 // Libraries built against and loaded, variables, and what the kernel reported.
 
@@ -364,7 +360,7 @@ std::vector<Fact> all_facts() {
       {"os", true,
        [](auto& at) { return text_or_null(value_in(at, "/etc/os-release", "PRETTY_NAME", '=')); }},
       {"kernel", true, text_in("/proc/sys/kernel/osrelease")},
-      {"processor", true, read_processor},
+      {"processor", true, [](auto& at) { return text_or_null(processor_model(at.root)); }},
       {"sockets", true, read_sockets},
       {"numa_nodes", true, read_numa_nodes},
       {"cores_online", true, read_cores_online},

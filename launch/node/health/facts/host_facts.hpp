@@ -39,6 +39,8 @@ FactSource facts_here(const std::string& root = "");
 /// The numbers of a kernel's list: "0-3,8" is 0, 1, 2, 3, 8. Empty where it is none.
 std::vector<int> numbers_in(const std::string& list);
 double uptime_s(const FactSource& source);
+/// "docker"; "none seen".
+Json read_container(const FactSource& source);
 
 using Read = std::function<Json(const FactSource& source)>;  // null: not known
 struct Fact {
@@ -51,8 +53,10 @@ inline constexpr const char* kCoresAllowed = "cores_allowed";
 inline constexpr const char* kPersistenceDaemon = "persistence_daemon";  // a fact's name
 std::vector<Fact> all_facts();
 // Which are among them:
-std::vector<Fact> device_facts();  // the PCI bus, the driver, networks
-std::vector<Fact> nccl_facts();    // NCCL's variables, and what they name
+std::vector<Fact> device_facts();                 // the PCI bus, the driver, networks
+std::vector<Fact> nccl_facts();                   // NCCL's variables, and what they name
+inline constexpr const char* kAmazon = "0x1d0f";  // EFA's vendor
+inline constexpr const char* kImexNodes = "/etc/nvidia-imex/nodes_config.cfg";
 
 /// Each fact under its name, all read at the same time; in "stalled" the names of those that did
 /// not return by the deadline.

@@ -28,15 +28,17 @@ concept Is = std::same_as<std::remove_const_t<T>, Struct>;
 
 FIELDS_OF(NvlinkReading, link, active, speed_mbs, crc_errors, replay_errors, recovery_errors)
 FIELDS_OF(ProcessReading, pid, memory_bytes)
-FIELDS_OF(HostGpus, driver_version, cuda_driver_version, problem, stalled, failed, gpus)
+FIELDS_OF(HostGpus, driver_version, cuda_driver_version, confidential_computing, problem, stalled,
+          failed, gpus)
 
 void visit_fields(Is<GpuReading> auto& fields, auto&& visit) {
-  VISIT_FIELDS(index, uuid, model, serial, vbios, pci_id, pci_device_id, numa_node, sm_clock_mhz,
-               memory_clock_mhz, max_sm_clock_mhz, max_memory_clock_mhz, power_w, power_limit_w,
-               power_limit_default_w, temperature_c, memory_temperature_c, temperature_margin_c,
-               utilisation_percent, memory_utilisation_percent, memory_used_bytes,
-               memory_total_bytes, throttle_reasons, power_violation_ns, thermal_violation_ns,
-               persistence, ecc_enabled, mig_enabled, compute_mode, processes)
+  VISIT_FIELDS(index, uuid, model, serial, vbios, pci_id, pci_device_id, numa_node,
+               memory_numa_node, sm_clock_mhz, memory_clock_mhz, max_sm_clock_mhz,
+               max_memory_clock_mhz, power_w, power_limit_w, power_limit_default_w, temperature_c,
+               memory_temperature_c, temperature_margin_c, utilisation_percent,
+               memory_utilisation_percent, memory_used_bytes, memory_total_bytes, throttle_reasons,
+               power_violation_ns, thermal_violation_ns, persistence, ecc_enabled, mig_enabled,
+               mig_devices, compute_mode, processes)
   visit("volatile_corrected", fields.volatile_.corrected);
   visit("volatile_uncorrected", fields.volatile_.uncorrected);
   visit("aggregate_corrected", fields.aggregate.corrected);
@@ -45,7 +47,8 @@ void visit_fields(Is<GpuReading> auto& fields, auto&& visit) {
                remapped_uncorrected, remap_pending, remap_failure, inforom_valid, recovery_action,
                pcie_generation, pcie_width, max_pcie_generation, max_pcie_width, pcie_replays,
                pcie_sent_mbs, pcie_received_mbs, nvlink_count, nvlinks, nvlink_sent_bytes,
-               nvlink_received_bytes, fabric_state, fabric_status, fabric_health, stalled, failed)
+               nvlink_received_bytes, fabric_state, fabric_status, fabric_health, fabric_cluster,
+               fabric_clique, c2c_count, c2c_active, c2c_errors, stalled, failed)
 }
 
 FIELDS_OF(KernelEvent, age_s, kind, pci_id, code, text, sequence)

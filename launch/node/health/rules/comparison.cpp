@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdlib>
+#include <functional>
 #include <iterator>
 #include <map>
 #include <nlohmann/json.hpp>
@@ -24,7 +25,7 @@ struct Alike {
 };
 constexpr const char* kSame = "reconfigure: the same {} on all nodes";
 constexpr const char* kCable = "inspect link: cable and switch port";
-constexpr const char* kActive = "ACTIVE";
+constexpr const char *kActive = "ACTIVE", *kNone = "none", *kRuns = "runs";
 constexpr Alike kSetting{Class::config, kSame};
 /// Ranks with different versions of it do not work together.
 constexpr Alike kVersion{Class::software, kSame, [](auto&, auto&) { return true; }};
@@ -40,6 +41,16 @@ constexpr Alike kRate{Class::infrastructure, kCable, [](auto& mine, auto& most) 
 constexpr Alike kFirmware{Class::config,
                           "reconfigure: the same firmware of InfiniBand adapters on all nodes"};
 
+constexpr Alike kDomain{Class::infrastructure,
+                        "inspect the switch trays of this node's rack (NMX-C)",
+                        [](auto& mine, auto&) { return mine == kNone; }};
+constexpr Alike kClique{Class::infrastructure,
+                        "inspect the partitions of the rack (NMX-C); nothing to do if it is "
+                        "divided on purpose"};
+constexpr Alike kDaemon{Class::software,
+                        "systemctl start nvidia-imex; see /var/log/nvidia-imex.log",
+                        [](auto&, auto& most) { return most == kRuns; }};
+
 std::string shown(const Json& value) {
   return value.is_string() ? value.get<std::string>() : json_text(value);
 }
@@ -52,6 +63,14 @@ std::string speeds_of(const Json& nics) {
       speeds.push_back(nic.at("speed_mbits").get<double>() / 1e3);
   std::ranges::sort(speeds);
   return speeds.empty() ? "none known" : fmt::format("{:g}", fmt::join(speeds, " "));
+}
+
+/// Of its GPUs' first that is in one; among themselves they are compared elsewhere.
+std::string clique_of(const NodeReport& report) {
+  const auto is_in_one = [](const GpuReading& gpu) {
+    return !gpu.fabric_cluster.value_or("").empty();
+  };
+  return text_of_clique(*std::ranges::find_if(report.gpus.gpus, is_in_one));
 }
 
 std::string label_of(std::string fact) {
@@ -109,6 +128,7 @@ class Comparison {
   std::vector<Finding> findings() {
     compare_facts();
     compare_infiniband();
+    compare_fabrics();
     compare_memory();
     compare_clocks();
     if (alike_ > 0)
@@ -200,6 +220,8 @@ class Comparison {
       all.push_back(node);
       if (const auto& driver = reports_[node].gpus.driver_version)
         set(table["driver"], node, *driver, kSetting);
+      if (const auto& on = reports_[node].gpus.confidential_computing)
+        set(table["confidential computing"], node, *on ? "on" : "off", kSetting);
     }
     compare(table, all);
   }
@@ -219,7 +241,8 @@ class Comparison {
       else
         for (const auto& [key, part] : value.items()) keys.insert(key);
     });
-    const bool of_nccl = fact == "nccl_variables", of_library = fact == "libraries";
+    const bool of_nccl = fact == "nccl_variables" || fact == "network_variables";
+    const bool of_library = fact == "libraries";
     each_known(fact.c_str(), [&](std::size_t node, const Json& value) {
       if (!value.is_object()) return;
       for (const std::string& key : keys) {
@@ -289,6 +312,39 @@ class Comparison {
                        "inspect the adapters (lspci -d 15b3:, dmesg)"));
   }
 
+  /// Whether nodes are in an NVLink domain as the others are; of those of each domain, which is a
+  /// rack's, clique and IMEX.
+  void compare_fabrics() {
+    std::map<std::string, Nodes> racks;  // by cluster
+    Table domains;
+    Nodes all;
+    for (std::size_t node = 0; node < reports_.size(); ++node) {
+      const auto cluster = cluster_of(reports_[node]);
+      if (!cluster) continue;
+      all.push_back(node);
+      set(domains["NVLink domain of a rack"], node, cluster->empty() ? kNone : "one", kDomain);
+      if (!cluster->empty()) racks[*cluster].push_back(node);
+    }
+    if (racks.empty()) return;
+    compare(domains, all);
+    for (const auto& [cluster, nodes] : racks) {
+      Table table;
+      for (const std::size_t node : nodes) {
+        const Json& imex = fact_of(reports_[node].facts, "imex");
+        set(table["NVLink"], node, clique_of(reports_[node]), kClique);
+        if (imex.contains("daemon"))
+          set(table["nvidia-imex"], node, imex.at("daemon") == true ? kRuns : "does not run",
+              kDaemon);
+        if (imex.contains("nodes"))
+          set(table[kImexNodes], node,
+              fmt::format("{} nodes ({:04x})", imex.at("nodes").size(),
+                          std::hash<std::string>{}(json_text(imex.at("nodes"))) & 0xffff),
+              kSetting);
+      }
+      if (nodes.size() > 1) compare(table, nodes);
+    }
+  }
+
   /// A node with less memory than the others has lost a module.
   void compare_memory() {
     std::vector<double> sizes;
@@ -330,6 +386,13 @@ class Comparison {
 };
 
 }  // namespace
+
+Known<std::string> cluster_of(const NodeReport& report) {
+  Known<std::string> found;
+  for (const GpuReading& gpu : report.gpus.gpus)
+    if (gpu.fabric_cluster && found.value_or("").empty()) found = gpu.fabric_cluster;
+  return found;
+}
 
 std::vector<Finding> compare_nodes(const std::vector<NodeReport>& reports) {
   return reports.size() < 2 ? std::vector<Finding>{} : Comparison(reports).findings();

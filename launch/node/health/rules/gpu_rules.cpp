@@ -6,10 +6,13 @@
 #include <array>
 #include <iterator>
 #include <limits>
+#include <map>
+#include <sstream>
 
 #include "common/nvml.hpp"
 #include "common/nvml_library.hpp"
 #include "common/statistics.hpp"
+#include "common/usage_error.hpp"
 
 namespace shakedown::node {
 
@@ -417,7 +420,61 @@ Judgement judge_compute_mode(const GpuReading& gpu, const GpuContext&) {
   return warning(Class::config, cause + ": one process at a time", action);
 }
 
+/// "1g.18gb:7" of seven alike: profiles and how many of each, as mig-parted has them.
+std::string layout_of(const std::vector<std::string>& devices) {
+  std::map<std::string, int> counts;
+  for (const std::string& device : devices) ++counts[device];
+  std::string text;
+  for (const auto& [profile, count] : counts)
+    text += fmt::format("{}{}:{}", text.empty() ? "" : ",", profile, count);
+  return text.empty() ? "no device" : text;
+}
+
+/// Nodes where some GPUs are divided are set up so, and the others are none the slower. Where a
+/// layout is expected, each GPU should have it.
+Judgement judge_mig(const GpuReading& gpu, const GpuContext& context) {
+  if (context.expected_mig.empty() || !gpu.mig_enabled)
+    return Switch{&GpuReading::mig_enabled,
+                  false,
+                  "MIG",
+                  "",
+                  "-mig 0, then reset GPU; nothing to do if the GPU is divided on purpose "
+                  "(--expect-mig)",
+                  false}(gpu, context);
+  const std::string expected = "--expect-mig " + context.expected_mig;
+  if (!*gpu.mig_enabled)
+    return failure(Class::config, "MIG is off, " + expected,
+                   fmt::format("reconfigure: {} -mig 1, then make its devices", nvidia_smi(gpu)));
+  if (!gpu.mig_devices) return not_known("MIG is on; its devices are not reported");
+  const std::string layout = layout_of(*gpu.mig_devices);
+  const bool any = context.expected_mig == kAnyMig && !gpu.mig_devices->empty();
+  if (any || layout == context.expected_mig) return passed("MIG " + layout);
+  return failure(Class::config, fmt::format("MIG {}, {}", layout, expected),
+                 fmt::format("reconfigure: nvidia-mig-parted, or {} mig -dci, -dgi, -cgi ... -C",
+                             nvidia_smi(gpu)));
+}
+
 }  // namespace
+
+std::string mig_layout(const std::string& text) {
+  if (text.empty() || text == kAnyMig) return text;
+  std::vector<std::string> devices;
+  std::istringstream in(text);
+  for (std::string part; std::getline(in, part, ',');) {
+    const auto colon = part.find(':');
+    char more = 0;
+    int count = 0;
+    if (colon == 0 || colon == part.npos ||
+        std::sscanf(part.c_str() + colon + 1, "%d%c", &count, &more) != 1 || count < 1 ||
+        count > kMostMigDevices)
+      throw UsageError(
+          fmt::format("--expect-mig {}: must be '{}' or PROFILE:NUMBER,..., as "
+                      "1g.18gb:7",
+                      text, kAnyMig));
+    devices.insert(devices.end(), static_cast<std::size_t>(count), part.substr(0, colon));
+  }
+  return layout_of(devices);
+}
 
 Judgement judge_recovery_action(const std::string& name) {
   if (name == "none") return passed("the driver advises no recovery");
@@ -449,7 +506,9 @@ std::vector<int> foreign_pids(const GpuReading& gpu, const std::vector<int>& our
 Judgement judge_foreign_use(const GpuReading& gpu, const GpuContext& context) {
   const std::vector<int> foreign = foreign_pids(gpu, context.our_pids);
   const bool ours = gpu.processes && gpu.processes->size() > foreign.size();
-  const bool used = gpu.memory_used_bytes > kIdleMemory_bytes && !ours;
+  // Memory that is the system's too (Grace) has pages of files and of processes without a context.
+  const bool used =
+      gpu.memory_used_bytes > kIdleMemory_bytes && !ours && !gpu.memory_numa_node.has_value();
   if (!foreign.empty())
     return warning(Class::environment,
                    fmt::format("in use by other processes: pid {}", fmt::join(foreign, ", ")),
@@ -501,10 +560,7 @@ std::vector<GpuRule> gpu_rules() {
               "-pm 1", false}},
       {"ecc-mode", "whether ECC is on",
        Switch{&GpuReading::ecc_enabled, true, "ECC", "", "-e 1, then reset GPU", true}},
-      // Nodes where some GPUs are divided are set up so, and the others are none the slower.
-      {"mig", "whether the GPU is divided by MIG",
-       Switch{&GpuReading::mig_enabled, false, "MIG", "",
-              "-mig 0, then reset GPU; nothing to do if the GPU is divided on purpose", false}},
+      {"mig", "whether the GPU is divided by MIG, and as --expect-mig has it", judge_mig},
       {"compute-mode", "who may use the GPU", judge_compute_mode},
       {"foreign-use", "processes of others, and memory in use without any", judge_foreign_use}};
   std::ranges::move(link_rules(), std::back_inserter(all));

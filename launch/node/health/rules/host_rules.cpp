@@ -11,6 +11,9 @@
 #include <map>
 #include <nlohmann/json.hpp>
 #include <utility>
+#include <vector>
+
+#include "common/statistics.hpp"
 
 namespace shakedown::node {
 namespace {
@@ -31,7 +34,7 @@ const Json& fact_of(const Json& facts, const char* name) {
 }
 
 Judgements HostRule::judge(const Json& facts) const {
-  if (of_gpus && !may_have_gpus(facts)) return not_applicable("no GPU on the PCI bus");
+  if (of_gpus && !may_have_gpus(facts)) return not_applicable(kNoGpuOnBus);
   const Json& known = fact == kAllFacts ? facts : fact_of(facts, fact);
   return known.is_null() ? not_known(absent, action) : judge_fact(known, facts);
 }
@@ -288,8 +291,10 @@ bool has_dma_buf(const Json& facts) {
 }
 
 Judgement judge_peermem(const Json&, const Json& facts) {
-  if (!may_have_gpus(facts) || !may_have(facts, "infiniband"))
-    return not_applicable("no GPU with InfiniBand");
+  const Json& ports = fact_of(facts, "infiniband");
+  const auto is_efa = [](const Json& port) { return port.contains("efa"); };
+  if (!may_have_gpus(facts) || (ports.is_array() && std::ranges::all_of(ports, is_efa)))
+    return not_applicable("no GPU with InfiniBand");  // EFA's own module maps GPU memory
   const Json& modules = fact_of(facts, "modules");
   if (modules.is_null()) return not_known("the kernel's modules are not readable");
   for (const Json& module : modules)
@@ -306,12 +311,20 @@ std::string kind_of(const Json& port) {
   return port.value("link_layer", "") + " " + port.value("board", port.value("firmware", ""));
 }
 
+struct PortKind {
+  double rate_gbits = 0;       // the highest
+  std::vector<double> resent;  // packets, of each port
+  std::vector<std::string> ecn;
+};
+
 Judgements judge_infiniband(const Json& ports, const Json&) {
   if (ports.empty()) return not_applicable("no InfiniBand");
-  std::map<std::string, double> best;  // Gbit/s, of the ports of a kind
+  std::map<std::string, PortKind> kinds;
   for (const Json& port : ports) {
-    double& rate = best[kind_of(port)];
-    rate = std::max(rate, port.value("rate_gbits", 0.0));
+    PortKind& kind = kinds[kind_of(port)];
+    kind.rate_gbits = std::max(kind.rate_gbits, port.value("rate_gbits", 0.0));
+    if (port.contains("retransmissions")) kind.resent.push_back(port.at("retransmissions"));
+    if (port.contains("ecn")) kind.ecn.push_back(port.at("ecn"));
   }
   Judgements all;
   for (const Json& port : ports) {
@@ -326,18 +339,63 @@ Judgements judge_infiniband(const Json& ports, const Json&) {
       warn(fmt::format("{} is {}", name, state), "; nothing to do if the port is unused by design");
     for (const auto& [counter, most] :
          {std::pair("link_downed", 0.0), std::pair("symbol_errors", kManySymbolErrors)})
-      if (!port.contains(counter))
+      if (!port.contains(counter) && !port.contains("efa"))  // which has no such counter
         all.push_back(not_known(fmt::format("{}: {} is not reported", name, counter)));
-      else if (const double count = port.at(counter); count > most)
+      else if (const double count = port.value(counter, 0.0); count > most)
         warn(fmt::format("{}: {} {:.0f} since its counters were reset", name, counter, count),
              kCable);
-    const double rate = port.value("rate_gbits", 0.0), fastest = best.at(kind_of(port));
+    const PortKind& kind = kinds.at(kind_of(port));
+    const double rate = port.value("rate_gbits", 0.0), fastest = kind.rate_gbits;
     if (state == "ACTIVE" && rate < fastest)
       warn(fmt::format("{} at {:.0f} Gbit/s, the fastest of its kind at {:.0f}", name, rate,
                        fastest),
            kCable);
+    const double again = port.value("retransmissions", 0.0);
+    const double usual = kind.resent.size() < 3 ? again : median_of(kind.resent);
+    if (again > std::max(kManyErrors, kManyTimesPeers * usual))
+      warn(fmt::format("{} sent {:.0f} packets again, median of its kind {:.0f}", name, again,
+                       usual),
+           ": cable, switch port, and PFC and ECN of both");
+    const auto most = majority_of(kind.ecn);
+    if (most && port.value("ecn", *most) != *most)
+      all.push_back(warning(Class::config,
+                            fmt::format("{}: ECN is on for priorities {}, on most of its kind {}",
+                                        name, port.at("ecn").get<std::string>(), *most),
+                            "reconfigure: mlnx_qos and cma_roce_tos as on the others"));
   }
   if (all.empty()) all.push_back(passed(fmt::format("{} ports active", ports.size())));
+  return all;
+}
+
+Judgements judge_efa(const Json& efa, const Json&) {
+  if (efa.at("devices") == 0) return not_applicable("no EFA");
+  Judgements all;
+  for (const Json& reason : efa.at("unused"))
+    all.push_back(warning(Class::config, reason.get<std::string>() + ": between nodes TCP is left",
+                          "install aws-ofi-nccl, FI_PROVIDER=efa; NCCL_NET='AWS Libfabric' makes "
+                          "NCCL fail rather than use TCP"));
+  if (all.empty())
+    all.push_back(passed(fmt::format("{} EFA devices", efa.at("devices").get<int>())));
+  return all;
+}
+
+/// Whether as many NICs are near a GPU as near the others.
+Judgements judge_rails(const Json& rails, const Json&) {
+  std::vector<std::size_t> counts;
+  for (const Json& near : rails) counts.push_back(near.size());
+  if (std::ranges::count(counts, 0u) == std::ssize(counts))
+    return not_applicable("no GPU shares a PCIe switch with a NIC");
+  const auto most = majority_of(counts);
+  Judgements all;
+  for (const auto& [gpu, near] : rails.items())
+    if (near.size() < most.value_or(0))
+      all.push_back(warning(Class::hardware,
+                            fmt::format("GPU {}: NICs on its PCIe switch: {}, of most GPUs {}", gpu,
+                                        near.size(), *most),
+                            "inspect the adapter next to this GPU (lspci -tv, dmesg); reseat it"));
+  if (all.empty())
+    all.push_back(most ? passed(fmt::format("NICs on the PCIe switch of each GPU: {}", *most))
+                       : not_known("how many NICs should be near a GPU is not known"));
   return all;
 }
 
@@ -406,8 +464,12 @@ std::vector<HostRule> host_rules(double xid_window_h) {
       {"iommu", "IOMMU between GPUs", "iommu",
        "how the IOMMU translates for the GPUs is not readable", judge_iommu, true},
       {"peermem", "module for GPUDirect RDMA", kAllFacts, "", judge_peermem},
-      {"infiniband", "ports: state, rate, link-downed and symbol errors", "infiniband",
-       "InfiniBand devices are not readable", judge_infiniband},
+      {"infiniband", "ports: state, rate, link-downed and symbol errors, retransmissions, ECN",
+       "infiniband", "InfiniBand devices are not readable", judge_infiniband},
+      {"efa", "EFA: plugin and provider that NCCL needs for it", "efa", "EFA is not readable",
+       judge_efa},
+      {"rails", "NICs on the PCIe switch of each GPU", "rails", "PCI devices are not readable",
+       judge_rails, true},
       {"nics", "NICs that are up", "nics", "NICs are not readable", judge_nics},
       {"tcp-ports", "TCP ports that are free", "ports", "TCP ports are not readable", judge_ports}};
   std::ranges::move(software_rules(xid_window_h), std::back_inserter(all));

@@ -4,6 +4,8 @@
 
 #include <algorithm>
 #include <array>
+#include <cmath>
+#include <iterator>
 #include <utility>
 
 #include "common/judge/limits.hpp"
@@ -22,6 +24,19 @@ std::optional<judge::Board> board_of(const GpuReading& gpu) {
   return judge::Boards::embedded().find(gpu.pci_device_id, gpu.model);
 }
 
+/// A board that C2C joins to a Grace processor.
+bool is_on_grace(const std::optional<judge::Board>& board) {
+  return board && board->pcie_width == 0 && std::isfinite(board->pcie_gbs);
+}
+
+/// Whether its NVSwitches are in the trays of a rack, not in its node, as those of GB200 NVL72.
+bool is_of_rack(const GpuReading& gpu) {
+  if (!gpu.fabric_cluster.value_or("").empty()) return true;
+  const auto board = board_of(gpu);
+  return is_on_grace(board) && board->nvlinks.value_or(0) > 0 && gpu.fabric_state != kNoFabric;
+}
+constexpr const char* kRackFabric = "inspect the rack's switch trays and its cables (NMX-C)";
+
 std::string inactive_links(const GpuReading& gpu) {
   std::vector<int> inactive;
   for (const NvlinkReading& link : gpu.nvlinks)
@@ -32,7 +47,9 @@ std::string inactive_links(const GpuReading& gpu) {
 Judgement judge_nvlink_count(const GpuReading& gpu, const GpuContext& context) {
   const auto active = active_nvlinks(gpu);
   if (!active) return not_known("the state of the NVLinks is not reported");
-  const auto most = majority_of(context.known<std::size_t>(active_nvlinks));
+  const auto most = majority_of(context.known<std::size_t>([](const GpuReading& peer) {
+    return peer.mig_enabled == true ? std::nullopt : active_nvlinks(peer);
+  }));
   // Of boards whose links are all wired to NVSwitches or peers. Cards with bridges (H100 NVL, A100
   // PCIe) have those of their bridges: there the majority decides. Others with an NVSwitch have all
   // that the driver lists.
@@ -63,13 +80,18 @@ Judgement judge_nvlink_count(const GpuReading& gpu, const GpuContext& context) {
   const std::string cause =
       fmt::format("{} NVLinks active, {} expected{}", *active, *expected, inactive_links(gpu));
   if (*active >= *expected) return passed(fmt::format("{} NVLinks active", *active));
-  const char* start = "start nvidia-fabricmanager; inspect NVSwitches and their boards";
+  const char* start = is_of_rack(gpu)
+                          ? kRackFabric
+                          : "start nvidia-fabricmanager; inspect NVSwitches and their boards";
+  const auto class_ = is_of_rack(gpu) ? Class::infrastructure : Class::config;
   if (most == active)  // all alike: not this part
-    return failure(Class::config, cause + ", as on most peers", start);
-  if (std::ranges::none_of(context.node, [](const GpuReading* gpu_of_node) {
-        return active_nvlinks(*gpu_of_node).value_or(0) > 0;
-      }))
-    return failure(Class::config, cause + ", none on any GPU of the node", start);
+    return failure(class_, cause + ", as on most peers", start);
+  const bool alike = std::ranges::all_of(context.node, [&](const GpuReading* gpu_of_node) {
+    return active_nvlinks(*gpu_of_node) == active;
+  });
+  if (alike && *active == 0) return failure(class_, cause + ", none on any GPU of the node", start);
+  if (alike && context.node.size() > 1)
+    return failure(Class::infrastructure, cause + ", as on every GPU of the node", start);
   return failure(Class::hardware, cause,
                  "inspect links of this GPU; reset GPU, RMA if they stay down");
 }
@@ -138,21 +160,60 @@ Judgement judge_fabric(const GpuReading& gpu, const GpuContext&) {
   if (!gpu.fabric_state) return not_known("the NVLink fabric's state is not reported");
   const std::string& state = *gpu.fabric_state;
   if (state == kNoFabric) return passed("no NVSwitch fabric");
+  const bool of_rack = is_of_rack(gpu);
   if (state != "completed")
-    return failure(Class::software, fmt::format("registration with the NVLink fabric: {}", state),
-                   "start nvidia-fabricmanager of the driver's version, then restart the job");
+    return failure(of_rack ? Class::infrastructure : Class::software,
+                   fmt::format("registration with the NVLink fabric: {}", state),
+                   of_rack ? kRackFabric
+                           : "start nvidia-fabricmanager of the driver's version, then restart "
+                             "the job");
   if (!gpu.fabric_status)
     return not_known("the result of the fabric's registration is not reported");
   if (*gpu.fabric_status != "success")
     return failure(
         Class::infrastructure,
         fmt::format("registration with the NVLink fabric ended with: {}", *gpu.fabric_status),
-        "restart nvidia-fabricmanager; see /var/log/fabricmanager.log");
+        of_rack ? kRackFabric : "restart nvidia-fabricmanager; see /var/log/fabricmanager.log");
   if (gpu.fabric_health && *gpu.fabric_health != "healthy")
     return failure(Class::infrastructure,
                    fmt::format("the NVLink fabric is {}", *gpu.fabric_health),
-                   "inspect NVSwitches and their links; see /var/log/fabricmanager.log");
+                   of_rack ? kRackFabric
+                           : "inspect NVSwitches and their links; see /var/log/fabricmanager.log");
   return passed("registered with the NVLink fabric");
+}
+
+/// GPUs of another clique are reached by the network, not by NVLink. Nodes are compared elsewhere.
+Judgement judge_clique(const GpuReading& gpu, const GpuContext& context) {
+  const char* none = "no NVLink fabric between nodes";
+  if (!gpu.fabric_state) return not_known("the NVLink fabric's state is not reported");
+  if (gpu.fabric_state == kNoFabric) return passed(none);
+  if (!gpu.fabric_cluster) return not_known("the GPU's NVLink clique is not reported");
+  std::vector<std::string> known;
+  for (const GpuReading* one : context.node)
+    if (one->fabric_cluster) known.push_back(text_of_clique(*one));
+  const std::string mine = text_of_clique(gpu), most = majority_of(known).value_or(mine);
+  if (mine != most)
+    return failure(Class::infrastructure,
+                   fmt::format("NVLink {}, most GPUs of the node {}", mine, most),
+                   "inspect the partitions of the rack's switch trays (NMX-C); reset GPU");
+  return passed(gpu.fabric_cluster->empty() ? none : "NVLink " + mine);
+}
+
+/// NVLink between a GPU and its Grace processor.
+Judgement judge_c2c(const GpuReading& gpu, const GpuContext& context) {
+  if (!gpu.model.empty() && !is_on_grace(board_of(gpu)) && gpu.c2c_count.value_or(0) == 0)
+    return passed("no C2C link");
+  if (!gpu.c2c_count || !gpu.c2c_active) return not_known("C2C links are not reported");
+  const auto expected =
+      std::max(*gpu.c2c_count, context.majority(&GpuReading::c2c_count).value_or(0));
+  if (*gpu.c2c_active < expected || expected == 0)
+    return failure(Class::hardware,
+                   fmt::format("{} of {} C2C links active", *gpu.c2c_active, expected),
+                   "reboot; RMA if they stay down");
+  if (!gpu.c2c_errors) return not_known("errors of C2C links are not reported");
+  return FewErrors{[](const GpuReading& one) { return one.c2c_errors; }, "C2C errors",
+                   "{0:.0f} {1}, median of the peers {3:.0f}",
+                   "reset GPU; RMA if they grow"}(gpu, context);
 }
 
 /// "Gen5 x16".
@@ -200,16 +261,32 @@ Judgement judge_pcie_under_load(const GpuReading& gpu) {
   return passed(fmt::format("PCIe {} under load", most));
 }
 
+std::string text_of_clique(const GpuReading& gpu) {
+  if (!gpu.fabric_cluster || gpu.fabric_cluster->empty()) return "without a clique";
+  return fmt::format("clique {} of {}", gpu.fabric_clique.value_or(0),
+                     gpu.fabric_cluster->substr(0, 8));
+}
+
 std::vector<GpuRule> link_rules() {
-  return {
+  std::vector<GpuRule> all{
       {"nvlink-count", "active NVLinks, by board, else by the majority", judge_nvlink_count},
       {"nvlink-speed", "NVLinks slower than most of the model's", judge_nvlink_speed},
       {"nvlink-errors", "CRC errors, replays and recoveries", judge_nvlink_errors},
       {"nvlink-fabric", "registration with the NVSwitch fabric", judge_fabric},
+      {"nvlink-clique", "GPUs of a node in one clique of a rack's fabric", judge_clique}};
+  for (GpuRule& rule : all)  // MIG's parts have no peers, and some drivers take the links down
+    rule.judge = [judge = rule.judge](const GpuReading& gpu, const GpuContext& context) {
+      return gpu.mig_enabled == true ? not_applicable("MIG is on: no part of the GPU uses NVLink")
+                                     : judge(gpu, context);
+    };
+  const std::vector<GpuRule> others{
+      {"c2c", "active C2C links to a Grace processor, and their errors", judge_c2c},
       {kPcieLink, "most that GPU and slot can do; the present link under load", judge_pcie},
       {"pcie-replays", "PCIe replays, next to those of the peers",
        FewErrors{[](const GpuReading& gpu) { return gpu.pcie_replays; }, "PCIe replays",
                  "{0:.0f} {1}, median of the peers {3:.0f}", "reseat GPU or riser; run again"}}};
+  std::ranges::copy(others, std::back_inserter(all));
+  return all;
 }
 
 }  // namespace shakedown::node

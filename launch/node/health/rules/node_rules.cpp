@@ -19,6 +19,7 @@ namespace shakedown::node {
 namespace {
 
 constexpr const char* kOption = "--expect-gpus";
+constexpr const char* kImex = "imex";
 
 /// "h200:8" and "8" are 8.
 int number_at_end(const std::string& text) {
@@ -185,6 +186,72 @@ Judgement judge_driver(const NodeReport& report, const MaybeExpected& expected,
                             gpus.cuda_driver_version.value_or("unknown")));
 }
 
+/// Named before copies between host and GPU are judged, which it encrypts.
+Judgement judge_confidential(const NodeReport& report, const MaybeExpected& expected,
+                             const Expected&) {
+  if (needs_no_driver(report, expected)) return not_applicable(kNoneExpected);
+  const Known<bool>& on = report.gpus.confidential_computing;
+  if (!on) return not_known("whether confidential computing is on is not reported");
+  return passed(*on ? "confidential computing is on: copies between host and GPU are slower"
+                    : "confidential computing is off");
+}
+
+/// Whether its GPUs are in an NVLink fabric with those of other nodes.
+bool is_in_cluster(const NodeReport& report) { return !cluster_of(report).value_or("").empty(); }
+
+Judgement judge_fabric_manager(const NodeReport& report, const MaybeExpected&, const Expected&) {
+  const Json& driver = fact_of(report.facts, "driver_module");
+  const Json& manager = fact_of(report.facts, "fabric_manager");
+  const Json& bus = fact_of(report.facts, "gpus_on_bus");
+  if (bus.is_array() && bus.empty()) return not_applicable(kNoGpuOnBus);
+  if (is_in_cluster(report)) return not_applicable("the NVLink fabric is managed by its rack");
+  if (driver.is_null()) return not_known("the version of the GPU driver's module is not readable");
+  if (manager.is_null()) return not_known("the fabric manager's version is not readable here");
+  if (manager == driver) return passed("fabric manager of the driver's version");
+  return failure(Class::software,
+                 fmt::format("fabric manager {}, driver {}: they must be the same",
+                             manager.get<std::string>(), driver.get<std::string>()),
+                 "install nvidia-fabricmanager of the driver's version and restart it");
+}
+
+/// The daemon that lets GPUs of several nodes use one another's memory. Where the scheduler starts
+/// it for each job, as Kubernetes' compute domains do, none on an idle node is right.
+Judgement judge_imex(const NodeReport& report, const MaybeExpected&, const Expected&) {
+  if (!is_in_cluster(report)) return not_applicable("no NVLink fabric between nodes");
+  const Json& imex = fact_of(report.facts, "imex");
+  if (!imex.contains("daemon")) return not_known("whether nvidia-imex runs is not visible");
+  const std::size_t nodes = imex.value("nodes", Json::array()).size();
+  if (imex.at("daemon") == true)
+    return passed(nodes > 0 ? fmt::format("nvidia-imex runs, for {} nodes", nodes)
+                            : "nvidia-imex runs");
+  if (nodes == 0) return not_applicable("no IMEX domain is configured");
+  return warning(Class::software,
+                 fmt::format("nvidia-imex does not run, though {} has {} nodes", kImexNodes, nodes),
+                 "systemctl start nvidia-imex; nothing to do if it is started for each job");
+}
+
+/// What the daemons say of their domains, each once: a node that is not ready is no fault of those
+/// that see it.
+std::vector<Finding> judge_imex_domains(const std::vector<NodeReport>& reports) {
+  std::map<std::string, std::vector<std::string>> seen_by;
+  for (const NodeReport& report : reports) {
+    const Json imex = report.facts.value("imex", Json::object());
+    const auto nodes = imex.value("not_ready", std::vector<std::string>{});
+    const std::string state = imex.value("domain", "UP");
+    if (state != "UP")
+      seen_by[fmt::format("IMEX domain {}{}{}", state, nodes.empty() ? "" : ": ", listed(nodes))]
+          .push_back(report.host);
+  }
+  std::vector<Finding> all;
+  for (const auto& [cause, hosts] : seen_by)
+    all.push_back(finding_of(
+        kImex,
+        warning(Class::software, fmt::format("{}, by {}", cause, listed(hosts)),
+                "start nvidia-imex where it is not ready; see /var/log/nvidia-imex.log there"),
+        Scope::job, "node_check"));
+  return all;
+}
+
 /// Those that see GPUs and host together.
 struct NodeRule {
   const char* name;  // of its findings
@@ -195,11 +262,15 @@ struct NodeRule {
 constexpr NodeRule kNodeRules[] = {
     {"gpu-count", "GPUs that are missing", judge_count},
     {"management", "whether the driver answers at all", judge_management},
-    {"driver", "the driver's module, library and CUDA", judge_driver}};
+    {"driver", "the driver's module, library and CUDA", judge_driver},
+    {"confidential", "whether confidential computing is on", judge_confidential},
+    {"fabric-manager", "the fabric manager's version, next to the driver's", judge_fabric_manager},
+    {kImex, "the daemon of a rack's NVLink fabric, and what it says of the others", judge_imex}};
 
 GpuContext context_of(const GpuReading& gpu, const NodeReport& report,
-                      const std::vector<NodeReport>& reports) {
+                      const std::vector<NodeReport>& reports, const Expected& expected) {
   GpuContext context;
+  context.expected_mig = expected.mig;
   for (const NodeReport& other : reports)
     for (const GpuReading& peer : other.gpus.gpus) {
       context.all.push_back(&peer);
@@ -241,14 +312,14 @@ std::vector<Finding> judge_nodes(const std::vector<NodeReport>& reports, const E
       all.push_back(finding_of(rule.name, rule.judge(report, gpus, expected), Scope::node,
                                report.host, report.host));
     for (const GpuReading& gpu : report.gpus.gpus) {
-      auto found = judge_gpu(report.host, gpu, context_of(gpu, report, reports));
+      auto found = judge_gpu(report.host, gpu, context_of(gpu, report, reports, expected));
       std::ranges::move(found, std::back_inserter(all));
     }
     auto of_host = judge_host(report.host, report.facts, expected.xid_window_h);
     std::ranges::move(of_host, std::back_inserter(all));
   }
-  auto differences = compare_nodes(reports);
-  std::ranges::move(differences, std::back_inserter(all));
+  for (auto more : {judge_imex_domains(reports), compare_nodes(reports)})
+    std::ranges::move(more, std::back_inserter(all));
   return all;
 }
 

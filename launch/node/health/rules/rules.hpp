@@ -35,6 +35,7 @@ struct GpuContext {
   std::vector<const GpuReading*> node;   // GPUs of its node, itself too
   bool under_load = false;               // this program kept it busy while it was read
   bool initialized = false;              // opening it is known to take no time
+  std::string expected_mig;              // Expected's
 
   /// The known values of a field of the peers.
   template <class T, class Get>
@@ -58,8 +59,11 @@ struct GpuRule {
 
 /// All rules, in the order in which they are printed.
 std::vector<GpuRule> gpu_rules();
-/// Those of NVLink, its fabric and PCIe, which are among them.
+/// Those of NVLink, its fabric, C2C and PCIe, which are among them.
 std::vector<GpuRule> link_rules();
+
+/// "clique 1 of 0123abcd", "without a clique".
+std::string text_of_clique(const GpuReading& gpu);
 
 // Errors that are corrected are normal: many are those above both.
 inline constexpr double kManyErrors = 1000, kManyTimesPeers = 100;  // of the peers' median
@@ -73,6 +77,11 @@ struct FewErrors {
   Judgement operator()(const GpuReading& gpu, const GpuContext& context) const;
 };
 
+inline constexpr const char* kAnyMig = "any";
+inline constexpr int kMostMigDevices = 64;  // of a GPU; at most 8 are made today
+/// A layout of MIG as findings have it, its profiles in order: "1g.18gb:4,3g.71gb:1". Throws
+/// UsageError where the option's value is none.
+std::string mig_layout(const std::string& text);
 /// Of calls in which the driver initializes GPUs, and which did not return.
 Judgement judge_slow_opening(const std::string& cause);
 /// By the name that GpuReading has for the action.
@@ -105,6 +114,7 @@ struct Judgements : std::vector<Judgement> {
 };
 
 inline constexpr const char* kAllFacts = nullptr;  // in a fact's place
+inline constexpr const char* kNoGpuOnBus = "no GPU on the PCI bus";
 
 /// A line of the table of rules.
 struct HostRule {
@@ -141,6 +151,7 @@ Judgements judge_kernel_events(const std::vector<KernelEvent>& events, double wi
 struct Expected {
   int gpus = -1;             // per node; below 0: Slurm's variables, else most nodes, else the bus
   double xid_window_h = 24;  // XIDs that are older are warnings
+  std::string mig = "";      // "1g.18gb:7", "any"; empty: MIG is not expected
   bool uses_gpus = true;     // whether this program, of its own CUDA, works on them: not passive
 };
 
@@ -148,6 +159,10 @@ struct Expected {
 std::string list_of_checks();
 
 std::vector<Finding> judge_nodes(const std::vector<NodeReport>& reports, const Expected& expected);
+
+/// Of the fabric that a node's GPUs are in with those of others; empty: of none. Unknown where none
+/// of them reports it.
+Known<std::string> cluster_of(const NodeReport& report);
 
 /// Facts and versions that differ between nodes, by majority where there is one: with fewer than
 /// three they are named without blame.

@@ -1,4 +1,4 @@
-// Libraries, variables, the fabric manager, and the kernel's messages.
+// Libraries, variables, and the kernel's messages.
 #include "launch/node/health/rules/rules.hpp"
 
 #include <fmt/format.h>
@@ -147,16 +147,6 @@ Judgements judge_nccl(const Json& variables, const Json& facts) {
   }
   if (all.empty()) all.push_back(passed("no NCCL variable is set"));
   return all;
-}
-
-Judgement judge_fabric_manager(const Json& driver, const Json& facts) {
-  const Json& manager = fact_of(facts, "fabric_manager");
-  if (manager.is_null()) return not_known("the fabric manager's version is not readable here");
-  if (manager == driver) return passed("fabric manager of the driver's version");
-  return failure(Class::software,
-                 fmt::format("fabric manager {}, driver {}: they must be the same",
-                             manager.get<std::string>(), driver.get<std::string>()),
-                 "install nvidia-fabricmanager of the driver's version and restart it");
 }
 
 // XIDs, SXids, and the driver's other errors.
@@ -409,8 +399,6 @@ std::vector<HostRule> software_rules(double xid_window_h) {
        "the environment is not readable", judge_blocking},
       {"nccl-variables", "NCCL variables that are set, and what they do", "nccl_variables",
        "the environment is not readable", judge_nccl},
-      {"fabric-manager", "the fabric manager's version, next to the driver's", "driver_module",
-       "the version of the GPU driver's module is not readable", judge_fabric_manager, true},
       {kKernelLog, "XIDs and SXids in the kernel's messages", kKernelLogFact,
        "only root can read it",
        [xid_window_h](const Json& log, const Json&) { return judge_kernel_log(log, xid_window_h); },

@@ -122,6 +122,7 @@ class Campaign:
         self._begin(stage, self.fleet.nodes)
         runs = self._run([self._task(stage, [name], ranks=1) for name in self.fleet.nodes])
         found = {run.nodes[0]: evidence.gpus(self.judge.records(run)) for run in runs}
+        self._racks = {run.nodes[0]: evidence.rack(self.judge.records(run)) for run in runs}
         self._choose_backend(found, {run.nodes[0] for run in runs if self._unusable(run) is not None})
         on_gpus = self.settings.backend == stages.GPU
         if on_gpus and self._expect_gpus is None and not self._job_gpus:
@@ -229,9 +230,15 @@ class Campaign:
         if self.judge.outcome(run) == INCONCLUSIVE and not named:
             self._isolate(stage, nodes, ATTEMPTS)
 
+    def _domains(self, nodes):
+        """{node: what it shares a switch with}: as Slurm has it, else its rack; None where several are not known."""
+        racks = {node: self._racks[node] for node in nodes}
+        several = all(racks.values()) and len(set(racks.values())) > 1
+        return slurm.domains(nodes, self._environ) or (racks if several else None)
+
     def _isolate(self, stage, nodes, first_round=0):
         lost = set()
-        search = ladder.isolate(nodes, slurm.domains(nodes, self._environ), lost)
+        search = ladder.isolate(nodes, self._domains(nodes), lost)
         outcomes, number = None, first_round
         end_at = time.monotonic() + ISOLATION_S.get(self.settings.tier, ISOLATION_S[stages.DEFAULT])
         try:
