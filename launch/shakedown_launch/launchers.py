@@ -17,18 +17,28 @@ from .places import InconclusiveError, UsageError
 SSH_ARGUMENTS = "-o ConnectTimeout=15 -o ServerAliveInterval=5 -o ServerAliveCountMax=3"
 
 
-class OpenMpi4:
-    name = "openmpi4"
-    version = r"Open MPI\) [1-4]\."  # in what `mpirun --version` prints
+class Launcher:
+    in_job = []  # options of a job that are not printed
+
+    def check(self, names):
+        """Raises where it cannot start a job. `names`: of the hosts of the job, where they are not this one alone."""
+
+    def session_folder(self, environ, names=()):
+        """A context in which it has a folder for its files: by itself each job's own."""
+        return contextlib.nullcontext()
+
+
+class OpenMpi5(Launcher):
+    name = "openmpi5"
+    version = r"Open MPI\) ([5-9]|\d\d+)\."  # in what `mpirun --version` prints
     variables = "OMPI_"  # its settings; launch/variants has transports of them
-    messages = messages.Messages
-    parameters, ssh = "OMPI_MCA_", "plm_rsh"  # of the daemons
-    in_job = ["-x", "OPAL_OUTPUT_STDERR_FD=2"]  # of the ranks: mpirun's own messages are written elsewhere
-    full_names = ["--mca", "orte_keep_fqdn_hostnames", "1"]
-    copies_between_processes = ["--mca", "btl_vader_single_copy_mechanism", "none"]
+    messages = messages.OpenMpi5
+    parameters, ssh = "PRTE_MCA_", "plm_ssh"  # of the daemons
+    full_names = ["--prtemca", "prte_keep_fqdn_hostnames", "1"]
+    copies_between_processes = []  # it notices itself where it may not
 
     def line(self, request, placement, environ, host):
-        """The command of a ranks.Request, whose second and third words are -n N."""
+        """The command of a ranks.Request."""
         line = ["mpirun", "-n", str(placement.ranks)]
         if host.is_root:
             line.append("--allow-run-as-root")
@@ -78,8 +88,17 @@ class OpenMpi4:
             return keepalive
         return {**keepalive, f"{self.parameters}{self.ssh}_args": SSH_ARGUMENTS}
 
+
+class OpenMpi4(OpenMpi5):
+    name = "openmpi4"
+    version = r"Open MPI\) [1-4]\."
+    messages = messages.Messages
+    parameters, ssh = "OMPI_MCA_", "plm_rsh"
+    in_job = ["-x", "OPAL_OUTPUT_STDERR_FD=2"]  # of the ranks: mpirun's own messages are written elsewhere
+    full_names = ["--mca", "orte_keep_fqdn_hostnames", "1"]
+    copies_between_processes = ["--mca", "btl_vader_single_copy_mechanism", "none"]
+
     def check(self, names):
-        """`names`: of the hosts of the job, where they are not this one alone."""
         name = name_of_this_host(names)
         if len(name) > hosts.LONGEST_NAME:
             raise InconclusiveError(f"the host name {name} has {len(name)} characters; Open MPI 4 supports "
@@ -107,27 +126,11 @@ class OpenMpi4:
                 os.rmdir(top)
 
 
-class OpenMpi5(OpenMpi4):
-    name = "openmpi5"
-    version = r"Open MPI\) ([5-9]|\d\d+)\."
-    messages = messages.OpenMpi5
-    parameters, ssh = "PRTE_MCA_", "plm_ssh"
-    full_names = ["--prtemca", "prte_keep_fqdn_hostnames", "1"]
-    copies_between_processes = []  # it notices itself where it may not
-
-    def check(self, names):
-        pass
-
-    def session_folder(self, environ, names=()):
-        return contextlib.nullcontext()  # each job has its own
-
-
-class Hydra:
+class Hydra(Launcher):
     name = "hydra"
     version = r"HYDRA|Intel\(R\) MPI"
     variables = "MPIR_"
     messages = messages.Hydra
-    in_job = []
     bindings = {"none": ["-bind-to", "none", "-genv", "I_MPI_PIN", "0"],
                 "core": ["-bind-to", "core", "-genv", "I_MPI_PIN_DOMAIN", "core"]}
 
@@ -153,19 +156,12 @@ class Hydra:
             return {}
         return dict.fromkeys(("HYDRA_LAUNCHER_EXTRA_ARGS", "I_MPI_HYDRA_BOOTSTRAP_EXEC_EXTRA_ARGS"), SSH_ARGUMENTS)
 
-    def check(self, names):
-        pass
 
-    def session_folder(self, environ, names=()):
-        return contextlib.nullcontext()
-
-
-class Srun:
+class Srun(Launcher):
     """Of any MPI: --mpi is SHAKEDOWN_SRUN_MPI, else that of the mpirun in PATH."""
     name = "srun"
     version = "(?!)"  # of no mpirun
     messages = messages.Srun
-    in_job = []
     bindings = {"none": "none", "core": "cores", "numa": "ldoms"}
 
     def mpi(self, environ):
@@ -205,9 +201,6 @@ class Srun:
     def check(self, names):
         if not slurm.allocation(os.environ):
             raise UsageError("srun starts ranks in a Slurm job alone: salloc, sbatch, or another --launcher")
-
-    def session_folder(self, environ, names=()):
-        return contextlib.nullcontext()
 
 
 LAUNCHERS = {launcher.name: launcher for launcher in (OpenMpi4(), OpenMpi5(), Hydra(), Srun())}

@@ -39,15 +39,15 @@ def as_built():
     return {**dict(found), "UNITY": str(int(not (TREE / "build/common/mpi_session.cpp.o").exists()))}
 
 
-class NoPackages(Exception):
-    """Without a network, a pip or a venv: why."""
+class NotHere(Exception):
+    """Without a network, a pip or a venv, or where the objects of the tree are not used again: why."""
 
 
 class Site:
-    """`programs`: those that are linked."""
+    """`programs`: those that are linked. `most`: objects that may be compiled, None: all."""
 
-    def __init__(self, name, programs=PROGRAMS):
-        self.name, self.programs, self.folder = name, programs, SITES / name
+    def __init__(self, name, programs=PROGRAMS, most=None):
+        self.name, self.programs, self.most, self.folder = name, programs, most, SITES / name
         self.tree = self.folder / "tree"
         self.folder.mkdir(parents=True, exist_ok=True)
         self.environ = {**os.environ, "PATH": f"{self.folder}/mpi/bin:{os.environ['PATH']}", **as_built(),
@@ -73,7 +73,7 @@ class Site:
             self.run("pip", [sys.executable, "-m", "pip", "--python", self.folder / "mpi/bin/python", "install",
                              "--retries", 1, "--timeout", 10, *PACKAGES[self.name]])
         except Failed:
-            raise NoPackages(f"no {PACKAGES[self.name][0]} by pip: see {self.folder}/*.log") from None
+            raise NotHere(f"no {PACKAGES[self.name][0]} by pip: see {self.folder}/*.log") from None
 
     def build(self):
         self.install()
@@ -86,7 +86,11 @@ class Site:
                 path.with_suffix(".o").unlink(missing_ok=True)
         for program in PROGRAMS:
             (self.tree / "bin" / program).unlink(missing_ok=True)
-        said = self.run("build", ["make", f"-j{len(os.sched_getaffinity(0))}", *(f"bin/{each}" for each in self.programs)])
+        targets = [f"bin/{each}" for each in self.programs]
+        anew = len(re.findall(r"^echo '(?:c\+\+|nvcc) ", self.run("plan", ["make", "-n", *targets]), re.M))
+        if self.most is not None and anew > self.most:
+            raise NotHere("build/ has objects of other flags or sources")
+        said = self.run("build", ["make", f"-j{len(os.sched_getaffinity(0))}", *targets])
         return f"yes, {len(re.findall('[0-9]: warning:', said))} warnings"
 
     def version(self):
@@ -159,7 +163,7 @@ def row(name):
         print(f"{name}: {step} ...", file=sys.stderr, flush=True)
         try:
             cells.append(check(site))
-        except (Failed, NoPackages) as error:
+        except (Failed, NotHere) as error:
             cells.append(f"NO: {error}")
             if step == "builds":
                 break

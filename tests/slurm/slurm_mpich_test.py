@@ -12,7 +12,7 @@ from slurm_support import long, skip_where_impossible, verdicts_of_nodes
 from support import TREE
 
 sys.path.insert(0, str(TREE / "tests/sites"))
-from sites import SITES, NoPackages, Site  # noqa: E402
+from sites import SITES, NotHere, Site  # noqa: E402
 
 
 @long
@@ -23,7 +23,7 @@ class Mpich(slurm_training_test.Trainings):
         site = Site("mpich4")
         try:
             site.build()
-        except NoPackages as error:
+        except NotHere as error:
             raise unittest.SkipTest(str(error)) from None
         cls.OPTIONS = {"environ": {"PATH": site.environ["PATH"], "SHAKEDOWN_BIN": str(site.tree / "bin"),
                                    "CLUSTER_SHARED": f"{TREE} {SITES}"}}
