@@ -21,7 +21,7 @@ endif
 ccbin := $(addprefix -ccbin=,$(or $(NVCC_CCBIN),$(lastword $(host_cxx))))
 
 # ---- what this machine can build: launch/machine looks, launch/setup installs ---------------------
-NEEDS_NOTHING := sites setup bench test check doctor format clean help dist install install-strip uninstall
+NEEDS_NOTHING := sites aarch64-test setup bench test check doctor format clean help dist install install-strip uninstall
 ifneq ($(filter-out $(NEEDS_NOTHING),$(or $(MAKECMDGOALS),all)),)
   builds := yes
   places := LIGHT BACKENDS CUDA_ARCHS CUDA_HOME CUDNN_HOME NCCL_HOME DNNL_HOME MPICXX NVCC CPPFLAGS LDFLAGS
@@ -42,7 +42,9 @@ endif
 test_cxxflags := $(or $(CXXFLAGS),-O1 -g1)  # tests are compiled once and run for seconds
 CXXFLAGS ?= -O2 -g1
 NVCCFLAGS ?= -O3 -lineinfo
-cxxflags = $(CXXFLAGS) -fopenmp
+# Products and sums are rounded one by one, as everywhere: the same bits on Arm, and with -march of a processor that fuses them.
+always := -fopenmp -ffp-contract=off
+cxxflags = $(CXXFLAGS) $(always)
 WARNINGS := -Wall -Wextra -Wpedantic -Wno-array-bounds -Wno-stringop-overflow  # of GCC 13 in fmt 9: fmtlib/fmt#3533
 cppflags := -I. -I$(BUILD) $(CPPFLAGS) -DOMPI_SKIP_MPICXX -DMPICH_SKIP_MPICXX $(FOUND_CPPFLAGS)
 # Of a backend's libraries: for its folders alone, so that another backend recompiles no other file.
@@ -89,8 +91,8 @@ archives = $(patsubst %,$(BUILD)/lib%.a,$(1))
 # each file is its own, for who works on them: it stays so while these objects exist.
 UNITY ?= $(if $(wildcard $(BUILD)/common/mpi_session.cpp.o),0,1)
 UNITY := $(UNITY)
-# In some builds alone; with a main; with flags of its own; what bin/judge, which has no MPI, has of common/, and what it has not.
-ALONE := %_absent.cpp tests/main.cpp training/data/resize.cpp common/judge/visits.cpp \
+# In some builds alone; with a main; what bin/judge, which has no MPI, has of common/, and what it has not.
+ALONE := %_absent.cpp tests/main.cpp common/judge/visits.cpp \
          $(addprefix common/,error.cpp nvml.cpp nvml_library.cpp options.cpp options_parsing.cpp output_file.cpp record.cpp statistics.cpp text_table.cpp types.cpp)
 in_units = $(if $(filter-out 0,$(UNITY)),$(filter-out $(ALONE),$(filter %.cpp,$(1))))
 objects = $(foreach folder,$(sort $(dir $(call in_units,$(1)))),\
@@ -139,9 +141,7 @@ $(NCCL_TESTS): $(BIN)/collective_perf
 
 # Every element of every message passes through these loops.
 $(BUILD)/collectives/cpu/%.o $(BUILD)/unity/collectives/cpu/%.o: cxxflags += -O3
-# Filters are the same on the device, which fuses no operations.
-$(BUILD)/training/data/resize.cpp.o: cxxflags += -ffp-contract=off
-$(TEST_OBJECTS) $(MPI_TEST_OBJECTS): cxxflags = $(test_cxxflags) -fopenmp
+$(TEST_OBJECTS) $(MPI_TEST_OBJECTS): cxxflags = $(test_cxxflags) $(always)
 $(BUILD)/unit_tests: $(TEST_OBJECTS) $(BUILD)/fake_nvml.so
 $(BUILD)/mpi_tests: $(MPI_TEST_OBJECTS)
 $(TESTS): $(call archives,$(ROOMS)) $(BUILD)/link_flags
@@ -254,6 +254,11 @@ run-tests: tests
 sites:
 	tests/sites/run
 
+# common/ for 64-bit Arm, by a cross-compiler and qemu-user: ten minutes.
+.PHONY: aarch64-test
+aarch64-test:
+	tests/sites/aarch64
+
 # Two-node Slurm clusters on this machine; the time limits, too, which last minutes.
 .PHONY: slurm-test
 slurm-test: all
@@ -359,6 +364,7 @@ help:
 	@echo 'make faults    every program meets every fault, and 64 ranks on this machine'
 	@echo 'make fuzz      libFuzzer on image, packed and weights files, FUZZ_SECONDS=600 each'
 	@echo 'make sites       builds and runs with Open MPI 5, MPICH and Intel MPI from public packages'
+	@echo 'make aarch64-test  common/ and its unit tests for 64-bit Arm, under qemu-user'
 	@echo 'make slurm-test  job scripts and hooks on a Slurm cluster on this machine, with its time limits'
 	@echo 'make compile_commands.json    for clangd; make no_backend   link without any backend'
 	@echo 'make docs      renew the pages that repeat the programs; make clean  remove what was built'

@@ -39,7 +39,7 @@ class Stream {
   /// Communicator::wait: it names them.
   virtual void synchronize() = 0;
   /// Whether all that was enqueued is done.
-  virtual bool done() const { return true; }
+  virtual bool done() const = 0;
 };
 
 class Event {

@@ -192,8 +192,11 @@ LinkRound LinkMeter::measure(const std::vector<RankPair>& round, bool alone) {
   }
   const auto accuse = [&](int from, int to) {
     const std::string& complaint = complaints[static_cast<std::size_t>(to)];
-    if (!complaint.empty())
-      corruptions_.push_back(wrong_data(nodes_, from, to, concurrency_of(alone), complaint));
+    if (complaint.empty()) return;
+    Diagnosis diagnosis;
+    for (const Diagnosis& each : diagnoses[static_cast<std::size_t>(to)]) diagnosis.add(each);
+    corruptions_.push_back(
+        wrong_data(nodes_, from, to, concurrency_of(alone), complaint, diagnosis));
   };
   LinkRound results;
   for (const RankPair& pair : round) {
@@ -278,14 +281,14 @@ Operands pattern_of(int from, int to) {
 }
 
 Verdict wrong_data(const NodeMap& nodes, int from, int to, const std::string& what,
-                   const std::string& complaint) {
+                   const std::string& complaint, const Diagnosis& diagnosis) {
   std::vector<std::string> hosts{nodes.name_of(from)};
   if (nodes.name_of(to) != hosts.front()) hosts.push_back(nodes.name_of(to));
   return {.scope = Scope::link,
           .name = fmt::format("{}->{}", from, to),
           .outcome = Outcome::fail,
           .cause = fmt::format("{}: {}", what, complaint),
-          .action = operands::action_of(operands::WrongData::unknown),
+          .action = operands::action_of(diagnosis.foremost().kind),
           .check = "wrong-data",
           .hosts = hosts};
 }

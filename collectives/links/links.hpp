@@ -109,7 +109,7 @@ Operands pattern_of(int from, int to);
 
 /// Of `what` was exchanged, a word arrived wrong.
 Verdict wrong_data(const NodeMap& nodes, int from, int to, const std::string& what,
-                   const std::string& complaint);
+                   const std::string& complaint, const Diagnosis& diagnosis);
 
 /// Times of one kind of message on one rank.
 struct MessageTimes {

@@ -188,13 +188,11 @@ class LinkMeasurement {
     append(results.verdicts, meter_.corruptions());
     measure_copies(results);
     if (nodes_.names.size() == 1) return results;
-    Splits splits = measure_splits(nodes_, backend_, session_, messages_);
-    for (const Split& split : splits.measured) {
+    results.splits = measure_splits(nodes_, backend_, session_, messages_, results.verdicts);
+    for (const Split& split : results.splits) {
       record_.write("split", merged(identity_of(backend_), record_of(split, messages_.settings())));
       if (split.scope != "without_node") judging_.add(observation_of(split), record_);
     }
-    results.splits = std::move(splits.measured);
-    append(results.verdicts, splits.corruptions);
     return results;
   }
 

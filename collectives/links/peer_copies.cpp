@@ -205,13 +205,15 @@ std::vector<judge::Observation> PeerCopies::measure(const std::vector<Turn>& tur
   }
   const std::vector<AllTimes> all = session_.all_gather(times);
   const std::vector<std::string> complaints = session_.all_gather(wrong_.complaint);
+  const std::vector<Diagnosis> diagnoses = session_.all_gather(wrong_.diagnosis);
 
   std::vector<judge::Observation> copies;
   for (const Turn& turn : turns) {
     const auto accuse = [&](int from, int to) {
       const std::string& complaint = complaints[static_cast<std::size_t>(to)];
       if (!complaint.empty())
-        corruptions_.push_back(wrong_data(nodes_, from, to, "copies", complaint));
+        corruptions_.push_back(wrong_data(nodes_, from, to, "copies", complaint,
+                                          diagnoses[static_cast<std::size_t>(to)]));
     };
     accuse(turn.pair.first, turn.pair.second);
     accuse(turn.pair.second, turn.pair.first);

@@ -13,13 +13,9 @@ namespace {
 
 constexpr std::uint64_t kSeed = 20261121;
 
-/// Which ranks compute together: `group_of` is an index of `names`, or names.size() for ranks that
-/// sit out.
-struct Grouping {
-  std::string scope;
-  std::vector<std::string> names;
-  std::vector<int> group_of;
-};
+constexpr std::size_t kMostLeftOut = 64;  // nodes: each time a communicator of all others is made
+
+}  // namespace
 
 std::vector<Grouping> groupings_of(const NodeMap& nodes) {
   const std::size_t ranks = nodes.node_of.size();
@@ -29,7 +25,7 @@ std::vector<Grouping> groupings_of(const NodeMap& nodes) {
   for (int rail = 0; rail <= widest; ++rail) rails.push_back(std::to_string(rail));
   groupings.push_back({"rail", rails, nodes.local_rank});
   groupings.push_back({"node", nodes.names, nodes.node_of});
-  if (nodes.names.size() < 3) return groupings;
+  if (nodes.names.size() < 3 || nodes.names.size() > kMostLeftOut) return groupings;
   for (std::size_t left_out = 0; left_out < nodes.names.size(); ++left_out) {
     Grouping& without = groupings.emplace_back();
     without = {"without_node", {nodes.names[left_out]}, {}};
@@ -38,6 +34,8 @@ std::vector<Grouping> groupings_of(const NodeMap& nodes) {
   }
   return groupings;
 }
+
+namespace {
 
 /// The all-reduce of the group of this rank; `progress` is called before each.
 MessageTimes time_all_reduce(Communicator& group, LinkMessages& messages,
@@ -63,12 +61,10 @@ MessageTimes time_all_reduce(Communicator& group, LinkMessages& messages,
 }
 
 void measure(const Grouping& grouping, const NodeMap& nodes, Backend& backend, MpiSession& session,
-             LinkMessages& messages, Splits& splits) {
+             LinkMessages& messages, std::vector<Split>& splits, std::vector<Verdict>& verdicts) {
   const auto rank = static_cast<std::size_t>(session.rank());
   const int mine = grouping.group_of[rank];
   const auto groups = static_cast<int>(grouping.names.size());
-  std::vector<int> sizes(grouping.names.size() + 1);
-  for (int group : grouping.group_of) ++sizes[static_cast<std::size_t>(group)];
 
   std::vector<int> others;  // who may wait for this group
   for (std::size_t r = 0; r < grouping.group_of.size(); ++r)
@@ -87,18 +83,15 @@ void measure(const Grouping& grouping, const NodeMap& nodes, Backend& backend, M
   const std::vector<Diagnosis> diagnoses = session.all_gather(wrong.diagnosis);
   for (std::size_t r = 0; r < complaints.size(); ++r)
     if (!complaints[r].empty())
-      splits.corruptions.push_back(
-          {.scope = Scope::rank,
-           .name = std::to_string(r),
-           .outcome = Outcome::fail,
-           .cause = fmt::format("all_reduce, {}: {}", grouping.scope, complaints[r]),
-           .action = operands::action_of(operands::WrongData::unknown),
-           .check = "wrong-data",
-           .hosts = {nodes.name_of(static_cast<int>(r))}});
+      verdicts.push_back({.scope = Scope::rank,
+                          .name = std::to_string(r),
+                          .outcome = Outcome::fail,
+                          .cause = fmt::format("all_reduce, {}: {}", grouping.scope, complaints[r]),
+                          .action = operands::action_of(diagnoses[r].foremost().kind),
+                          .check = "wrong-data",
+                          .hosts = {nodes.name_of(static_cast<int>(r))}});
   for (int group = 0; group < groups; ++group) {
-    const auto g = static_cast<std::size_t>(group);
-    if (sizes[g] < 2) continue;
-    Split split{grouping.scope, grouping.names[g]};
+    Split split{grouping.scope, grouping.names[static_cast<std::size_t>(group)]};
     std::vector<double> parts_us;  // of each the slowest rank's
     for (std::size_t r = 0; r < all.size(); ++r) {
       if (grouping.group_of[r] != group) continue;
@@ -110,22 +103,23 @@ void measure(const Grouping& grouping, const NodeMap& nodes, Backend& backend, M
       for (std::size_t part = 0; part < parts_us.size(); ++part)
         parts_us[part] = std::max(parts_us[part], all[r].parts_us[part]);
     }
+    if (split.world_size() < 2) continue;
     const auto n = static_cast<double>(split.world_size());
     const double bytes = 8.0 * static_cast<double>(messages.settings().words);
     const double gb_us = 2 * (n - 1) / n * bytes / 1e3;
     split.busbw_gbs = gb_us / split.time_us_p50;
     for (const double us : parts_us) split.samples.push_back(gb_us / us);
-    splits.measured.push_back(split);
+    splits.push_back(split);
   }
 }
 
 }  // namespace
 
-Splits measure_splits(const NodeMap& nodes, Backend& backend, MpiSession& session,
-                      LinkMessages& messages) {
-  Splits splits;
+std::vector<Split> measure_splits(const NodeMap& nodes, Backend& backend, MpiSession& session,
+                                  LinkMessages& messages, std::vector<Verdict>& verdicts) {
+  std::vector<Split> splits;
   for (const Grouping& grouping : groupings_of(nodes))
-    measure(grouping, nodes, backend, session, messages, splits);
+    measure(grouping, nodes, backend, session, messages, splits, verdicts);
   return splits;
 }
 

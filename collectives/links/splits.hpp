@@ -22,14 +22,19 @@ struct Split {
   std::size_t world_size() const { return ranks.size(); }
 };
 
-struct Splits {
-  std::vector<Split> measured;
-  std::vector<Verdict> corruptions;
+/// Which ranks compute together: `group_of` is an index of `names`, or names.size() for ranks that
+/// sit out.
+struct Grouping {
+  std::string scope;
+  std::vector<std::string> names;
+  std::vector<int> group_of;
 };
+/// All ranks, all rails at once, then all nodes at once; of 3 to 64 nodes then without each.
+std::vector<Grouping> groupings_of(const NodeMap& nodes);
 
-/// All rails at once, then all nodes at once, then without each node. Groups of one rank are left
-/// out, as is leaving one out of fewer than 3 nodes. Collective, the same on every rank.
-Splits measure_splits(const NodeMap& nodes, Backend& backend, MpiSession& session,
-                      LinkMessages& messages);
+/// Of these, but groups of one rank; adds to `verdicts` where data arrived wrong. Collective, the
+/// same on every rank.
+std::vector<Split> measure_splits(const NodeMap& nodes, Backend& backend, MpiSession& session,
+                                  LinkMessages& messages, std::vector<Verdict>& verdicts);
 
 }  // namespace shakedown::collectives

@@ -248,11 +248,6 @@ std::string text_of(const std::vector<GroupRate>& groups) {
                      rates.size(), median_of(rates));
 }
 
-void Tally::count_busbw(double gbs) {
-  busbw_sum_gbs += gbs;
-  ++measured;
-}
-
 double Tally::mean_busbw_gbs() const {
   return measured > 0 ? busbw_sum_gbs / static_cast<double>(measured) : 0;
 }

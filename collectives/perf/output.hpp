@@ -51,7 +51,10 @@ struct Tally {
   double busbw_sum_gbs = 0;
 
   void count_wrong(const Measurement& one) { wrong_rows += one.wrong > 0 ? 1 : 0; }
-  void count_busbw(double gbs);
+  void count_busbw(double gbs) {
+    busbw_sum_gbs += gbs;
+    ++measured;
+  }
   double mean_busbw_gbs() const;
   /// Of the mean: OK, FAILED, or empty where it is not judged.
   std::string judgement() const;

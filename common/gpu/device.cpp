@@ -64,17 +64,10 @@ void end_if_it_hangs(const std::string& reason) {
   });
 }
 
-/// As cudaStreamSynchronize and cudaEventSynchronize, which wait for ever. `query`: whether the
-/// work is done, as CUDA answers it.
-template <class Query>
-void wait_for_device(Query&& query, double timeout_s) {
+/// As cudaStreamSynchronize and cudaEventSynchronize, which wait for ever.
+template <class Done>
+void wait_for_device(Done&& done, double timeout_s) {
   constexpr double kSpin_s = 0.1;
-  const auto done = [&] {
-    const cudaError_t status = query();
-    if (status == cudaErrorNotReady) return false;
-    CHECK_CUDA(status);
-    return true;
-  };
   try {
     wait_until(
         done, timeout_s, kSpin_s, [] {}, "it hangs, or the work is too large");
@@ -110,7 +103,7 @@ class CudaEvent final : public Event {
   }
   bool done() const override { return is_done(cudaEventQuery(event_)); }
   void synchronize() const override {
-    wait_for_device([this] { return cudaEventQuery(event_); }, timeout_s_);
+    wait_for_device([this] { return done(); }, timeout_s_);
   }
   double milliseconds_since(const Event& start) const override {
     float milliseconds = 0;
@@ -148,8 +141,9 @@ class CudaStream final : public Stream {
     const bool joins = here == 0 && recorded == capture_;
     if (recorded == here || joins) CHECK_CUDA(cudaStreamWaitEvent(stream_, native(event), 0));
   }
+  bool done() const override { return is_done(cudaStreamQuery(stream_)); }
   void synchronize() override {
-    wait_for_device([this] { return cudaStreamQuery(stream_); }, timeout_s_);
+    wait_for_device([this] { return done(); }, timeout_s_);
   }
   cudaStream_t get() const { return stream_; }
 

@@ -8,6 +8,7 @@
 #include <set>
 
 #include "collectives/links/links.hpp"
+#include "collectives/links/splits.hpp"
 #include "common/judge/judge.hpp"
 #include "tests/catch.hpp"
 #include "tests/support.hpp"
@@ -31,6 +32,25 @@ TEST_CASE("in a tournament every pair meets once, and each rank once a round", "
       }
     }
     CHECK(static_cast<int>(met.size()) == ranks * (ranks - 1) / 2);
+  }
+}
+
+TEST_CASE("each node is left out once, but of hundreds none", "[links]") {
+  for (const int count : {2, 3, 64, 65}) {
+    NodeMap nodes;
+    for (int node = 0; node < count; ++node) {
+      nodes.names.push_back(std::to_string(node));
+      nodes.node_of.push_back(node);
+      nodes.local_rank.push_back(0);
+    }
+    const auto groupings = groupings_of(nodes);
+    CAPTURE(count);
+    REQUIRE(groupings.size() == std::size_t(3 + (count == 3 || count == 64 ? count : 0)));
+    for (std::size_t i = 3; i < groupings.size(); ++i) {
+      CHECK(groupings[i].names == std::vector{std::to_string(i - 3)});
+      CHECK(std::count(groupings[i].group_of.begin(), groupings[i].group_of.end(), 1) == 1);
+      CHECK(groupings[i].group_of[i - 3] == 1);
+    }
   }
 }
 
@@ -168,8 +188,10 @@ class SimulatedLinks {
     seen.conditions = {{"bytes", "67108864"}, {"transport", "nccl"}, {"concurrency", "concurrent"}};
     seen.versions = {{"nccl", "2.28.3"}};
     seen.path_class = "nvswitch";
-    seen.peak = 450;
-    for (int sample = 0; sample < kLinkSamples; ++sample) seen.samples.push_back(near(300));
+    const bool both_ways = metric.ends_with("both_ways");
+    seen.peak = both_ways ? 900 : 450;
+    for (int sample = 0; sample < kLinkSamples; ++sample)
+      seen.samples.push_back(near(both_ways ? 600 : 300));
     return seen;
   }
 

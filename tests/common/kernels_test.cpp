@@ -175,6 +175,7 @@ GPU_TEST_CASE("the host does not wait for ever for a device", "[kernels]") {
   stream->synchronize();
 
   device->kernels().occupy_link(free_at, {500 * kMs, 0}, *stream);
+  CHECK_FALSE(stream->done());
   end->record(*stream);
   const auto late = ContainsSubstring("within 0.05 s (--timeout): it hangs");
   CHECK_THROWS_WITH(stream->synchronize(), late);
@@ -182,6 +183,7 @@ GPU_TEST_CASE("the host does not wait for ever for a device", "[kernels]") {
   CHECK_THROWS_WITH(download<DuplexTime>(*device, *stream, link.data(), 1), late);
   while (!end->done()) std::this_thread::sleep_for(std::chrono::milliseconds(1));
   stream->synchronize();
+  CHECK(stream->done());
 }
 
 }  // namespace shakedown

@@ -60,7 +60,7 @@ class Lines(unittest.TestCase):
             self.assertLess(len(str(error)), 300)
             return f"{kind}: {error}".replace(str(TREE), "TREE")
         notes = "".join(f"note: {text.partition(': ')[2]}\n" for text in noted.getvalue().splitlines())
-        return notes + shlex.join(words)
+        return notes + shlex.join(words).replace(f"{TREE}/", "TREE/")
 
     def test_lines(self):
         transcript.check(self, TREE / "tests/launch/ranks.txt", self.answer)

@@ -278,6 +278,7 @@ class FakeStream final : public Stream {
   explicit FakeStream(Machine& machine) : machine_(machine) {}
   void wait(const Event&) override {}
   void synchronize() override { machine_.wait(machine_.busy); }
+  bool done() const override { return machine_.now >= machine_.busy; }
 
  private:
   Machine& machine_;

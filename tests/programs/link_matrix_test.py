@@ -107,6 +107,8 @@ class LinkMatrix(Folder):
                 self.assertEqual(line["wrong_elements"], 4 + 6 if line["to"] == 1 else 0)
         for line in records["split"]:
             self.assertEqual(line["wrong_elements"], 4 if line["scope"] != "rail" else 0, line)
+        actions = {line["action"] for line in records["verdict"] if line.get("check") == "wrong-data"}
+        self.assertEqual(actions, {"run bin/soak on that rank's GPU, and node_check for ECC and link errors"})
         for line in records["link"] + records["split"]:  # of the first wrong message of each exchange
             exchanges = 0 if not line["wrong_elements"] else 2 if line.get("direction") == "unidirectional" else 1
             self.assertEqual((line.get("wrong_bit_flip", 0), line.get("wrong_stale", 0)), (exchanges, 0), line)

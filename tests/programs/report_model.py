@@ -1,7 +1,8 @@
 """The step model of results/report: by hand, and as 0.2's bin/compare predicted; run by report_test.py."""
 
+import itertools
+import json
 import math
-import statistics
 import unittest
 from pathlib import Path
 from unittest import mock
@@ -10,7 +11,6 @@ from report_support import Report, read_runs
 from reporting import step_model, what_if
 from reporting.step_model import Gradient, Inputs, Link, Scenario, Strategy, predict
 
-RESULTS = Path(__file__).parents[2] / "results"
 FIXTURE = Path(__file__).with_name("report_model.jsonl")
 TRANSFERS = {  # as `step` records have them
     "none": [], "all-reduce": ["gradients all_reduce whole"], "ddp": ["gradients all_reduce buckets"],
@@ -72,10 +72,11 @@ class StepModel(unittest.TestCase):
 
     def test_servers_average_what_they_receive(self):
         averaging = INPUTS._replace(average_ms_per_byte=1e-6)  # 12 ms for one rank's gradients
-        for name in TRANSFERS:
-            more = self.predicted(name, averaging).exposed_ms - self.predicted(name).exposed_ms
-            self.assertAlmostEqual(more, {"parameter-server": 36, "data-parallel": 48,
-                                          "parameter-server-sharded": 12}.get(name, 0), msg=name)
+        for name, factor in itertools.product(TRANSFERS, (1, 0.5)):
+            more = (self.predicted(name, averaging, gradient_factor=factor).exposed_ms
+                    - self.predicted(name, gradient_factor=factor).exposed_ms)
+            self.assertAlmostEqual(more, factor * {"parameter-server": 36, "data-parallel": 48,
+                                                   "parameter-server-sharded": 12}.get(name, 0), msg=name)
         self.assertEqual(self.predicted("data-parallel", averaging, world_size=1).exposed_ms, 0)
 
     def test_links_that_cost_nothing_and_links_that_cost_less(self):
@@ -153,34 +154,6 @@ class StepModel(unittest.TestCase):
         self.assertNotIn("--bucket", alone[-1][0])
 
 
-def with_ready(run, of):
-    """What 0.3 records, for a run of 0.2: of its ddp's or zero2's pieces a gradient each, which ends as long before
-    backward does as they did."""
-    lines = run.records
-    costs = [line for line in lines if line["kind"] == "link_cost"]
-    pieces = [line for line in lines if line["kind"] == "bucket" and line["strategy"] == of and
-              line.get("bucket_cap_mb", 25) == 25 and line["exchange"] in ("all_reduce", "reduce_scatter")]
-    steps = [line for line in lines if line["kind"] == "step" and line["strategy"] in TRANSFERS]
-    for line in steps:
-        line["transfers"] = TRANSFERS[line["strategy"]]
-    for base in steps:
-        if base["strategy"] != "none" or base["world_size"] != costs[0]["world_size"] or base["repeat"] > 1:
-            continue
-        identity = {key: base[key] for key in what_if.IDENTITY if key in base}
-        found = {}
-        for line in pieces:
-            if line["batch_size"] == base["batch_size"]:
-                found.setdefault(line["index"], []).append(line)
-        ready = [statistics.median(line["ready_ms"] for line in each) for each in found.values()]
-        backward_ms = 2 / 3 * base["step_ms_p50"]
-        lines += [{"kind": "ready", **identity, "bytes": [2 * each[0]["bytes"] for each in found.values()],
-                   "block": list(found), "ready_ms": [backward_ms - ready[-1] + ms for ms in ready],
-                   "backward_ms": backward_ms, "weight_bytes_factor": 0.5,
-                   "input_bytes_per_image": 3 * base["image_size"] ** 2 + 4}]
-        lines += [{**cost, **identity} for cost in costs]
-    return run
-
-
 class Recorded(Report):
     def equal(self, run, kinds, tolerance, strategies=TRANSFERS):
         """The number of recorded predictions that results/report computes again."""
@@ -221,15 +194,21 @@ class Recorded(Report):
             self.assertEqual("predictions and advice are left out" in str([table.notes for table in content.tables]),
                              only is None)
 
-    def test_predictions_of_committed_records(self):
-        """To 0.1 %, from what they recorded of links and buckets."""
-        others = set(TRANSFERS) - {"zero2", "fsdp"}  # fsdp's depend on when backward begins, too
-        for name, expected in (("h100/strategies-2gpu", (9, 1)), ("h100/ddp-2gpu", (8, 0)),
-                               ("h200/bench-compare-2gpu", (9, 1)), ("h200/certificates-2gpu", (18, 2))):
-            for of, strategies, number in zip(("ddp", "zero2"), (others, {"zero2"}), expected):
-                runs = [with_ready(run, of) for run in read_runs([RESULTS / f"0.2/{name}.jsonl"])
-                        if number and run.of("prediction")]
-                self.assertEqual(sum(self.equal(run, ["prediction"], 1e-3, strategies) for run in runs), number)
+    def test_what_ddp_shows_of_interference_slows_each_batch(self):
+        """And of one strategy alone there is no second."""
+        lines = [json.loads(line) for line in FIXTURE.read_text().splitlines()]
+        kept = [line for line in lines if line.get("strategy") in (None, "none", "ddp")]
+        for line in kept:
+            if line["kind"] == "breakdown" and line["strategy"] == "ddp":
+                line |= {"hidden_comm_ms": 20, "interference_ms": line["batch_size"]}
+        run, = read_runs([self.write("r.jsonl", *kept[1:-1], head=kept[0])])
+        with mock.patch.object(what_if, "TRUSTED", 10):
+            found = what_if.modelled(run)
+        group, = what_if.groups_of(run)
+        fitted = what_if.Fitted(run, group)
+        self.assertEqual([fitted.inputs(base).interference for base in fitted.bases], [0.1, 0.2])
+        self.assertEqual({(line["strategy"], line["second"], line["margin"]) for line in found if line["kind"] == "winner"},
+                         {("ddp", "", 0)})
 
 
 if __name__ == "__main__":

