@@ -420,6 +420,9 @@ Judgement judge_compute_mode(const GpuReading& gpu, const GpuContext&) {
   return warning(Class::config, cause + ": one process at a time", action);
 }
 
+constexpr const char* kAnyMig = "any";
+constexpr int kMostMigDevices = 64;  // of a GPU; at most 8 are made today
+
 /// "1g.18gb:7" of seven alike: profiles and how many of each, as mig-parted has them.
 std::string layout_of(const std::vector<std::string>& devices) {
   std::map<std::string, int> counts;

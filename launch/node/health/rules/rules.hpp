@@ -77,8 +77,6 @@ struct FewErrors {
   Judgement operator()(const GpuReading& gpu, const GpuContext& context) const;
 };
 
-inline constexpr const char* kAnyMig = "any";
-inline constexpr int kMostMigDevices = 64;  // of a GPU; at most 8 are made today
 /// A layout of MIG as findings have it, its profiles in order: "1g.18gb:4,3g.71gb:1". Throws
 /// UsageError where the option's value is none.
 std::string mig_layout(const std::string& text);
