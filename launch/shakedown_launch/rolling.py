@@ -202,7 +202,7 @@ def check_time(more, words, here):
     with open(os.path.join(here, "slurm", "acceptance.sbatch"), encoding="utf-8") as file:
         given = re.findall(r"^#SBATCH (--time=\S+)", file.read(), re.M) + more
     limits = [found[1] for found in re.finditer(r"(?:^| )(?:--time[= ]|-t ?)(\S+)", " ".join(given))]
-    slurm.check_time(stages.seconds_of_node(settings), slurm.seconds_of(limits[-1]), "each job", slurm.LAST_S)
+    slurm.check_time(stages.seconds_of_node(settings), slurm.seconds_of((limits or [""])[-1]), "each job", slurm.LAST_S)
 
 
 def submit(campaign, name, more, words, here):
