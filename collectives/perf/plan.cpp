@@ -148,12 +148,11 @@ void check_ranks(const PerfOptions& options, int world_size) {
   std::vector<std::string> requested;
   if (options.gpus > 1) requested.push_back(fmt::format("--ngpus {}", options.gpus));
   if (options.threads > 1) requested.push_back(fmt::format("--nthreads {}", options.threads));
-  const bool by_srun = std::getenv("SLURM_STEP_NUM_TASKS") != nullptr &&
-                       std::getenv("OMPI_COMM_WORLD_SIZE") == nullptr;
-  throw UsageError(fmt::format("{}: each rank uses one GPU: use {} {} {} (without MPI: {} -g {})",
-                               fmt::join(requested, " "),
-                               by_srun ? "srun --ntasks" : "launch/mpi -n", each * world_size,
-                               options.program, options.program, each));
+  throw UsageError(
+      fmt::format("{0}: each rank uses one GPU: use launch/mpi -n {1} {2}, or srun --ntasks {1} "
+                  "(without MPI: {2} "
+                  "-g {3})",
+                  fmt::join(requested, " "), each * world_size, options.program, each));
 }
 
 /// Leaves out operations that these ranks cannot do where all were requested, else throws
