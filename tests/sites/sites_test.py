@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 """Two MPIs other than the machine's: bin/train on two ranks, and its faults; tests/sites/run has all programs. Run by
-tests/run; skipped without PyPI."""
+tests/run where SHAKEDOWN_LONG_TESTS is set (on two cores it takes a minute and a half of its quarter of an hour);
+skipped without PyPI."""
 
 import os
 import pathlib
@@ -12,6 +13,7 @@ BUILT = sites.TREE / "build"
 MEASURES = ("2 ranks", "acceptance -n 2 --quick")  # with programs that are not linked here
 
 
+@unittest.skipUnless(os.environ.get("SHAKEDOWN_LONG_TESTS"), "compiles for minutes: make sites")
 @unittest.skipUnless(pathlib.Path(os.environ.get("SHAKEDOWN_TEST_BUILD", BUILT)) == BUILT, "only of objects in build/")
 class OtherMpis(unittest.TestCase):
     def check(self, name):

@@ -80,7 +80,7 @@ class ProductLoad final : public Load {
   struct Sample {
     int index = 0;  // of the batch
     std::int64_t tile = 0;
-    std::future<bool> right;  // as the CPU computes it, while products run
+    std::future<bool> right;  // as the CPU computes it
   };
   struct Seen {  // what jurors exchange of a call, by batch
     std::array<TileRecord, kMostBatches> digests;
