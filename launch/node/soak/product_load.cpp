@@ -129,7 +129,7 @@ void ProductLoad::take_sample(int index) {
     return operands == Operands::integers ? encoded(host, type) == bytes
                                           : beyond_bound(host, bytes, type).empty();
   };
-  // The cpu backend's products need the cores: there it is computed when it is asked for.
+  // The cpu backend's products need the cores: there it is computed when it is needed.
   const auto when =
       rig_.device().kind() == BackendKind::gpu ? std::launch::async : std::launch::deferred;
   samples_.push_back({index, tile, std::async(when, is_right)});
