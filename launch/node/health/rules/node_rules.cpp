@@ -235,7 +235,8 @@ Judgement judge_imex(const NodeReport& report, const MaybeExpected&, const Expec
 std::vector<Finding> judge_imex_domains(const std::vector<NodeReport>& reports) {
   std::map<std::string, std::vector<std::string>> seen_by;
   for (const NodeReport& report : reports) {
-    const Json imex = report.facts.value("imex", Json::object());
+    const Json& imex = fact_of(report.facts, "imex");
+    if (!imex.is_object()) continue;  // not known: judge_imex says so
     const auto nodes = imex.value("not_ready", std::vector<std::string>{});
     const std::string state = imex.value("domain", "UP");
     if (state != "UP")
