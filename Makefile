@@ -39,7 +39,7 @@ endif
 
 # ---- flags ------------------------------------------------------------------------------------------
 # CPPFLAGS, CXXFLAGS, NVCCFLAGS, LDFLAGS and LDLIBS are the user's, and only read here.
-test_cxxflags := $(or $(CXXFLAGS),-O1 -g1)  # tests are compiled once and run for seconds
+cold_cxxflags := $(or $(CXXFLAGS),-Og -g1)  # of tests, rules and texts: a third less to compile, and nobody waits for them
 CXXFLAGS ?= -O2 -g1
 NVCCFLAGS ?= -O3 -lineinfo
 # Products and sums are rounded one by one, as everywhere: the same bits on Arm, and with -march of a processor that fuses them.
@@ -70,7 +70,8 @@ PROGRAM_SOURCES := training/programs/train.cpp training/programs/compare.cpp col
                    $(wildcard launch/node/*.cpp)
 # A room is an archive: of it a program has what it calls, and of the others nothing.
 ROOMS := training node collectives resnet common  # each before those that it calls
-sources_common := $(call room_sources,common) $(wildcard common/judge/*.cpp common/operands/*.cpp)
+# What knows MPI is one unit: it alone is compiled again for another one (tests/sites).
+sources_common := $(wildcard common/mpi_*.cpp) $(filter-out common/mpi_%,$(call room_sources,common)) $(wildcard common/judge/*.cpp common/operands/*.cpp)
 sources_resnet := $(call room_sources,resnet)
 sources_collectives := $(filter-out $(PROGRAM_SOURCES),$(call room_sources,collectives)) $(wildcard collectives/perf/*.cpp collectives/links/*.cpp)
 sources_training := $(filter-out $(PROGRAM_SOURCES),$(foreach folder,$(wildcard training/*),$(call room_sources,$(folder))))
@@ -141,7 +142,8 @@ $(NCCL_TESTS): $(BIN)/collective_perf
 
 # Every element of every message passes through these loops.
 $(BUILD)/collectives/cpu/%.o $(BUILD)/unity/collectives/cpu/%.o: cxxflags += -O3
-$(TEST_OBJECTS) $(MPI_TEST_OBJECTS): cxxflags = $(test_cxxflags) $(always)
+cold := launch/node/health/% launch/node/monitor/% training/programs/%
+$(TEST_OBJECTS) $(MPI_TEST_OBJECTS) $(cold:%=$(BUILD)/%.o) $(cold:%=$(BUILD)/unity/%.o): cxxflags = $(cold_cxxflags) $(always)
 $(BUILD)/unit_tests: $(TEST_OBJECTS) $(BUILD)/fake_nvml.so
 $(BUILD)/mpi_tests: $(MPI_TEST_OBJECTS)
 $(TESTS): $(call archives,$(ROOMS)) $(BUILD)/link_flags
@@ -157,10 +159,10 @@ $(foreach file,gram_products wide_block_ends,$(BUILD)/resnet/gpu/$(file).cu.o): 
 
 # In NVML's place, for tests of what reads GPUs.
 $(BUILD)/fake_nvml.so: tests/common/fake_nvml.cpp common/nvml_library.hpp $(BUILD)/flags
-	$(call quiet,link) $(MPICXX) -std=c++20 $(cppflags) $(test_cxxflags) -shared -fPIC $< -o $@
+	$(call quiet,link) $(MPICXX) -std=c++20 $(cppflags) $(cold_cxxflags) -shared -fPIC $< -o $@
 
 # What tests/faulty/run preloads. Nothing of a vendor's is linked, nor C++'s: a tool brings its own version of it.
-faulty = $(call quiet,link) $(MPICXX) -std=c++20 $(cppflags) $(FOUND_CPPFLAGS_$(1)) $(test_cxxflags) $(WARNINGS) -shared -fPIC \
+faulty = $(call quiet,link) $(MPICXX) -std=c++20 $(cppflags) $(FOUND_CPPFLAGS_$(1)) $(cold_cxxflags) $(WARNINGS) -shared -fPIC \
          -static-libstdc++ -static-libgcc -Wl,-z,lazy,--as-needed,--version-script=tests/faulty/exports $(filter %.cpp,$^) -o $@ -ldl -lpthread
 faulty_sources := tests/faulty/model.cpp
 faulty_headers := $(wildcard tests/faulty/*.hpp tests/faulty/gpu/*.hpp) tests/faulty/exports common/numbers.hpp
@@ -181,13 +183,6 @@ $(BUILD)/%.cpp.o: %.cpp $(BUILD)/flags
 $(BUILD)/%.cpp.o: $(BUILD)/%.cpp $(BUILD)/flags
 	$(call quiet,c++ ) $(compile) -Wno-subobject-linkage -MMD -MP -c $< -o $@
 
-# Written only where it has other files.
-define newline
-
-
-endef
-includes = $(foreach file,$(unit_$(1)),$(hash)include "$(file)"$(newline))
-write_unit = $(if $(findstring |$(includes)|,|$(file <$(BUILD)/unity/$(1).cpp)$(newline)|),,$(file >$(BUILD)/unity/$(1).cpp,$(includes)))
 $(BUILD)/%.cu.o: %.cu $(BUILD)/nvcc_flags
 	@mkdir -p $(@D)
 	$(call quiet,nvcc) $(NVCC) -std=c++20 $(nvcc_flags) -Xcompiler=$(prefix_map) -MMD -MP -c $< -o $@
@@ -208,14 +203,16 @@ ifdef builds
 $(call rewrite,$(BUILD)/git_revision.hpp,$(call define_text,GIT_REVISION,$(REVISION)) \
   $(call define_text,VERSION,$(VERSION)) \
   $(call define_text,CUDA_ARCHS,$(if $(filter gpu,$(BACKENDS)),$(CUDA_ARCHS))))
-$(call rewrite,$(BUILD)/flags,$(call quoted,$(MPICXX) $(host_cxx) $(cppflags) $(cxxflags) $(test_cxxflags)))
+$(call rewrite,$(BUILD)/flags,$(call quoted,$(MPICXX) $(host_cxx) $(cppflags) $(cxxflags) $(cold_cxxflags)))
 $(foreach backend,$(BACKENDS),$(call rewrite,$(BUILD)/$(backend)_flags,$(call quoted,$(FOUND_CPPFLAGS_$(backend)))))
 $(if $(filter gpu,$(BACKENDS)),$(call rewrite,$(BUILD)/nvcc_flags,$(call quoted,$(NVCC) $(nvcc_flags))))
 $(call rewrite,$(BUILD)/link_flags,$(call quoted,$(MPICXX) $(host_cxx) $(cxxflags) $(ldflags) $(ldlibs) $(LIBRARY_OBJECTS)))
 $(call rewrite,$(BUILD)/embedded_names,$(EMBEDDED))
 UNITS := $(sort $(filter $(BUILD)/unity/%,$(LIBRARY_OBJECTS) $(TEST_OBJECTS) $(MPI_TEST_OBJECTS)))
-$(if $(UNITS),$(shell mkdir -p $(sort $(dir $(UNITS)))))
-$(foreach unit,$(UNITS:$(BUILD)/unity/%.cpp.o=%),$(call write_unit,$(unit)))
+# Written only where it has other files. (make 4.3's $(file <) reads wrongly now and then.)
+$(if $(UNITS),$(shell mkdir -p $(sort $(dir $(UNITS))); \
+  unit() { local text; text=$$(printf '$(hash)include "%s"\n' "$${@:2}"); [[ -e $$1 && $$(<$$1) == "$$text" ]] || echo "$$text" >$$1; }; \
+  $(foreach unit,$(UNITS:$(BUILD)/unity/%.cpp.o=%),unit $(BUILD)/unity/$(unit).cpp $(unit_$(unit));)))
 -include $(LIBRARY_OBJECTS:.o=.d) $(TIMING:.o=.d) $(TEST_OBJECTS:.o=.d) $(MPI_TEST_OBJECTS:.o=.d) \
          $(PROGRAM_SOURCES:%=$(BUILD)/%.d) $(BUILD)/launch/judge.cpp.d
 endif
