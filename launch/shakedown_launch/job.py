@@ -198,8 +198,9 @@ class Job:
 
     def _launch(self):
         (out, out_end), (error, error_end), (own, own_end) = os.pipe(), os.pipe(), os.pipe()
-        self.pipes = {out: lambda data: self._output.write(1, data), error: self._on_error,
-                      own: self._messages.read_own}
+        # The errors first: why ssh failed is there before what its launcher makes of it.
+        self.pipes = {error: self._on_error, own: self._messages.read_own,
+                      out: lambda data: self._output.write(1, self._messages.read_output(data))}
         words, environ, stdout, stderr = self._messages.streams(self._words, self._environ, out_end, error_end, own_end)
         try:
             self._process = subprocess.Popen(
@@ -237,6 +238,7 @@ class Job:
     def _terminate(self):
         self._killed = True
         # Slurm's srun cancels its step at a SIGTERM; mpirun 4.1 would crash at one.
+        self._messages.sent(signal.SIGTERM)
         self._family = family(self._process.pid)
         signal_all(self._family if self._messages.ends_at_term else self._family[:-1], signal.SIGTERM)
         self._next_step = (time.monotonic() + KILL_AFTER, self._kill)
@@ -276,8 +278,8 @@ class Job:
 
     def read(self, descriptor):
         data = os.read(descriptor, 65536)
+        self.pipes[descriptor](data)
         if data:
-            self.pipes[descriptor](data)
             self._output_until = self._output_until and time.monotonic() + OUTPUT_AFTER
         else:
             del self.pipes[descriptor]
@@ -305,6 +307,8 @@ class Job:
     def _finish(self):
         status = self._process.returncode
         status = 3 if status is None else status  # it cannot even be killed
+        for take in self.pipes.values():  # which another process holds open
+            take(b"")
         self._messages.close()
         code, text = self._messages.judge(status)
         if self._killed or self._given_up:

@@ -149,12 +149,14 @@ class Hydra(Launcher):
         return [*line, *request.words]
 
     def environment(self, environ):
-        """As of Open MPI, but Hydra has no keep-alive of its own: its daemons' ssh has."""
+        """As of Open MPI, but Hydra has no keep-alive of its own: its daemons' ssh has. That of Intel MPI would be quiet about
+        a host that is lost, unless it is called as an rsh."""
         own = ("SLURM_JOB_ID", "HYDRA_LAUNCHER", "HYDRA_LAUNCHER_EXEC", "I_MPI_HYDRA_BOOTSTRAP",
                "I_MPI_HYDRA_BOOTSTRAP_EXEC")
         if any(map(environ.get, own)):
             return {}
-        return dict.fromkeys(("HYDRA_LAUNCHER_EXTRA_ARGS", "I_MPI_HYDRA_BOOTSTRAP_EXEC_EXTRA_ARGS"), SSH_ARGUMENTS)
+        return {"HYDRA_LAUNCHER_EXTRA_ARGS": SSH_ARGUMENTS, "I_MPI_HYDRA_BOOTSTRAP": "rsh", "I_MPI_HYDRA_BOOTSTRAP_EXEC": "ssh",
+                "I_MPI_HYDRA_BOOTSTRAP_EXEC_EXTRA_ARGS": SSH_ARGUMENTS}
 
 
 class Srun(Launcher):

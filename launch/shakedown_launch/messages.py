@@ -30,6 +30,7 @@ NO_FOLDER = r"unable to create the desired directory:\s+Directory:\s*(.+)\s+Erro
 # Of ssh: the host, and why.
 SSH = (r"^(?:ssh: connect to host |ssh: Could not resolve hostname |\S+@(?=\S+: Permission denied))"
        r"(\S+?)(?: port \d+)?: (.+)")
+SILENT = r"^Timeout, server (\S+) not responding"
 NOT_THERE = (r"could not\s+access\s+(?:or execute )?an executable:\s+Executable:\s*(\S+)\s+Node:\s*(\S+)\s+"
              r"while attempting to start process rank (\d+)")
 NO_DAEMON = r"daemon has unexpectedly failed after launch"  # Open MPI's guess is a network's fault
@@ -86,6 +87,10 @@ class Messages:
 
     def read_own(self, data):
         self._own.read(data)
+
+    def read_output(self, data):
+        """What is to be shown of it. At the end of a stream its data are empty."""
+        return data
 
     def read_shared(self, data):
         """What is to be shown of it."""
@@ -149,9 +154,11 @@ class Messages:
         waits = re.search(WAITS, line)
         if waits:
             self._waiting.add(int(waits[1]))
-        refused = re.search(SSH, line)
+        refused, silent = re.search(SSH, line), re.search(SILENT, line)
         if refused:
             self._refused[refused[1]] = refused[2]
+        if silent:
+            self._lose([silent[1]], "was lost: it or its network link failed")
         self._foreign = self._foreign or bool(re.search(FOREIGN, line))
         if re.search(ABORT, line):
             self.rank_ended = True
@@ -165,7 +172,7 @@ class Messages:
     def _lose(self, hosts, what):
         """Reports the first. `hosts`: [""] where it is not known which."""
         report = not self.lost
-        for host in hosts:
+        for host in (each for each in hosts if each not in dict(self.lost)):
             why = self._refused.get(host)
             text = f"{f'host {host}' if host else self._other_hosts()} {what}" + (f": {why}" if why else "")
             self.lost.append((host, text))
@@ -223,7 +230,7 @@ class Messages:
         return status, None
 
 
-# A block of PRRTE's on the ranks' standard error, line by line; one that has begun.
+# A block of PRRTE's on the ranks' standard output or error, line by line; one that has begun.
 OF_PRRTE = rb"-{60,}\n(?:prterun|PRTE|MPI_ABORT was|A daemon failed)"
 WHOLE_BLOCK = OF_PRRTE + rb"(?:(?!-{60}).*\n)+?-{60,}\n"
 BEGUN_BLOCK = rb"(?m)^(?:" + OF_PRRTE + rb"[\s\S]*|-{60,}\n[^\n]*|-+)\Z"
@@ -235,23 +242,23 @@ class OpenMpi5(Messages):
 
     def __init__(self, *arguments, **more):
         super().__init__(*arguments, **more)
-        self._held = b""
+        self._held = {1: b"", 2: b""}  # of a block that has begun, by stream
+
+    def read_output(self, data):
+        return self._without_blocks(1, data)
 
     def read_shared(self, data):
-        data = self._held + data.replace(b"\0", b"")
-        begun = re.search(BEGUN_BLOCK, re.split(WHOLE_BLOCK, data)[-1])
-        self._held = begun[0] if begun and len(begun[0]) < LONGEST_LINE else b""
-        return super().read_shared(re.sub(WHOLE_BLOCK, self._rest_of, data[:len(data) - len(self._held)]))
+        return super().read_shared(self._without_blocks(2, data.replace(b"\0", b"")))
+
+    def _without_blocks(self, stream, data):
+        text = self._held[stream] + data
+        begun = data and re.search(BEGUN_BLOCK, re.split(WHOLE_BLOCK, text)[-1])
+        self._held[stream] = begun[0] if begun and len(begun[0]) < LONGEST_LINE else b""
+        return re.sub(WHOLE_BLOCK, self._rest_of, text[:len(text) - len(self._held[stream])])
 
     def _rest_of(self, block):
         text = block[0].decode(errors="replace")
         return b"" if self._judge(text.strip("-\n")) else block[0]
-
-    def close(self):
-        self._shared.read(self._held)
-        super().close()
-        if self._held:
-            self._show(self._held.decode(errors="replace").rstrip("\n"))
 
     def judge(self, status):
         """Of a rank that ended with a code after MPI_Finalize PRRTE at times writes nothing, as where it was ended by
@@ -323,7 +330,6 @@ CODES = r"(?:Exit codes: |^)\[([^\]\s]+?)(?::\d+)?\] (\d+(?:,\d+)*)$"
 HYDRA_NOT_THERE = r"^\[proxy:[\d:]+@(\S+)\] .*execvp error on file (\S+)"
 HYDRA_LOST = r"control_cb .*assert \(!closed\) failed"
 HYDRA_UNREACHED = r"Launch proxy failed|Unable to run bstrap_proxy on (\S+)"
-SILENT = r"^Timeout, server (\S+) not responding"  # of ssh
 HYDRA_ABORT = rb"Abort\(\d+\) on node \d+ \(rank \d+ in comm \d+\): application called MPI_Abort\(.*\n"
 CLEANED_UP = signal.SIGKILL  # by Intel MPI, the ranks that still run when one has ended
 
@@ -340,6 +346,7 @@ class Hydra(Messages):
         super().__init__(*arguments, **more)
         self._own = Blocks(None, self._judge_own_line, paired=True)
         self._ranks_ended = []  # (host, what wait() gave)
+        self._unreached = None  # by its daemon; why is written after it
         self._text = []  # that explains nothing: shown where nothing else does
 
     def streams(self, words, environ, out, error, own):
@@ -357,7 +364,7 @@ class Hydra(Messages):
             self._lose(list(self._refused) or self._hosts[:len(self._hosts) == 1] or [""],
                        "was lost: it or its network link failed")
         elif unreached:
-            self._lose([unreached[1]] if unreached[1] else list(self._refused) or [""], "could not be reached")
+            self._unreached = unreached
         elif "BAD TERMINATION" in line:
             self.rank_ended = True
         elif not self._judge_line(line):
@@ -365,15 +372,22 @@ class Hydra(Messages):
 
     def _judge_line(self, line):
         """Of either stream: what the daemons of other hosts write arrives on that of the ranks."""
-        silent, not_there = re.search(SILENT, line), re.search(HYDRA_NOT_THERE, line)
+        not_there = re.search(HYDRA_NOT_THERE, line)
         if not_there:
             if not self._not_run:
                 self._report(f"a rank on {not_there[1]}: {not_there[2]} is not there or cannot be executed")
             self._not_run = True
             return True
-        if silent:
-            self._refused[silent[1]] = "ssh had no answer"
         return super()._judge_line(line)
+
+    @property
+    def job_must_end(self):
+        return super().job_must_end or bool(self._unreached)
+
+    def close(self):
+        super().close()
+        if self._unreached:
+            self._lose([self._unreached[1]] if self._unreached[1] else list(self._refused) or [""], "could not be reached")
 
     def judge(self, status):
         numbers = [os.WTERMSIG(code) for _, code in self._ranks_ended if os.WIFSIGNALED(code)]

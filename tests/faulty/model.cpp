@@ -83,7 +83,7 @@ ProductFault read_product(const Json& object, std::uint64_t seed, ProductFault f
   fault.types = read_types(object);
   const int warps = fault.block_rows / 16;
   if (object.contains("unit")) {
-    const Json& of = checked(object["unit"], "unit.", {"sm", "warp", "lane"});
+    const Json of = checked(object["unit"], "unit.", {"sm", "warp", "lane"});
     fault.sm = unit(of, "sm", 1023);
     fault.warp = unit(of, "warp", warps - 1);
     fault.lane = unit(of, "lane", 31);

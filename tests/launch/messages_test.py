@@ -30,6 +30,7 @@ def judged(given, size):
         seen, text[True] = messages.read_shared(text[True].encode()), ""
     for at in range(0, len(text[True]), size):
         seen += messages.read_shared(text[True].encode()[at:at + size])
+    seen += messages.read_shared(b"")
     for at in range(0, len(text[False]), size):
         messages.read_own(text[False].encode()[at:at + size])
     must_end = messages.job_must_end
@@ -60,8 +61,16 @@ class Streams(unittest.TestCase):
         for text, code in ((f"{DASHES}\n{table}{DASHES}\n{ended}\n{DASHES}\n", 1), (table, 3)):
             messages = OpenMpi5(lambda said: None, lambda shown: None)
             messages.read_shared(text.encode())
+            messages.read_shared(b"")
             messages.close()
             self.assertEqual(messages.judge(1)[0], code)
+
+    def test_blocks_on_the_ranks_output(self):
+        messages = OpenMpi5(lambda said: None, lambda shown: None)
+        block = (f"{DASHES}\nA daemon failed to report back after being spawned.\n\n  Remote host:   n9\n"
+                 f"  Daemon exit status: 255\n{DASHES}\n")
+        seen = "".join(messages.read_output(part.encode()).decode() for part in (*f"{DASHES}\na row\n{block}{DASHES}\n", ""))
+        self.assertEqual((seen, messages.lost), (f"{DASHES}\na row\n{DASHES}\n", [("n9", "host n9 could not be reached")]))
 
     def test_idle_lines_on_the_ranks_stream_are_left_out(self):
         messages = Messages(None, None)

@@ -12,7 +12,7 @@ from slurm_support import long, skip_where_impossible, verdicts_of_nodes
 from support import TREE
 
 sys.path.insert(0, str(TREE / "tests/sites"))
-from sites import SITES, NotHere, Site  # noqa: E402
+from sites import NotHere, Site  # noqa: E402
 
 
 @long
@@ -25,8 +25,7 @@ class Mpich(slurm_training_test.Trainings):
             site.build()
         except NotHere as error:
             raise unittest.SkipTest(str(error)) from None
-        cls.OPTIONS = {"environ": {"PATH": site.environ["PATH"], "SHAKEDOWN_BIN": str(site.tree / "bin"),
-                                   "CLUSTER_SHARED": f"{TREE} {SITES}"}}
+        cls.OPTIONS = {"environ": site.on_cluster}
         super().setUpClass()
 
     test_scripts = slurm_test.Scripts.test_every_script_under_both_launchers
