@@ -45,7 +45,8 @@ NVCCFLAGS ?= -O3 -lineinfo
 # Products and sums are rounded one by one, as everywhere: the same bits on Arm, and with -march of a processor that fuses them.
 always := -fopenmp -ffp-contract=off
 cxxflags = $(CXXFLAGS) $(always)
-WARNINGS := -Wall -Wextra -Wpedantic -Wno-array-bounds -Wno-stringop-overflow  # of GCC 13 in fmt 9: fmtlib/fmt#3533
+# Of GCC 13 in fmt 9: fmtlib/fmt#3533. clang does not know them.
+WARNINGS := -Wall -Wextra -Wpedantic -Wno-array-bounds -Wno-stringop-overflow -Wno-unknown-warning-option
 cppflags := -I. -I$(BUILD) $(CPPFLAGS) -DOMPI_SKIP_MPICXX -DMPICH_SKIP_MPICXX $(FOUND_CPPFLAGS)
 # Of a backend's libraries: for its folders alone, so that another backend recompiles no other file.
 in_folders = $(foreach file,$(2),$(if $(filter $(1),$(subst /, ,$(dir $(file)))),$(file)))

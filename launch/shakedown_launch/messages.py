@@ -120,7 +120,7 @@ class Messages:
         elif died:
             self._die(*died.groups())
         elif lost:
-            self._lose([lost[1]], "was lost: it or its network link failed")
+            self._lose([lost[1]], "could not be reached" if lost[1] in self._refused else "was lost: it or its network link failed")
         elif re.search(UNREACHED, block):
             node = re.search(UNREACHED_NODE, block)
             hosts = [node[1]] if node else list(self._refused)
@@ -257,6 +257,8 @@ class OpenMpi5(Messages):
         return re.sub(WHOLE_BLOCK, self._rest_of, text[:len(text) - len(self._held[stream])])
 
     def _rest_of(self, block):
+        for line in block.string[:block.start()].decode(errors="replace").splitlines():  # why ssh failed
+            self._judge_line(line)
         text = block[0].decode(errors="replace")
         return b"" if self._judge(text.strip("-\n")) else block[0]
 

@@ -257,7 +257,8 @@ def row_of_debian():
     site = Site(DEBIAN)
     root, here = site.folder / "root", "/work/shakedown"
     enter = ["unshare", "--mount", "sh", "-ec",
-             f'for each in proc sys dev; do mount --rbind /$each {root}/$each; done; exec chroot {root} sh -ec "cd {here}; $0"']
+             f"mount --bind {root} {root}; for each in proc sys dev; do mount --rbind /$each {root}/$each; done; "
+             f'cd {root}; pivot_root . .; umount -l .; exec chroot . sh -ec "cd {here}; $0"']
     try:
         if not (root / "usr/bin/make").exists():
             site.run("debootstrap", ["debootstrap", "--variant=minbase", "--include=ca-certificates,make", "trixie", root])
