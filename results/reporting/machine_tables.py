@@ -96,7 +96,8 @@ def mode_of(run, record):
 def links(summary):
     found = grouped(summary, "link", "bandwidth_gbs", lambda run, link: tuple(filter(None, (
         str(link.get("direction")), link.get("from_host") != link.get("to_host") and "between nodes",
-        str(link.get("concurrency")), words.count(link.get("world_size"), "rank"), run.machine))))
+        str(link.get("concurrency")), number(link, "bytes") and words.size(link["bytes"]), words.count(link.get("world_size"), "rank"),
+        run.machine))))
     shared = shared_parts(list(found))
 
     def median(records):
