@@ -5,10 +5,9 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdlib>
-#include <fstream>
-#include <iterator>
 #include <sstream>
 
+#include "common/judge/strict_json.hpp"
 #include "common/usage_error.hpp"
 
 namespace shakedown::collectives {
@@ -21,9 +20,7 @@ Traffic read_environment() {
   const double spread = environment_number("NCCL_TESTS_ALLTOALLV_SPREAD", 1).value_or(1);
   const char* const path = std::getenv(kFile);
   if (path == nullptr) return Traffic(spread);
-  std::ifstream in(path);
-  const std::string text{std::istreambuf_iterator<char>(in), {}};
-  if (!in) throw UsageError(fmt::format("{}={}: cannot be read", kFile, path));
+  const std::string text = judge::text_of_file(path);
   const double scale = environment_number("NCCL_TESTS_ALLTOALLV_MATRIX_SCALE", 1e6).value_or(1);
   const std::string times = scale == 1 ? "" : fmt::format(" times {:g}", scale);
   return {fmt::format("{}={}{}", kFile, path, times), text, scale};

@@ -238,6 +238,8 @@ class NcclTestsNames(Folder):
                          {(4096 + 160, f"NCCL_TESTS_ALLTOALLV_MATRIX_FILE={matrix}")})
         result = run("alltoallv_perf", "-b", "1K", "-e", "8K", ranks=3, env=variables)
         self.expect(result, 2, "--min-bytes and --max-bytes must be equal")
+        result = run("alltoallv_perf", *SIZES, ranks=2, env={"NCCL_TESTS_ALLTOALLV_MATRIX_FILE": self.folder})
+        self.expect(result, 2, f"{self.folder}: cannot be read: Is a directory")
 
     def test_groups_of_the_environment(self):
         result = run("all_reduce_perf", *SIZES, "-n", 2, "--record", self.record, ranks=4, env={"NCCL_TESTS_SPLIT": "MOD 2"})
