@@ -73,6 +73,7 @@ class Reader {
     struct Part {
       std::string record, stage;
       std::vector<std::string> nodes;
+      bool ended = false;  // else the acceptance has stated why
     };
     std::vector<Part> parts;
     for_lines(fs::path(folder) / kRuns, {"node", "stage", "verdict"}, [&](const Json& line) {
@@ -81,7 +82,9 @@ class Reader {
         read_.evidence.nodes.push_back(text_at(line, "name"));
         for (const std::string& host : texts(line, "hosts")) node_of_[host] = text_at(line, "name");
       } else if (kind == "stage") {
-        parts.push_back({text_at(line, "record"), text_at(line, "name"), texts(line, "nodes")});
+        const Json code = line.value("exit_code", Json());
+        parts.push_back({text_at(line, "record"), text_at(line, "name"), texts(line, "nodes"),
+                         code == 0 || code == 1});
       } else if (stage_.empty() || text_at(line, "stage") == stage_) {
         read_.evidence.statements.push_back(statement_of(line));
       }
@@ -92,24 +95,25 @@ class Reader {
     for (const Part& part : parts) {
       const std::string file = fs::path(folder) / part.record;
       if (part.record.empty() || !(stage_.empty() || part.stage == stage_)) continue;
-      // Of one that is cut the acceptance's own statement says so.
-      if (fs::exists(file))
-        record(file, part.record, part.stage, false);
-      else
+      if (!fs::exists(file))
         incomplete(part.record + ": the record is missing", part.nodes);
+      else if (!record(file, part.record, part.stage, false) && part.ended)
+        incomplete(part.record + ": the record is not complete", part.nodes);
     }
   }
 
   /// Of a program; its lines have a run_id in common.
   struct Run {
     bool began = false, ended = false;
-    std::vector<std::string> hosts;             // distinct
-    std::map<std::string, std::string> places;  // UUIDs and ranks: hosts
+    std::vector<std::string> hosts;                         // distinct
+    std::map<std::string, std::string> places;              // UUIDs and ranks: hosts
+    std::map<std::string, std::set<std::string>> measured;  // metric: UUIDs
     std::vector<Json> verdicts;
     int exit_code = 0;
   };
 
-  void record(const std::string& file, const std::string& name, const std::string& stage,
+  /// Whether all of it is there.
+  bool record(const std::string& file, const std::string& name, const std::string& stage,
               bool with_statements) {
     std::map<std::string, Run> runs;
     std::size_t cut = 0;
@@ -119,7 +123,7 @@ class Reader {
           const std::string kind = text_at(line, "kind");
           Run& run = runs[text_at(line, "run_id")];
           if (kind == "metric") {
-            metric(line, name, stage);
+            metric(line, name, stage, run);
           } else if (kind == "end") {
             run.ended = true;
             const Json code = line.value("exit_code", Json());
@@ -132,11 +136,15 @@ class Reader {
           }
         },
         &cut);
-    if (!with_statements) return;
+    if (!with_statements)
+      return cut == 0 && !runs.empty() && std::ranges::all_of(runs, [](const auto& each) {
+               return each.second.ended && unmeasured(each.second).empty();
+             });
     std::vector<std::string> hosts;
     for (const auto& [id, run] : runs) {
       for (const Json& line : run.verdicts) statement(line, run);
-      if (run.began && !run.ended)
+      for (const auto& [host, why] : unmeasured(run)) incomplete(name + ": " + why, {host});
+      if (!run.ended)
         incomplete(name + ": a run without an end line", run.hosts);
       else if (!is_explained(run))
         incomplete(fmt::format("{}: a run ended with exit code {}", name, run.exit_code),
@@ -144,6 +152,18 @@ class Reader {
       hosts.insert(hosts.end(), run.hosts.begin(), run.hosts.end());
     }
     if (cut > 0) incomplete(fmt::format("{}: line {} is cut", name, cut), hosts);
+    return true;
+  }
+
+  /// Host, and which metric is missing of its GPU, which others of the run have. A server of
+  /// gradients has no step of its own.
+  static std::map<std::string, std::string> unmeasured(const Run& run) {
+    std::map<std::string, std::string> found;
+    for (const auto& [metric, uuids] : run.measured)
+      for (const auto& [gpu, host] : run.places)
+        if (gpu.find('-') != std::string::npos && !uuids.contains(gpu))
+          found.try_emplace(host, fmt::format("{} of {} is missing", metric, gpu));
+    return found;
   }
 
   static void hosts_of(const Json& line, Run& run) {
@@ -173,8 +193,10 @@ class Reader {
     read_.evidence.statements.push_back(said);
   }
 
-  void metric(const Json& line, const std::string& name, const std::string& stage) {
+  void metric(const Json& line, const std::string& name, const std::string& stage, Run& run) {
     Observation o = observation_of(line);
+    if (o.of.scope == Scope::gpu && !o.metric.starts_with("train/"))
+      run.measured[o.metric].insert(o.of.uuids.begin(), o.of.uuids.end());
     for (std::string& host : o.of.hosts)
       if (const auto node = node_of_.find(host); node != node_of_.end()) host = node->second;
     if (!stage.empty()) o.stage = stage;
