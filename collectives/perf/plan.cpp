@@ -237,6 +237,7 @@ Plan plan_of(const PerfOptions& options, const OptionSet& given) {
   plan_sizes(o, given.given("--step-bytes") && !given.given("--step-factor"), plan);
   plan.align_bytes = static_cast<std::size_t>(o.align);
   plan.bench = bench_settings(o);
+  if (o.as_nccl_tests()) plan.min_mean_busbw_gbs = environment_number("NCCL_TESTS_MIN_BW", 1e6);
   return plan;
 }
 

@@ -379,10 +379,13 @@ class Conclusion {
   }
 
   std::string passed(bool on_gpu) const {
-    if (!on_gpu) return evidence_.observations.empty() ? "all checks passed" : "correctness only";
+    const auto& all = evidence_.observations;
     const std::string found = sentence_of(judgement_.would_have_found);
-    if (!found.empty()) return found;
-    return judgement_.unjudged.empty() ? "all checks passed" : "all data right; rates not judged";
+    if (on_gpu && !found.empty()) return found;
+    if (on_gpu ? judgement_.unjudged.empty() : all.empty()) return "all checks passed";
+    if (std::ranges::all_of(all, [](const auto& one) { return one.check == Check::unchecked; }))
+      return "rates not judged, data not checked";
+    return on_gpu ? "all data right; rates not judged" : "correctness only";
   }
 
   Verdict verdict_of_job() const {
