@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <cerrno>
 #include <cstring>
 #include <filesystem>
@@ -10,6 +11,7 @@
 #include <map>
 #include <nlohmann/json.hpp>
 #include <set>
+#include <string_view>
 
 #include "common/usage_error.hpp"
 
@@ -18,6 +20,8 @@ namespace {
 
 namespace fs = std::filesystem;
 constexpr const char* kRuns = "runs.jsonl";
+// Metrics that each GPU of a run has where one has; of a training, servers have none.
+constexpr std::array<std::string_view, 3> kOfEachGpu{"product", "memory", "host_link"};
 
 std::string text_at(const Json& line, const char* key) {
   const auto found = line.find(key);
@@ -107,7 +111,7 @@ class Reader {
     bool began = false, ended = false;
     std::vector<std::string> hosts;                         // distinct
     std::map<std::string, std::string> places;              // UUIDs and ranks: hosts
-    std::map<std::string, std::set<std::string>> measured;  // metric: UUIDs
+    std::map<std::string, std::set<std::string>> measured;  // of kOfEachGpu: UUIDs
     std::vector<Json> verdicts;
     int exit_code = 0;
   };
@@ -155,14 +159,13 @@ class Reader {
     return true;
   }
 
-  /// Host, and which metric is missing of its GPU, which others of the run have. A server of
-  /// gradients has no step of its own.
+  /// Hosts, and of which GPU there are none of the figures that others of the run have.
   static std::map<std::string, std::string> unmeasured(const Run& run) {
     std::map<std::string, std::string> found;
-    for (const auto& [metric, uuids] : run.measured)
+    for (const auto& [what, uuids] : run.measured)
       for (const auto& [gpu, host] : run.places)
         if (gpu.find('-') != std::string::npos && !uuids.contains(gpu))
-          found.try_emplace(host, fmt::format("{} of {} is missing", metric, gpu));
+          found.try_emplace(host, fmt::format("no {} figure of {}", what, gpu));
     return found;
   }
 
@@ -195,8 +198,9 @@ class Reader {
 
   void metric(const Json& line, const std::string& name, const std::string& stage, Run& run) {
     Observation o = observation_of(line);
-    if (o.of.scope == Scope::gpu && !o.metric.starts_with("train/"))
-      run.measured[o.metric].insert(o.of.uuids.begin(), o.of.uuids.end());
+    const std::string what = o.metric.substr(0, o.metric.find('/'));
+    if (o.of.scope == Scope::gpu && std::ranges::count(kOfEachGpu, what) > 0)
+      run.measured[what].insert(o.of.uuids.begin(), o.of.uuids.end());
     for (std::string& host : o.of.hosts)
       if (const auto node = node_of_.find(host); node != node_of_.end()) host = node->second;
     if (!stage.empty()) o.stage = stage;
