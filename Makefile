@@ -136,7 +136,7 @@ $(BINARIES): $(BUILD)/link_flags
 # Without MPI and backends: for any machine that has records.
 $(BIN)/judge: $(BUILD)/launch/judge.cpp.o $(BUILD)/libcommon.a $(BUILD)/link_flags
 	@mkdir -p $(@D)
-	$(call quiet,link) $(or $(lastword $(host_cxx)),c++) $(cxxflags) $(LDFLAGS) $(compressed) $(filter %.o %.a,$^) -o $@ $(filter -lfmt,$(ldlibs)) $(LDLIBS)
+	$(link) $(compressed)
 
 $(NCCL_TESTS): $(BIN)/collective_perf
 	@ln -sf collective_perf $@

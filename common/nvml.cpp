@@ -105,17 +105,20 @@ GpuSample Nvml::sample(const std::string& uuid) const {
   const nvml::Device device = library_->device(uuid);
   GpuSample s;
   if (device == nullptr) return s;
+  // Clock and heat of a MIG instance are its GPU's; power and energy are of all its instances.
+  nvml::Device gpu = device;
+  if (!succeeds(library_->gpu_of_mig, device, &gpu)) gpu = device;
   unsigned value = 0;
-  if (succeeds(library_->clock, device, nvml::kClockSm, &value)) s.sm_clock_mhz = value;
+  if (succeeds(library_->clock, gpu, nvml::kClockSm, &value)) s.sm_clock_mhz = value;
   if (succeeds(library_->power_mw, device, &value)) s.power_w = value / 1e3;
-  s.temperature_c = library_->temperature_c(device);
+  s.temperature_c = library_->temperature_c(gpu);
   nvml::Memory memory{};
   if (succeeds(library_->memory, device, &memory))
     s.memory_used_bytes = static_cast<double>(memory.used);
   unsigned long long counter = 0;
   if (succeeds(library_->energy_mj, device, &counter))
     s.energy_j = static_cast<double>(counter) / 1e3;
-  s.throttle_reasons = library_->throttle_reasons(device);
+  s.throttle_reasons = library_->throttle_reasons(gpu);
   return s;
 }
 

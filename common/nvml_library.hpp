@@ -255,6 +255,8 @@ struct Library {
   const Function<int(Device, unsigned*)> most_mig_devices{find, "nvmlDeviceGetMaxMigDeviceCount"};
   const Function<int(Device, unsigned, Device*)> mig_device{find,
                                                             "nvmlDeviceGetMigDeviceHandleByIndex"};
+  const Function<int(Device, Device*)> gpu_of_mig{find,
+                                                  "nvmlDeviceGetDeviceHandleFromMigDeviceHandle"};
   const Function<int(Device, unsigned*)> compute_mode{find, "nvmlDeviceGetComputeMode"};
   const Function<int(Device, unsigned, unsigned, unsigned long long*)> ecc_errors{
       find, "nvmlDeviceGetTotalEccErrors"};

@@ -4,12 +4,16 @@
 
 #include "common/judge/court.hpp"
 #include "common/usage_error.hpp"
+#include "git_revision.hpp"
 
 int main(int argc, char** argv) {
   using namespace shakedown;
   judge::RejudgeOptions options;
   OptionSet set("judge", "Concludes from records what the machines that made them are fit for.");
   judge::declare_options(set, options);
+  set.add_text("--version", "print version and revision, and exit", [] {
+    return "judge (Shakedown) " SHAKEDOWN_VERSION "\nrevision       " SHAKEDOWN_GIT_REVISION "\n";
+  });
   const auto error = [](ExitCode code, const char* what) {
     std::fprintf(stderr, "error: %s\n", what);
     return static_cast<int>(code);

@@ -9,6 +9,7 @@
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
+#include <cstring>
 
 // Header only; the CUDA of some machines comes without it.
 #if __has_include(<nvtx3/nvToolsExt.h>)
@@ -172,11 +173,12 @@ class CudaGraph final : public Graph {
   cudaGraphExec_t graph_ = nullptr;
 };
 
-std::string uuid_text(const cudaUUID_t& uuid) {
-  std::string text = "GPU-";
+/// As NVML has it. That of a MIG instance, whose name is "NVIDIA H200 MIG 1g.18gb", is its own.
+std::string uuid_text(const cudaDeviceProp& properties) {
+  std::string text = std::strstr(properties.name, " MIG ") != nullptr ? "MIG-" : "GPU-";
   for (int i = 0; i < 16; ++i) {
     if (i == 4 || i == 6 || i == 8 || i == 10) text += '-';
-    text += fmt::format("{:02x}", static_cast<unsigned char>(uuid.bytes[i]));
+    text += fmt::format("{:02x}", static_cast<unsigned char>(properties.uuid.bytes[i]));
   }
   return text;
 }
@@ -192,8 +194,7 @@ class CudaDevice final : public Device {
   DeviceIdentity identity() const override {
     std::array<char, 32> pci{};
     CHECK_CUDA(cudaDeviceGetPCIBusId(pci.data(), pci.size(), index_));
-    return {properties_.name, uuid_text(properties_.uuid), pci.data(),
-            properties_.multiProcessorCount,
+    return {properties_.name, uuid_text(properties_), pci.data(), properties_.multiProcessorCount,
             fmt::format("{}.{}", properties_.major, properties_.minor)};
   }
   MemoryInfo memory() const override {
@@ -299,7 +300,7 @@ std::vector<std::string> visible_devices(std::string& problem) {
   for (int i = 0; i < count; ++i) {
     cudaDeviceProp properties{};
     CHECK_CUDA(cudaGetDeviceProperties(&properties, i));
-    uuids.push_back(uuid_text(properties.uuid));
+    uuids.push_back(uuid_text(properties));
   }
   if (uuids.empty()) problem = "CUDA sees no device; CUDA_VISIBLE_DEVICES may hide them";
   return uuids;

@@ -125,12 +125,13 @@ def missing(entries, gpus):
 
 
 def visible(environ, gpus=listed):
-    """How many GPUs a program started here would use."""
+    """How many GPUs a program started here would use. CUDA shows a process one MIG instance, and that
+    only where it has no whole GPU."""
     if not built(environ):
         return 0
-    if VISIBLE in environ:
-        return len(named(environ[VISIBLE]))
-    return len(gpus())
+    uuids = named(environ[VISIBLE]) if VISIBLE in environ else [gpu[-1] for gpu in gpus()]
+    whole = [uuid for uuid in uuids if not uuid.startswith("MIG-")]
+    return len(whole) or min(len(uuids), 1)
 
 
 def requested(environ):
@@ -173,7 +174,10 @@ def check(environ, allocation, gpus=listed):
     if not found:  # a login node, or a driver that does not work: the programs report that
         return
     here = f"this host has {len(found)} (nvidia-smi -L)"
-    absent = missing(named(request or ""), found)
+    names = named(request or "")
+    absent = missing(names, found)
+    if len(names) > 1 and names[0].startswith("MIG-"):
+        raise InconclusiveError(f"requested GPUs {request}: CUDA shows a process one MIG instance: name one")
     if absent:
         raise InconclusiveError(f"requested GPUs {request}: {', '.join(absent)} not found; {here}")
     if request is None and granted and granted > len(found):

@@ -144,6 +144,24 @@ std::shared_ptr<Nvml> made_nvml() {
 
 }  // namespace
 
+TEST_CASE("a MIG instance has clock and heat of its GPU, and memory of its own", "[nvml]") {
+  const std::string gpu = "GPU-1";
+  static void* const of_gpu = const_cast<char*>(gpu.c_str());
+  const auto parent = [](void*, void** device) { return *device = of_gpu, 0; };
+  const auto clock = [](void* device, unsigned, unsigned* mhz) {
+    return *mhz = 1500, device == of_gpu ? 0 : nvml::kNotSupported;
+  };
+  const auto memory = [](void* device, nvml::Memory* to) {
+    return to->used = device == of_gpu ? 2 : 1, 0;
+  };
+  const auto nvml = library({{"nvmlDeviceGetHandleByUUID", address(handle)},
+                             {"nvmlDeviceGetDeviceHandleFromMigDeviceHandle", address(+parent)},
+                             {"nvmlDeviceGetClockInfo", address(+clock)},
+                             {"nvmlDeviceGetMemoryInfo", address(+memory)}});
+  CHECK(nvml->sample("MIG-1").sm_clock_mhz == 1500);
+  CHECK(nvml->sample("MIG-1").memory_used_bytes == 1);
+}
+
 TEST_CASE("a function that NVML lacks leaves its reading unknown, and no other", "[nvml]") {
   const auto nvml = library({{"nvmlDeviceGetClockInfo", address(clock_of)}});
   REQUIRE(nvml);

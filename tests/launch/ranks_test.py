@@ -18,7 +18,8 @@ from shakedown_launch.places import Said
 
 
 # Of the variable HERE in ranks.txt.
-HOSTS = {"": {}, "three-gpus": {"listed": [["GPU-aa", "MIG-x1"], ["GPU-bb"], ["GPU-cc"]]}, "root": {"is_root": True},
+HOSTS = {"": {}, "three-gpus": {"listed": [["GPU-aa"], ["GPU-bb"], ["GPU-cc"]]}, "root": {"is_root": True},
+         "mig": {"listed": [["GPU-a", "MIG-x", "MIG-y"]]}, "mixed": {"listed": [["GPU-a"], ["GPU-b", "MIG-x"], ["GPU-c"]]},
          "no-ptrace": {"may_read": False}}
 
 
@@ -133,7 +134,7 @@ class Gpus(unittest.TestCase):
             self.addCleanup(os.environ.__setitem__, "PATH", before)
             os.environ["PATH"] = f"{folder}:{before}"
             self.assertEqual(gpus.listed(), [["GPU-5a", "MIG-6b"], ["GPU-7c"]])
-            self.assertEqual(gpus.visible({"BACKENDS": "gpu"}), 2)
+            self.assertEqual(gpus.visible({"BACKENDS": "gpu"}), 1)  # CUDA shows no instance next to a GPU
             mpi_ = subprocess.run([TREE / "launch/mpi", "--gpus", "1,2", "--dry-run", "true"], text=True,
                                   capture_output=True, env={**os.environ, "BACKENDS": "gpu"})
             self.assertEqual((mpi_.returncode, "requested GPUs 1,2: 2 not found" in mpi_.stderr), (3, True),

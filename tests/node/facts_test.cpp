@@ -40,9 +40,9 @@ std::string content_of(const std::string& text) {
   return content;
 }
 
-/// Of "facts NAME..." or "rules NAME...", then lines "/FILE CONTENT" (executable in /usr/bin),
-/// "/LINK -> NAME" and
-/// "VARIABLE=VALUE": these facts and what these rules find, or all facts and what does not pass.
+/// Of "facts NAME..." or "rules NAME...", then lines "/FILE CONTENT" (executable as #!...),
+/// "/LINK -> NAME" and "VARIABLE=VALUE": these facts and what these rules find, or all facts and
+/// what does not pass.
 std::string answer_of(const std::string& given) {
   std::istringstream in(given), words;
   std::string line;
@@ -64,7 +64,7 @@ std::string answer_of(const std::string& given) {
       std::filesystem::create_symlink(text.substr(3), link);
     } else
       tree.write(path, content_of(text));
-    if (path.starts_with("/usr/bin/")) chmod((tree.path + path).c_str(), 0700);
+    if (text.starts_with("#!")) chmod((tree.path + path).c_str(), 0700);
   }
   Json facts = read_facts(source, 20);
   for (const char* of_this_machine : {"current_folder", "libraries", "revision"})

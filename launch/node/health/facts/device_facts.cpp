@@ -99,7 +99,7 @@ Json read_iommu(const FactSource& source) {
 }
 
 /// What a program prints within two seconds; empty where there is none, or it fails.
-std::string output_of(const FactSource& source, const char* program, const char* arguments) {
+std::string output_of(const FactSource& source, const char* program, const std::string& arguments) {
   const std::string path = source.root + program;
   if (access(path.c_str(), X_OK) != 0) return "";
   FILE* const pipe =
@@ -216,6 +216,24 @@ Json read_ecn(const FactSource& source, const std::string& device) {
   return on;
 }
 
+/// Frames of priority flow control, of all priorities: by those received the switch paused the
+/// port, by those sent the port the switch.
+void add_pauses(const FactSource& source, const std::string& device, Json& fields) {
+  for (const std::string& nic : source.names_in(device + "/device/net")) {
+    if (nic.find('\'') != nic.npos) continue;
+    std::istringstream in(output_of(source, "/usr/sbin/ethtool", fmt::format("-S '{}'", nic)));
+    for (std::string line; std::getline(in, line);) {
+      char way = 0;
+      int priority = 0;
+      double frames = 0;
+      if (std::sscanf(line.c_str(), " %cx_prio%d_pause: %lf", &way, &priority, &frames) != 3)
+        continue;
+      const char* const sum = way == 't' ? "pauses_sent" : "pauses_received";
+      fields[sum] = fields.value(sum, 0.0) + frames;
+    }
+  }
+}
+
 /// One object per port. An empty list where the machine has none.
 Json read_infiniband(const FactSource& source) {
   const std::string folder = "/sys/class/infiniband/";
@@ -233,6 +251,7 @@ Json read_infiniband(const FactSource& source) {
       add(fields, "symbol_errors", number_in(source, at + "counters/symbol_error"));
       add(fields, "retransmissions", read_retransmissions(source, at));
       add(fields, "ecn", read_ecn(source, folder + device));
+      add_pauses(source, folder + device, fields);
       if (source.line_of(folder + device + "/device/vendor") == kAmazon) fields["efa"] = true;
       ports.push_back(fields);
     }

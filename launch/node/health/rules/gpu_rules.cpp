@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cmath>
 #include <iterator>
 #include <limits>
 #include <map>
@@ -149,11 +150,12 @@ constexpr std::array<GpuError, 8> kGpuErrors{{{"External Power", "inspect the GP
 std::string function_of(const std::string& call) { return call.substr(0, call.find(": ")); }
 
 /// Whether the driver answers this call for another GPU of the node, of the same model where this
-/// one's is known.
+/// one's is known; with MIG fewer calls are answered.
 bool peer_answers(const GpuReading& gpu, const GpuContext& context, const std::string& function) {
   return std::ranges::any_of(context.node, [&](const GpuReading* peer) {
     const bool is_peer = peer->index != gpu.index && !peer->uuid.empty() && peer->stalled.empty() &&
-                         (gpu.model.empty() || peer->model == gpu.model);
+                         (gpu.model.empty() || peer->model == gpu.model) &&
+                         (gpu.mig_enabled != true || peer->mig_enabled == true);
     return is_peer && std::ranges::none_of(peer->failed, [&](const std::string& call) {
              return function_of(call) == function;
            });
@@ -396,7 +398,9 @@ Judgement judge_power_limit(const GpuReading& gpu, const GpuContext& context) {
 Judgement judge_temperature(const GpuReading& gpu, const GpuContext&) {
   if (gpu.temperature_margin_c && *gpu.temperature_margin_c <= kSmallMargin_c)
     return warning(Class::environment,
-                   fmt::format("{:.0f} C below the slowdown", *gpu.temperature_margin_c), kCooling);
+                   fmt::format("{:.0f} C {} the slowdown", std::abs(*gpu.temperature_margin_c),
+                               *gpu.temperature_margin_c < 0 ? "above" : "below"),
+                   kCooling);
   if (gpu.memory_temperature_c && *gpu.memory_temperature_c > kHotMemory_c)
     return warning(Class::environment, fmt::format("memory at {:.0f} C", *gpu.memory_temperature_c),
                    kCooling);
@@ -509,9 +513,10 @@ std::vector<int> foreign_pids(const GpuReading& gpu, const std::vector<int>& our
 Judgement judge_foreign_use(const GpuReading& gpu, const GpuContext& context) {
   const std::vector<int> foreign = foreign_pids(gpu, context.our_pids);
   const bool ours = gpu.processes && gpu.processes->size() > foreign.size();
-  // Memory that is the system's too (Grace) has pages of files and of processes without a context.
-  const bool used =
-      gpu.memory_used_bytes > kIdleMemory_bytes && !ours && !gpu.memory_numa_node.has_value();
+  // Memory that is the system's too (Grace: a NUMA node of its own) has pages of files and of
+  // processes without a context.
+  const bool shared = gpu.memory_numa_node && gpu.memory_numa_node != gpu.numa_node;
+  const bool used = gpu.memory_used_bytes > kIdleMemory_bytes && !ours && !shared;
   if (!foreign.empty())
     return warning(Class::environment,
                    fmt::format("in use by other processes: pid {}", fmt::join(foreign, ", ")),

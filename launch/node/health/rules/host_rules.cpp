@@ -312,10 +312,22 @@ std::string kind_of(const Json& port) {
 }
 
 struct PortKind {
-  double rate_gbits = 0;       // the highest
-  std::vector<double> resent;  // packets, of each port
+  double rate_gbits = 0;                              // the highest
+  std::map<std::string, std::vector<double>> counts;  // of each port, by counter
   std::vector<std::string> ecn;
 };
+
+/// What a port counts in the traffic of others, too: next to the others of its kind.
+struct PortCounter {
+  const char *key, *cause, *action;
+};
+constexpr PortCounter kPortCounters[] = {
+    {"retransmissions", "{} sent {:.0f} packets again",
+     ": cable, switch port, and PFC and ECN of both"},
+    {"pauses_sent", "{} sent {:.0f} pause frames: its host takes in data more slowly than others",
+     ": PCIe link, NUMA node and firmware of the adapter"},
+    {"pauses_received", "{} was paused {:.0f} times by its switch",
+     ": what shares its switch, and PFC and ECN of both"}};
 
 Judgements judge_infiniband(const Json& ports, const Json&) {
   if (ports.empty()) return not_applicable("no InfiniBand");
@@ -323,7 +335,8 @@ Judgements judge_infiniband(const Json& ports, const Json&) {
   for (const Json& port : ports) {
     PortKind& kind = kinds[kind_of(port)];
     kind.rate_gbits = std::max(kind.rate_gbits, port.value("rate_gbits", 0.0));
-    if (port.contains("retransmissions")) kind.resent.push_back(port.at("retransmissions"));
+    for (const PortCounter& counter : kPortCounters)
+      if (port.contains(counter.key)) kind.counts[counter.key].push_back(port.at(counter.key));
     if (port.contains("ecn")) kind.ecn.push_back(port.at("ecn"));
   }
   Judgements all;
@@ -344,18 +357,21 @@ Judgements judge_infiniband(const Json& ports, const Json&) {
       else if (const double count = port.value(counter, 0.0); count > most)
         warn(fmt::format("{}: {} {:.0f} since its counters were reset", name, counter, count),
              kCable);
-    const PortKind& kind = kinds.at(kind_of(port));
+    PortKind& kind = kinds.at(kind_of(port));
     const double rate = port.value("rate_gbits", 0.0), fastest = kind.rate_gbits;
     if (state == "ACTIVE" && rate < fastest)
       warn(fmt::format("{} at {:.0f} Gbit/s, the fastest of its kind at {:.0f}", name, rate,
                        fastest),
            kCable);
-    const double again = port.value("retransmissions", 0.0);
-    const double usual = kind.resent.size() < 3 ? again : median_of(kind.resent);
-    if (again > std::max(kManyErrors, kManyTimesPeers * usual))
-      warn(fmt::format("{} sent {:.0f} packets again, median of its kind {:.0f}", name, again,
-                       usual),
-           ": cable, switch port, and PFC and ECN of both");
+    for (const PortCounter& counter : kPortCounters) {
+      const double count = port.value(counter.key, 0.0);
+      const std::vector<double>& peers = kind.counts[counter.key];
+      const double usual = peers.size() < 3 ? count : median_of(peers);
+      if (count > std::max(kManyErrors, kManyTimesPeers * usual))
+        warn(fmt::format("{}, median of its kind {:.0f}",
+                         fmt::format(fmt::runtime(counter.cause), name, count), usual),
+             counter.action);
+    }
     const auto most = majority_of(kind.ecn);
     if (most && port.value("ecn", *most) != *most)
       all.push_back(warning(Class::config,
@@ -464,7 +480,7 @@ std::vector<HostRule> host_rules(double xid_window_h) {
       {"iommu", "IOMMU between GPUs", "iommu",
        "how the IOMMU translates for the GPUs is not readable", judge_iommu, true},
       {"peermem", "module for GPUDirect RDMA", kAllFacts, "", judge_peermem},
-      {"infiniband", "ports: state, rate, link-downed and symbol errors, retransmissions, ECN",
+      {"infiniband", "ports: state, rate, link-downed and symbol errors, retransmissions, PFC, ECN",
        "infiniband", "InfiniBand devices are not readable", judge_infiniband},
       {"efa", "EFA: plugin and provider that NCCL needs for it", "efa", "EFA is not readable",
        judge_efa},
