@@ -5,10 +5,9 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdlib>
-#include <fstream>
-#include <iterator>
 #include <sstream>
 
+#include "common/judge/strict_json.hpp"
 #include "common/usage_error.hpp"
 
 namespace shakedown::collectives {
@@ -16,31 +15,28 @@ namespace {
 
 constexpr std::size_t kAligned = 16;  // bytes
 
-/// The variable's number, `otherwise` where it is not set.
-double number_of(const char* variable, double most, double otherwise) {
+Traffic read_environment() {
+  const char* const kFile = "NCCL_TESTS_ALLTOALLV_MATRIX_FILE";
+  const double spread = environment_number("NCCL_TESTS_ALLTOALLV_SPREAD", 1).value_or(1);
+  const char* const path = std::getenv(kFile);
+  if (path == nullptr) return Traffic(spread);
+  const std::string text = judge::text_of_file(path);
+  const double scale = environment_number("NCCL_TESTS_ALLTOALLV_MATRIX_SCALE", 1e6).value_or(1);
+  const std::string times = scale == 1 ? "" : fmt::format(" times {:g}", scale);
+  return {fmt::format("{}={}{}", kFile, path, times), text, scale};
+}
+
+}  // namespace
+
+std::optional<double> environment_number(const char* variable, double most) {
   const char* const text = std::getenv(variable);
-  if (text == nullptr) return otherwise;
+  if (text == nullptr) return std::nullopt;
   char* end = nullptr;
   const double value = std::strtod(text, &end);
   if (end == text || *end != '\0' || !(value >= 0 && value <= most))
     throw UsageError(fmt::format("{}={}: must be a number from 0 to {:g}", variable, text, most));
   return value;
 }
-
-Traffic read_environment() {
-  const char* const kFile = "NCCL_TESTS_ALLTOALLV_MATRIX_FILE";
-  const double spread = number_of("NCCL_TESTS_ALLTOALLV_SPREAD", 1, 1);
-  const char* const path = std::getenv(kFile);
-  if (path == nullptr) return Traffic(spread);
-  std::ifstream in(path);
-  const std::string text{std::istreambuf_iterator<char>(in), {}};
-  if (!in) throw UsageError(fmt::format("{}={}: cannot be read", kFile, path));
-  const double scale = number_of("NCCL_TESTS_ALLTOALLV_MATRIX_SCALE", 1e6, 1);
-  const std::string times = scale == 1 ? "" : fmt::format(" times {:g}", scale);
-  return {fmt::format("{}={}{}", kFile, path, times), text, scale};
-}
-
-}  // namespace
 
 const Traffic& Traffic::of_environment() {
   static const Traffic traffic = read_environment();

@@ -2,10 +2,14 @@
 #pragma once
 
 #include <cstddef>
+#include <optional>
 #include <string>
 #include <vector>
 
 namespace shakedown::collectives {
+
+/// The variable's number from 0 to `most`, if it is set. Throws UsageError naming it.
+std::optional<double> environment_number(const char* variable, double most);
 
 /// A pattern by distance, or a file's matrix of bytes. Parts are whole 16 bytes, as in nccl-tests.
 class Traffic {

@@ -232,6 +232,10 @@ std::vector<std::string> MpiSession::gather(const std::string& value) const {
 
 std::vector<std::string> MpiSession::gather_texts(const std::string& value, bool everywhere) const {
   const std::vector<double> lengths = all_gather(static_cast<double>(value.size()));
+  const double total = std::accumulate(lengths.begin(), lengths.end(), 0.0);
+  if (total > std::numeric_limits<int>::max())
+    throw InconclusiveError(fmt::format("{:.1f} GB of text of {} ranks: MPI counts 32-bit bytes",
+                                        total / 1e9, lengths.size()));
   MpiOperation operation;
   const std::string& mine = operation.keep(value);
   const auto& counts = operation.keep(std::vector<int>(lengths.begin(), lengths.end()));

@@ -231,7 +231,8 @@ void OptionSet::read(const std::vector<std::string>& arguments, From from) {
       if (++i == arguments.size() || is_known(arguments[i]))
         throw UsageError(fmt::format("{}: requires a value", argument.name));
       argument.value = arguments[i];
-      while (option.is_list() && next_is_value()) *argument.value += "," + arguments[++i];
+      while (option.is_list() && operands_.into == nullptr && next_is_value())
+        *argument.value += "," + arguments[++i];
     }
     give(option, *argument.value, from);
   }

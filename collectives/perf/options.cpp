@@ -36,8 +36,6 @@ PerfOptions default_options(const std::string& program) {
     options.step_factor = 1;
     options.warmup = 1;
     options.repeats = 1;
-    if (const char* least = std::getenv("NCCL_TESTS_MIN_BW"))
-      options.bars.min_mean_busbw_gbs = std::atof(least);
   }
   return options;
 }

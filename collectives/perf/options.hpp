@@ -2,7 +2,6 @@
 // of nccl-tests' programs.
 #pragma once
 
-#include <optional>
 #include <string>
 #include <vector>
 
@@ -32,7 +31,6 @@ std::vector<IgnoredOption> ignored_options();
 struct BarOptions {
   double min_busbw_gbs = 0;   // of each operation's largest size; 0: none
   double max_latency_us = 0;  // of each operation's smallest size; 0: none
-  std::optional<double> min_mean_busbw_gbs = std::nullopt;  // nccl-tests' NCCL_TESTS_MIN_BW
 };
 
 struct PerfOptions {

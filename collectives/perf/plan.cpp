@@ -22,6 +22,8 @@
 namespace shakedown::collectives {
 namespace {
 
+constexpr std::size_t kMostSizes = 1'000'000;
+
 /// As nccl-tests, uses the factor where it is above 1. Sets sizes, max_bytes, step and by_factor.
 void plan_sizes(const PerfOptions& options, bool prefer_step, Plan& plan) {
   const std::size_t least = parse_bytes("--min-bytes", options.min_bytes);
@@ -36,6 +38,10 @@ void plan_sizes(const PerfOptions& options, bool prefer_step, Plan& plan) {
   if (plan.by_factor && least == 0 && plan.max_bytes > 0)
     throw UsageError(
         "--min-bytes 0 cannot be used with --step-factor; start at 1 or use --step-bytes");
+  if (!plan.by_factor && (plan.max_bytes - least) / plan.step >= kMostSizes)
+    throw UsageError(fmt::format("--step-bytes {}: from {} to {} are more than {} sizes",
+                                 options.step_bytes, options.min_bytes, options.max_bytes,
+                                 kMostSizes));
   for (std::size_t size = least; size <= plan.max_bytes;
        size = plan.by_factor ? size * plan.step : size + plan.step) {
     plan.sizes.push_back(size);
@@ -237,6 +243,7 @@ Plan plan_of(const PerfOptions& options, const OptionSet& given) {
   plan_sizes(o, given.given("--step-bytes") && !given.given("--step-factor"), plan);
   plan.align_bytes = static_cast<std::size_t>(o.align);
   plan.bench = bench_settings(o);
+  if (o.as_nccl_tests()) plan.min_mean_busbw_gbs = environment_number("NCCL_TESTS_MIN_BW", 1e6);
   return plan;
 }
 

@@ -249,7 +249,7 @@ ExitCode sweep(const PerfOptions& options, Plan plan, Backend& backend, const Mp
   limit_types(plan, options, communicator, backend, session);
   const std::string remark = limit_sizes(
       plan, CollectiveBench::largest_possible(communicator, backend, session, options.aggregate));
-  Tally tally{options.bars.min_mean_busbw_gbs};
+  Tally tally{plan.min_mean_busbw_gbs};
   const Json devices = devices_of(plan, backend, session);
   NcclTestsJson json(session.is_root() ? options.json : "", options, plan, backend, devices);
   say(session, remark);

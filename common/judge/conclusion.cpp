@@ -147,7 +147,7 @@ class Conclusion {
         const auto slow = static_cast<std::size_t>(std::count_if(
             own.begin(), own.end(), [&](std::size_t i) { return is_slow(judgement_.judged[i]); }));
         if (own.size() < 2 || slow < 2 || 4 * slow < 3 * own.size() || by_gpu.size() < 3) continue;
-        blame(gpu, own, slow);
+        blame(gpu, own);
       }
   }
 
@@ -166,9 +166,15 @@ class Conclusion {
     return std::ranges::max(some, {}, [&](std::size_t i) { return judgement_.judged[i].r; });
   }
 
-  void blame(const std::string& gpu, const std::vector<std::size_t>& pairs, std::size_t slow) {
-    for (const std::size_t i : pairs)
-      if (is_slow(judgement_.judged[i])) explained_.insert(i);
+  void blame(const std::string& gpu, const std::vector<std::size_t>& pairs) {
+    std::set<std::string> links, slow;  // several figures may be of one, as alone and all at once
+    for (const std::size_t i : pairs) {
+      const std::string& name = observation(judgement_.judged[i]).of.name;
+      links.insert(name);
+      if (!is_slow(judgement_.judged[i])) continue;
+      explained_.insert(i);
+      slow.insert(name);
+    }
     const Judged& one = judgement_.judged[worst_of(pairs)];
     const Observation& o = observation(one);
     const std::size_t end = end_of(o, 0) == gpu ? 0 : 1;
@@ -177,9 +183,9 @@ class Conclusion {
     verdict.scope = known ? Scope::gpu : Scope::rank;
     verdict.name = known ? o.of.uuids[end] : std::to_string(o.of.ranks[end]);
     verdict.outcome = one.outcome;
-    verdict.cause =
-        fmt::format("rank {} on {}: {}: {} of its {} pairs are slow, the worst: {}",
-                    o.of.ranks[end], o.of.hosts[end], o.metric, slow, pairs.size(), one.cause);
+    verdict.cause = fmt::format("rank {} on {}: {}: {} of its {} links are slow, the worst: {}",
+                                o.of.ranks[end], o.of.hosts[end], o.metric, slow.size(),
+                                links.size(), one.cause);
     verdict.class_ = one.class_;
     verdict.action = one.action;
     add(verdict, one, {o.of.hosts[end]});
@@ -217,7 +223,8 @@ class Conclusion {
       const Observation& o = observation(one);
       std::vector<std::string> others;
       for (const std::size_t i : own)
-        if (i != worst) others.push_back(what_of(observation(judgement_.judged[i])));
+        if (const auto other = what_of(observation(judgement_.judged[i])); other != what_of(o))
+          others.push_back(other);
       others = distinct(others);
       Verdict verdict{
           o.of.scope,
@@ -379,10 +386,13 @@ class Conclusion {
   }
 
   std::string passed(bool on_gpu) const {
-    if (!on_gpu) return evidence_.observations.empty() ? "all checks passed" : "correctness only";
+    const auto& all = evidence_.observations;
     const std::string found = sentence_of(judgement_.would_have_found);
-    if (!found.empty()) return found;
-    return judgement_.unjudged.empty() ? "all checks passed" : "all data right; rates not judged";
+    if (on_gpu && !found.empty()) return found;
+    if (on_gpu ? judgement_.unjudged.empty() : all.empty()) return "all checks passed";
+    if (std::ranges::all_of(all, [](const auto& one) { return one.check == Check::unchecked; }))
+      return "rates not judged, data not checked";
+    return on_gpu ? "all data right; rates not judged" : "correctness only";
   }
 
   Verdict verdict_of_job() const {

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <cerrno>
 #include <cstring>
 #include <filesystem>
@@ -10,6 +11,7 @@
 #include <map>
 #include <nlohmann/json.hpp>
 #include <set>
+#include <string_view>
 
 #include "common/usage_error.hpp"
 
@@ -18,6 +20,8 @@ namespace {
 
 namespace fs = std::filesystem;
 constexpr const char* kRuns = "runs.jsonl";
+// Metrics that each GPU of a run has where one has; of a training, servers have none.
+constexpr std::array<std::string_view, 3> kOfEachGpu{"product", "memory", "host_link"};
 
 std::string text_at(const Json& line, const char* key) {
   const auto found = line.find(key);
@@ -73,6 +77,7 @@ class Reader {
     struct Part {
       std::string record, stage;
       std::vector<std::string> nodes;
+      bool ended = false;  // else the acceptance has stated why
     };
     std::vector<Part> parts;
     for_lines(fs::path(folder) / kRuns, {"node", "stage", "verdict"}, [&](const Json& line) {
@@ -81,7 +86,9 @@ class Reader {
         read_.evidence.nodes.push_back(text_at(line, "name"));
         for (const std::string& host : texts(line, "hosts")) node_of_[host] = text_at(line, "name");
       } else if (kind == "stage") {
-        parts.push_back({text_at(line, "record"), text_at(line, "name"), texts(line, "nodes")});
+        const Json code = line.value("exit_code", Json());
+        parts.push_back({text_at(line, "record"), text_at(line, "name"), texts(line, "nodes"),
+                         code == 0 || code == 1});
       } else if (stage_.empty() || text_at(line, "stage") == stage_) {
         read_.evidence.statements.push_back(statement_of(line));
       }
@@ -92,24 +99,25 @@ class Reader {
     for (const Part& part : parts) {
       const std::string file = fs::path(folder) / part.record;
       if (part.record.empty() || !(stage_.empty() || part.stage == stage_)) continue;
-      // Of one that is cut the acceptance's own statement says so.
-      if (fs::exists(file))
-        record(file, part.record, part.stage, false);
-      else
+      if (!fs::exists(file))
         incomplete(part.record + ": the record is missing", part.nodes);
+      else if (!record(file, part.record, part.stage, false) && part.ended)
+        incomplete(part.record + ": the record is not complete", part.nodes);
     }
   }
 
   /// Of a program; its lines have a run_id in common.
   struct Run {
     bool began = false, ended = false;
-    std::vector<std::string> hosts;             // distinct
-    std::map<std::string, std::string> places;  // UUIDs and ranks: hosts
+    std::vector<std::string> hosts;                         // distinct
+    std::map<std::string, std::string> places;              // UUIDs and ranks: hosts
+    std::map<std::string, std::set<std::string>> measured;  // of kOfEachGpu: UUIDs
     std::vector<Json> verdicts;
     int exit_code = 0;
   };
 
-  void record(const std::string& file, const std::string& name, const std::string& stage,
+  /// Whether all of it is there.
+  bool record(const std::string& file, const std::string& name, const std::string& stage,
               bool with_statements) {
     std::map<std::string, Run> runs;
     std::size_t cut = 0;
@@ -119,7 +127,7 @@ class Reader {
           const std::string kind = text_at(line, "kind");
           Run& run = runs[text_at(line, "run_id")];
           if (kind == "metric") {
-            metric(line, name, stage);
+            metric(line, name, stage, run);
           } else if (kind == "end") {
             run.ended = true;
             const Json code = line.value("exit_code", Json());
@@ -132,11 +140,15 @@ class Reader {
           }
         },
         &cut);
-    if (!with_statements) return;
+    if (!with_statements)
+      return cut == 0 && !runs.empty() && std::ranges::all_of(runs, [](const auto& each) {
+               return each.second.ended && unmeasured(each.second).empty();
+             });
     std::vector<std::string> hosts;
     for (const auto& [id, run] : runs) {
       for (const Json& line : run.verdicts) statement(line, run);
-      if (run.began && !run.ended)
+      for (const auto& [host, why] : unmeasured(run)) incomplete(name + ": " + why, {host});
+      if (!run.ended)
         incomplete(name + ": a run without an end line", run.hosts);
       else if (!is_explained(run))
         incomplete(fmt::format("{}: a run ended with exit code {}", name, run.exit_code),
@@ -144,6 +156,17 @@ class Reader {
       hosts.insert(hosts.end(), run.hosts.begin(), run.hosts.end());
     }
     if (cut > 0) incomplete(fmt::format("{}: line {} is cut", name, cut), hosts);
+    return true;
+  }
+
+  /// Hosts, and of which GPU there are none of the figures that others of the run have.
+  static std::map<std::string, std::string> unmeasured(const Run& run) {
+    std::map<std::string, std::string> found;
+    for (const auto& [what, uuids] : run.measured)
+      for (const auto& [gpu, host] : run.places)
+        if (gpu.find('-') != std::string::npos && !uuids.contains(gpu))
+          found.try_emplace(host, fmt::format("no {} figure of {}", what, gpu));
+    return found;
   }
 
   static void hosts_of(const Json& line, Run& run) {
@@ -173,8 +196,11 @@ class Reader {
     read_.evidence.statements.push_back(said);
   }
 
-  void metric(const Json& line, const std::string& name, const std::string& stage) {
+  void metric(const Json& line, const std::string& name, const std::string& stage, Run& run) {
     Observation o = observation_of(line);
+    const std::string what = o.metric.substr(0, o.metric.find('/'));
+    if (o.of.scope == Scope::gpu && std::ranges::count(kOfEachGpu, what) > 0)
+      run.measured[what].insert(o.of.uuids.begin(), o.of.uuids.end());
     for (std::string& host : o.of.hosts)
       if (const auto node = node_of_.find(host); node != node_of_.end()) host = node->second;
     if (!stage.empty()) o.stage = stage;

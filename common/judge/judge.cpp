@@ -202,7 +202,8 @@ class Rates {
                   const std::vector<Testimony>& said) {
     const Testimony* best = nullptr;
     for (const Testimony& each : said)
-      if (each.may_fail && !each.undecided && (best == nullptr || each.finds < best->finds))
+      if (each.may_fail && !each.undecided && std::isfinite(each.finds) &&
+          (best == nullptr || each.finds < best->finds))
         best = &each;
     // The clock is no class of rates: it explains, and warns before it fails.
     const bool clock = metric.ends_with(kClock);

@@ -51,8 +51,12 @@ void change(Limit& limit, StrictObject& row) {
   if (const auto samples = row.number("samples"))
     limit.samples = static_cast<std::size_t>(count(row, "samples", *samples, 1));
   if (const auto looks = row.number("looks")) limit.looks = count(row, "looks", *looks, 0);
-  if (const auto floor = row.number("floor")) limit.floor = least(row, "floor", *floor, 0);
-  if (const auto spread = row.number("spread")) limit.spread = least(row, "spread", *spread, 0);
+  for (const auto& [key, share] : {std::pair{"floor", &limit.floor}, {"spread", &limit.spread}})
+    if (const auto value = row.number(key)) {
+      *share = least(row, key, *value, 0);
+      if (*share > 1)
+        row.refuse(fmt::format("{}: at most 1 is allowed, not {}: 0.05 is 5 %", key, *share));
+    }
   if (row.has("share")) {
     limit.share = row.number("share");
     if (limit.share && !(*limit.share > 0 && *limit.share <= 1))

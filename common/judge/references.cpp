@@ -124,6 +124,7 @@ std::vector<std::string> differences(const Observation& observation,
     if (ours != its)
       found.push_back(fmt::format("{} {}, reference {}", key, text(ours), text(its)));
   };
+  compare("unit", observation.unit, figure.unit);
   compare("path", observation.path_class, figure.path_class);
   Words keys = observation.conditions;
   keys.insert(figure.conditions.begin(), figure.conditions.end());
@@ -138,6 +139,17 @@ std::vector<std::string> differences(const Observation& observation,
 }
 
 }  // namespace
+
+std::vector<std::string> other_versions(const Observation& observation,
+                                        const ReferenceFigure& figure) {
+  std::vector<std::string> found;
+  for (const auto& [library, version] : figure.versions) {
+    const auto own = observation.versions.find(library);
+    if (own != observation.versions.end() && own->second != version)
+      found.push_back(fmt::format("measured with {} {}, here {}", library, version, own->second));
+  }
+  return found;
+}
 
 Reference reference_of(const std::string& text, const std::string& file) {
   const Json json = parsed(text, file);
@@ -221,15 +233,20 @@ const ReferenceFigure* References::find(const Observation& observation, std::str
   const auto places = by_metric_.find(observation.metric);
   if (places == by_metric_.end()) return nullptr;
   std::vector<std::string> nearest;
+  const ReferenceFigure* found = nullptr;
+  const auto rank = [&](const ReferenceFigure& figure) {
+    return std::tuple(-std::ssize(other_versions(observation, figure)), figure.date, figure.units);
+  };
   for (const Place& place : places->second) {
     const ReferenceFigure& figure = all_[place.reference].figures[place.figure];
-    if (figure.unit != observation.unit || figure.kind != kKinds.front() ||
-        !is_board_of(all_[place.reference], observation))
-      continue;
+    if (figure.kind != kKinds.front() || !is_board_of(all_[place.reference], observation)) continue;
     std::vector<std::string> differ = differences(observation, figure);
-    if (differ.empty()) return &figure;
-    if (nearest.empty() || differ.size() < nearest.size()) nearest = std::move(differ);
+    if (!differ.empty() && (nearest.empty() || differ.size() < nearest.size()))
+      nearest = std::move(differ);
+    else if (differ.empty() && (found == nullptr || rank(figure) > rank(*found)))
+      found = &figure;
   }
+  if (found != nullptr) return found;
   if (missed != nullptr) *missed = fmt::format("{}", fmt::join(nearest, "; "));
   return nullptr;
 }

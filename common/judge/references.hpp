@@ -40,6 +40,10 @@ struct Reference {
   std::vector<std::string> noisy;  // metrics of which some figures were too noisy to be recorded
 };
 
+/// "measured with cublas 13.0, here 13.1" for each library whose version is another.
+std::vector<std::string> other_versions(const Observation& observation,
+                                        const ReferenceFigure& figure);
+
 class References {
  public:
   static const References& embedded();
@@ -49,9 +53,10 @@ class References {
   static References load(const std::string& path);
   explicit References(std::vector<Reference> all);
 
-  /// The measured figure of the observation's board, metric, unit, path class and conditions.
-  /// `missed`: where there is none, what is nearest and what differs: "bytes 1048576, reference
-  /// 134217728"; empty: nothing of this board and metric.
+  /// The measured figure of the observation's board, metric, unit, path class and conditions; of
+  /// several the one with its library versions, then the latest. `missed`: where there is none,
+  /// what is nearest and what differs: "bytes 1048576, reference 134217728"; empty: nothing of this
+  /// board and metric.
   const ReferenceFigure* find(const Observation& observation, std::string* missed = nullptr) const;
   bool empty() const { return all_.empty(); }
   bool named() const { return named_; }  // by the user

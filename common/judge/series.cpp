@@ -37,6 +37,8 @@ std::string why_not(const Observation& o, const Limit& limit) {
   if (!std::all_of(o.samples.begin(), o.samples.end(),
                    [](double sample) { return std::isfinite(sample); }))
     return "a sample is not a number";
+  const double least = *std::ranges::min_element(o.samples);  // of a rate 0: nothing moved
+  if (least < 0 || (least == 0 && o.less_is_better())) return "a sample is not above 0";
   return "";
 }
 

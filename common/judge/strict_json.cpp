@@ -26,6 +26,8 @@ Json parsed(const std::string& text, const std::string& file) {
     return Json::parse(text);
   } catch (const Json::parse_error& error) {
     throw UsageError(fmt::format("{}: no JSON: byte {}", file, error.byte));
+  } catch (const Json::out_of_range&) {
+    throw UsageError(fmt::format("{}: a number is too large", file));
   }
 }
 

@@ -80,12 +80,7 @@ class ByReference {
     const double s = std::sqrt(between * between * (1 + kOfMedian / units) + look * look);
     floor_ = std::max(limit_.floor, rounded_up(kDeviations * s));
     finds_ = floor_ + kAlmostAll * s;
-    const Observation& o = all[peers.observation];
-    for (const auto& [library, version] : figure.versions) {
-      const auto own = o.versions.find(library);
-      if (own != o.versions.end() && own->second != version)
-        add(fmt::format("measured with {} {}, here {}", library, version, own->second));
-    }
+    for (const std::string& each : other_versions(all[peers.observation], figure)) add(each);
     const bool enough = references.named() || figure.units >= kUnits;
     if (!enough) add(fmt::format("of {} units, which do not show their spread", figure.units));
     may_fail_ = remark_.empty() && !limit_.warns;
@@ -190,7 +185,9 @@ Testimony by_first_principles(const Series& series, const std::vector<Observatio
   said.last = series.last;
   said.r = each_look(series, [&](const Look& look) { return slower_by(o, look.value, least); });
   if (const Look* look = first_of(series))
-    said.finds = std::max(0.0, (1 + kAlmostAll * look->spread) / (1 + said.r.back()) - 1);
+    said.finds = said.r.back() > 0  // it fails itself
+                     ? INFINITY
+                     : (1 + kAlmostAll * look->spread) / (1 + said.r.back()) - 1;
   said.text = fmt::format("{:.0f} % of {:.4g} {} ({})", 100 * share, peak, o.unit, by);
   return said;
 }

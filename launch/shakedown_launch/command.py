@@ -69,6 +69,13 @@ def parse(command, arguments, keep_unknown=False):
     return values, words
 
 
+def refuse(words, own):
+    """Options of the program that a command sets itself: {option: why}. The last of two would count."""
+    for option in (word.partition("=")[0].replace("_", "-") for word in words):
+        if option in own:
+            raise UsageError(f"{option} cannot be used: {own[option]}")
+
+
 def positive(values, option, default, what):
     """The option's value as a number of at least 1."""
     text = values.get(option)

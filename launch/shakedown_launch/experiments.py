@@ -7,7 +7,7 @@ import shutil
 import sys
 
 from . import mpi, places
-from .command import Command, Option, UsageError, parse, positive, say
+from .command import Command, Option, UsageError, parse, positive, refuse, say
 from .job import RUNNING, Job, Stopped
 
 COMMAND = Command(
@@ -36,16 +36,9 @@ COMMAND = Command(
 
 # Options of bin/train that this command sets, and what to use
 OWN = {"--record": "each experiment writes its own record", "--strategy": "use --strategies",
-       "--train-dir": "use --data-dir", "--iterations": "use --epochs"}
-
-
-def check(values, options):
-    """No option is given to bin/train twice, where the last one would count."""
-    for option in (word.partition("=")[0].replace("_", "-") for word in options):
-        if option in OWN:
-            raise UsageError(f"{option} cannot be used: {OWN[option]}")
-    if "--quick" in values and "--epochs" in values:
-        raise UsageError("--quick and --epochs cannot be combined")
+       "--train-dir": "use --data-dir", "--iterations": "use --epochs",
+       "--checkpoint-dir": "the second experiment would continue the first",
+       "--save": "each experiment would replace the weights of the one before"}
 
 
 def output_folder(path, environ):
@@ -111,7 +104,9 @@ def check_each(steps, commands, output):
 def main(arguments):
     values, options = parse(COMMAND, arguments, keep_unknown=True)
     environ = dict(os.environ)
-    check(values, options)
+    refuse(options, OWN)
+    if "--quick" in values and "--epochs" in values:
+        raise UsageError("--quick and --epochs cannot be combined")
     data = values.get("--data-dir")
     if not os.path.isdir(data or ""):
         raise UsageError(f"--data-dir {data} is not a folder" if data else "--data-dir is required")

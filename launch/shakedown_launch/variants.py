@@ -7,7 +7,7 @@ import re
 import time
 
 from . import gpus, launchers, mpi, places, ranks, records, sweep, variants_table
-from .command import Command, Option, UsageError, parse, positive
+from .command import Command, Option, UsageError, parse, positive, refuse
 from .job import RUNNING, Stopped
 
 # settings: variables; without: what they take away, if they do
@@ -69,6 +69,8 @@ COMMAND = Command(
     SIGQUIT.
     """)
 CONFIGURATION_FILES = ("/etc/nccl.conf", "~/.nccl.conf")
+OWN = {"--record": "each variant writes its own record",
+       "--checkpoint-dir": "the second variant would continue the first"}
 
 
 def choose(text, words, environ, mpi_variables, visible=gpus.visible):
@@ -198,8 +200,7 @@ def main(arguments):
     if "--channels" in values and "--sweep" not in values:
         raise UsageError("--channels is of --sweep")
     launches = launches_of(values)
-    if any(word.partition("=")[0] == "--record" for word in words):
-        raise UsageError("--record cannot be used: each variant writes its own record")
+    refuse(words, OWN)
     environ = dict(os.environ)
     what = mpi.request(values, words, environ)
     mpi.check_launcher(what, environ, ranks.names(what, environ))

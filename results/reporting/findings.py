@@ -209,6 +209,8 @@ def runs(summary):
     for run in summary.runs:
         if run.end is not None and run.cut_at:
             yield f"Left out: line {run.cut_at} of {run.name}, which is cut off."
+        if run.copies:
+            yield f"Left out: {words.count(run.copies, 'copy', 'copies')} of {run.name}."
         lacking = [step for step in run.of("step") if number(step, "images_per_s") is None]
         if lacking:
             yield f"Left out: {words.count(len(lacking), 'step record')} of {run.name} without images_per_s."

@@ -77,7 +77,7 @@ def fastest(summary):
     if rates:
         return some(rates) + "; nothing to compare."
     rows = [record for record in summary.records("collective")
-            if number(record, "busbw_gbs") is not None]
+            if number(record, "busbw_gbs")]
     if rows:
         best = machine_tables.highest_busbw(rows)
         return (f"{best.get('operation')} with a busbw of {best['busbw_gbs']:.4g} GB/s at "

@@ -7,7 +7,7 @@ from .tables import FRACTION, Column, Table, figure, share
 
 ROOFS = ("roof ms: max(FLOP / matrix rate, bytes / copy bandwidth) of each call; roof: the one that most of it is; of "
          "the roof, above 100 %: data came from a cache")
-NEEDED = ("calls", "time_ms", "step_ms", "logged_step_ms", "calls_ms", "copy_gbs", "matrix_tflops", "roof_ms")
+NEEDED = ("calls", "time_ms", "step_ms", "logged_step_ms", "calls_ms", "copy_gbs", "matrix_tflops")
 SUMS = ("calls", "time_ms", "flop", "bytes", "roof_ms", "forward_ms", "backward_ms")
 
 
@@ -15,12 +15,17 @@ def tables(summary):
     made = []
     for run in summary.runs:
         layers, kernels = ([record for record in run.of(kind)
-                            if all(number(record, key) for key in NEEDED)] for kind in ("layer", "kernel"))
+                            if is_whole(record)] for kind in ("layer", "kernel"))
         if layers or kernels:
             made += [table for table in (of_layers(run, layers), of_kernels(run, kernels), of_sizes(run, kernels))
                      if table.rows]
             made[-1].notes += account((layers or kernels)[0], layers or kernels)
     return made
+
+
+def is_whole(record):
+    """Without FLOP and bytes the roof is 0."""
+    return all(number(record, key) for key in NEEDED) and number(record, "roof_ms") is not None
 
 
 def rate(record, key, unit):

@@ -14,7 +14,7 @@ import math
 import statistics
 
 from . import words
-from .records import UsageError
+from .records import UsageError, number, text
 
 HORIZONS = (10, 120, 900)  # seconds
 TYPES = ("int8", "fp8", "bf16", "fp16", "tf32", "fp32", "fp64")  # in the order of a soak's cycle
@@ -79,10 +79,10 @@ def rates_of(runs):
     """Of the steady windows of soaks."""
     done, seconds = {}, {}
     for line in (line for run in runs for line in run.of("soak")):
-        shape, _, rest = line["phase"].partition(" ")
-        if shape == "steady" and rest.startswith("products ") and line["seconds"] > 0:
+        shape, _, rest = text(line, "phase").partition(" ")
+        if shape == "steady" and rest.startswith("products ") and number(line, "seconds") and number(line, "world_size"):
             name = rest.split()[1]
-            done[name] = done.get(name, 0) + line.get("checked_products", 0) / line["world_size"]
+            done[name] = done.get(name, 0) + (number(line, "checked_products") or 0) / line["world_size"]
             seconds[name] = seconds.get(name, 0) + line["seconds"]
     rates = {name: done[name] / seconds[name] for name in TYPES if done.get(name)}
     if not rates:

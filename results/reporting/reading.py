@@ -140,8 +140,20 @@ def read_file(path, start=0):
     return runs.found
 
 
+def without_copies(runs):
+    """Of a run that stands several times in the files, as in one that was copied or concatenated, the longest: it was measured
+    once."""
+    same = {}
+    for run in runs:
+        same.setdefault(run.header and run.run_id or id(run), []).append(run)
+    kept = [max(copies, key=lambda run: (len(run.records), run.end is not None)) for copies in same.values()]
+    for run, copies in zip(kept, same.values()):
+        run.copies = len(copies) - 1
+    return kept
+
+
 def read_runs(paths):
-    runs = [run for path in files_of(paths) for run in read_file(path)]
+    runs = without_copies([run for path in files_of(paths) for run in read_file(path)])
     if not any(run.header or any(record["kind"] in USABLE for record in run.records)
                for run in runs):
         raise UsageError(f"no usable records in {', '.join(map(words.printable, paths))}: "

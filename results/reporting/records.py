@@ -23,6 +23,7 @@ class Run:
         self.records = []
         self.end = None
         self.cut_at = None  # the line that was left unfinished
+        self.copies = 0  # that were read next to it, and left out
         self.several_caps = set()  # strategies of which the runs read with it have several
         self.distinguished = {}  # {configuration: the same, with the options in which others differ}
 

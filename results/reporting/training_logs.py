@@ -22,7 +22,7 @@ def lines_of(runs):
     """The lines of the log."""
     training = only_training(runs, "--mllog")
     begins = [begin for run in training.runs for begin in run.of("training")[:1]]
-    epochs = [epoch for epoch in training.epochs if epoch["epoch"] > 0]
+    epochs = training.epochs
     lacking = [epoch["epoch"] for epoch in epochs if any(number(epoch, key) is None for key in NEEDED)]
     if not begins or lacking:
         raise UsageError("--mllog: needs a training with validation, recorded by version 0.3 or newer: " + (

@@ -30,8 +30,8 @@ def trainings_of(parts):
 
 
 def only_training(runs, option):
-    """The training of the runs; UsageError where there is none, or several."""
-    parts = [(run, [epoch for epoch in run.of("epoch") if number(epoch, "epoch") is not None]) for run in runs]
+    """The training of the runs; UsageError where there is none, or several. An evaluation, whose epoch is 0, is none."""
+    parts = [(run, [epoch for epoch in run.of("epoch") if (number(epoch, "epoch") or 0) > 0]) for run in runs]
     found = trainings_of([(run, epochs) for run, epochs in parts if epochs])
     if len(found) != 1:
         raise UsageError(f"{option}: needs the record of one training, and its runs: found "

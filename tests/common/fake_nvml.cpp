@@ -3,6 +3,7 @@
 // What a reading lacks is not supported. "fake" of a GPU makes it sick, by the name of a function:
 //   "stall_s": {"nvmlDeviceGetPowerUsage": 60}   the call takes this long
 //   "error": {"nvmlDeviceGetSerial": 15}         the call returns this error
+//   "throws": "nvmlDeviceGetSerial"              the call ends so, as what reads may
 //   "grows": {"volatile_corrected": 3}           by a key: the value grows by this with each call
 //   "effective_errors": 3, "receive_errors": 0   of each NVLink, as since Blackwell
 // "fake" of the file does so for the functions of no GPU. Without a file there is one GPU that
@@ -14,6 +15,7 @@
 #include <map>
 #include <mutex>
 #include <nlohmann/json.hpp>
+#include <stdexcept>
 #include <string>
 #include <thread>
 #include <vector>
@@ -61,6 +63,7 @@ Host* read_host() {
 int spoilt(const Json& fake, const char* function) {
   if (const double stall_s = fake.value("stall_s", Json::object()).value(function, 0.0))
     std::this_thread::sleep_for(std::chrono::duration<double>(stall_s));
+  if (fake.value("throws", Json()) == function) throw std::runtime_error(function);
   return fake.value("error", Json::object()).value(function, kSuccess);
 }
 

@@ -76,7 +76,7 @@ void set(Observation& o, const std::string& key, const std::string& value) {
   if (key == "look") o.look = std::stoi(value);
   if (key == "run") o.run = value;
   if (key == "samples") o.samples.resize(std::stoul(value));
-  if (key == "nan") o.samples[3] = kUnknown;
+  if (key == "sample") o.samples[3] = std::stod(value);
   if (key == "spread")
     for (std::size_t i = 0; i < o.samples.size(); ++i)
       o.samples[i] *= 1 + std::stod(value) * static_cast<double>(i % 3);
@@ -310,6 +310,19 @@ TEST_CASE("records that are cut, shuffled or ended badly", "[judge]") {
   CHECK(stated({run, bad}) == 1);
   CHECK(stated({run, cut, end}) == 1);
   CHECK_THROWS_AS(stated({"no record"}), UsageError);
+  // Of two GPUs of a run one has no figure of what the other has; and what follows a lost
+  // beginning.
+  const std::string of_two =
+      R"({"kind":"run","run_id":"r","hosts":["n1","n2"],"gpu_uuids":["GPU-0","GPU-1"]})";
+  const auto metric = [](const std::string& name, int gpu) {
+    return fmt::format(R"({{"kind":"metric","run_id":"r","unit":"s","scope":"gpu","metric":"{}",)"
+                       R"("name":"GPU-{}","hosts":["n{}"],"uuids":["GPU-{}"],"samples":[1]}})",
+                       name, gpu, gpu + 1, gpu);
+  };
+  CHECK(stated({of_two, metric("memory/copy", 0), metric("memory/copy", 1), end}) == 0);
+  CHECK(stated({of_two, metric("memory/copy", 0), end}) == 1);
+  CHECK(stated({of_two, metric("train/compute_ms", 0), end}) == 0);  // the other serves
+  CHECK(stated({metric("memory/copy", 0)}) == 1);
   for (const char* key : {R"("hosts":[])", R"("metric":5)"})
     CHECK_THROWS_AS(
         stated({fmt::format(R"({{"kind":"metric","unit":"s","scope":"gpu","name":"x",{}}})", key)}),

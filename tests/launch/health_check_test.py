@@ -39,7 +39,9 @@ class HealthCheck(HookCase):
 
     def goes(self, *steps):
         """What the last of these checks print. A step: what node_check does, what Slurm says of the node, how often."""
+        old = verdict("n1", "WARN", check="gpu-count", cause="XID 79, 25 h ago")
         does = {"passes": (self.node_check_passes, 0), "fails": (self.node_check_fails, 1),
+                "warns": (lambda: self.node_check(0, old, verdict("node_check", "PASS", scope="job")), 0),
                 "hangs": (self.node_check_hangs, 3),
                 # in the kernel, where nothing ends it; and as the next one says, without findings
                 "sleeps": (lambda: self.replace("bin/node_check", "exec /bin/sleep 60"), 3),
@@ -57,6 +59,9 @@ class HealthCheck(HookCase):
         for settings, steps, calls, said in [
                 # That fails twice, until it passes twice; others have drained it since, by the same reason.
                 ("", [("fails", idle, 2), ("passes", ours, 2), ("passes", ours, 3)], [drain, "state=resume"], ""),
+                # What failed only became old.
+                ("", [("fails", idle, 2), ("warns", ours, 3)], [drain], "not resumed: gpu-count is WARN: XID 79, 25 h ago"),
+                ("", [("fails", idle, 2), ("warns", ours, 3), ("passes", ours, 1)], [drain, "state=resume"], ""),
                 ("health_action=drain", [("fails", idle, 2), ("passes", ours, 3)], [drain],
                  "would run: scontrol update nodename=n1 state=resume"),
                 ("", [("hangs", idle, 2), ("passes", idle, 1), ("hangs", idle, 2)], [], of_hang),

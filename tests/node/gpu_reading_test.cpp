@@ -123,6 +123,10 @@ TEST_CASE("a GPU is read again once its late call has returned", "[node][nvml]")
     REQUIRE(std::chrono::steady_clock::now() - start < std::chrono::seconds(30));
 }
 
+TEST_CASE("what throws while a GPU is read is no hang", "[node][nvml]") {
+  CHECK_THROWS_AS(read(two_gpus({{"throws", "nvmlDeviceGetPowerUsage"}})), std::runtime_error);
+}
+
 TEST_CASE("what is read of a GPU", "[node][nvml]") {
   test::check_transcript("tests/node/gpu_readings.txt", [](const std::string& given) {
     std::istringstream in(given);

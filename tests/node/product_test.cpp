@@ -260,17 +260,19 @@ TEST_CASE("full-entropy operands are bell-shaped and use every bit", "[product]"
 }
 
 TEST_CASE("products of whole waves of tiles, for any number of SMs", "[product]") {
-  const auto shape = [](ProductType type, int sms) {
-    const ProductSpec spec = whole_waves(type, sms);
+  const auto shape = [](ProductType type, int sms, const char* compute_capability = "9.0") {
+    const ProductSpec spec = whole_waves(type, sms, compute_capability);
     return std::vector<std::int64_t>{spec.m, spec.n, spec.k};
   };
   using Shape = std::vector<std::int64_t>;
   CHECK(shape(ProductType::bf16, 132) == Shape{8192, 8448, 8192});  // H100, H200
   CHECK(shape(ProductType::fp8, 132) == Shape{8448, 8192, 8192});
   CHECK(shape(ProductType::int8, 132) == Shape{8192, 8192, 8192});
-  CHECK(shape(ProductType::fp64, 114) == Shape{8192, 7296, 8192});  // H100 PCIe
+  CHECK(shape(ProductType::fp64, 114) == Shape{8192, 7296, 8192});          // H100 PCIe
+  CHECK(shape(ProductType::fp64, 148, "10.3") == Shape{2048, 2048, 2048});  // B300: a 64th of fp32
+  CHECK(shape(ProductType::bf16, 142, "8.9") == Shape{8192, 9088, 8192});   // L40S
   for (const int sms : {108, 114, 132, 142, 148, 152, 160, 188, 78, 72, 56, 46, 7, 1}) {
-    const ProductSpec spec = whole_waves(ProductType::tf32, sms);
+    const ProductSpec spec = whole_waves(ProductType::tf32, sms, "8.0");
     INFO(sms << " SMs, n = " << spec.n);
     CHECK(spec.m / 256 * (spec.n / 128) % sms == 0);
     CHECK(spec.n >= 4096);

@@ -165,6 +165,10 @@ TEST_CASE("the table has a line per metric, of at most 110 columns", "[compute]"
   CHECK_THAT(lines[2], ContainsSubstring("FLOP/cycle/SM     4003     3500    3     4003"));
   CHECK(lines[2].ends_with("power"));
   CHECK_THAT(lines[3], ContainsSubstring("memory/copy"));
+  measured = measured_on(2);
+  for (double& sample : measured.observations[2].samples) sample = 3500;  // GPU 1's product
+  CHECK_THAT(table_of(measured.observations, judge::Limits::embedded()),
+             ContainsSubstring("FLOP/cycle/SM   3751.5     3500    1     4003"));
   for (judge::Observation& one : measured.observations) one.samples.clear();
   CHECK_THAT(table_of(measured.observations, judge::Limits::embedded()),
              ContainsSubstring("memory/copy"));

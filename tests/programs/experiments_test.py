@@ -72,7 +72,8 @@ class Experiments(unittest.TestCase):
         refused("--quick and --epochs cannot be combined", *data, "--epochs", 2, "--quick")
         for option, why in [("--record", "each experiment writes its own record"),
                             ("--strategy", "use --strategies"), ("--train-dir", "use --data-dir"),
-                            ("--iterations", "use --epochs")]:
+                            ("--iterations", "use --epochs"),
+                            ("--checkpoint-dir", "the second experiment would continue"), ("--save", "each experiment")]:
             refused(f"{option} cannot be used: {why}", *data, option, "x")
             refused(f"{option} cannot be used: {why}", *data, f"{option.replace('r-d', 'r_d')}=x")
         for words in [["--strategies", ""], ["--strategies="]]:

@@ -33,6 +33,10 @@ class Noisy(support.Folder):
         self.assertIn("measure again with nothing else running", said.stderr)
         self.assertFalse(reference.exists())
 
+    def test_a_list_leaves_the_operands_behind_it(self):
+        said = self.judge("--rates", "memory,products", self.written(("memory/read", (20, 20.1, 19.9))))
+        self.assertIn("PASS job judge: correctness only", said.stdout)
+
     def test_a_noisy_metric_is_left_out_and_the_file_can_be_read(self):
         reference = self.folder / "site.json"
         record = self.written(("memory/copy", (20, 2, 0.5)), ("memory/read", (20, 20.1, 19.9)))

@@ -140,6 +140,8 @@ class LinkMatrix(Folder):
                          {"0->1": "FAIL", "1->0": "FAIL", "0<->1": "FAIL"})
         self.assertEqual({line["witness"] for line in records["verdict"] if "metric" in line},
                          {"bar"})
+        out, _ = self.measure("--min-bandwidth", 1e6, ranks=3, code=1)  # each link alone and with others
+        self.assertRegex(out, r"FAIL rank 0 on \S+: link/mpi/one_way: 4 of its 4 links are slow")
 
     def test_nodes_are_measured_by_rail_by_node_and_without_each(self):
         _, records = self.measure("--pretend-nodes", 2, "--alone", "off", ranks=4)

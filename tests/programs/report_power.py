@@ -47,4 +47,6 @@ class Power(Report):
     def test_a_record_without_a_soak_is_named(self):
         self.assertIn("--power: the record has no steady products of bin/soak",
                       self.report("--power", TREE / "results/0.2/h200/judge-1.jsonl", code=2).stderr)
+        lacking = self.write("lacking.jsonl", {"kind": "soak"}, {"kind": "soak", "phase": "steady products fp32", "seconds": None})
+        self.assertIn("no steady products", self.report("--power", lacking, code=2).stderr)
         self.assertIn("| 1e-9 of the products |", self.report("--power", SOAK).stdout)

@@ -171,6 +171,8 @@ class Layers(Report):
         self.assertAlmostEqual(total, sum(row[1] for row in of_layers.values[:-1]))
         self.assertAlmostEqual(total, sum(row[2] for row in kernels.values), 6)
         self.assertEqual(len({row[0] for row in kernels.values}), len(kernels.values))
+        without_bytes = layers.tables(Summary(read_runs([TREE / "results/0.1/h200/layers.jsonl"])))  # of statistics_of_sums
+        self.assertAlmostEqual(without_bytes[0].values[-1][1], sum(row[2] for row in without_bytes[1].values), 6)
         for table in (kernels, sizes):
             times = [row[table.columns.index("ms")] for row in table.values]
             self.assertEqual(times, sorted(times, reverse=True))

@@ -134,7 +134,7 @@ class Soak(Folder):
         job.send_signal(signal.SIGTERM)
         self.assertEqual(job.wait(timeout=60), 5, output.read_text())
         self.assertRegex(output.read_text(),
-                         r"INCONCLUSIVE job soak: stopped by SIG\w+ after \d+ of 600 s; 0 wrong in ")
+                         r"INCONCLUSIVE job soak: interrupted after \d+ of 600 s; 0 wrong in ")
         self.assertNotIn("PASS", output.read_text())
         self.assertEqual(read_record(self.record)[-1]["exit_code"], 5)
 

@@ -199,7 +199,7 @@ class Choice(unittest.TestCase):
                              (["--channels", "8", "true"], "--channels is of --sweep"), (["-n", "0", "true"], "-n 0"), (["--gpus", "", "true"], "--gpus"),
                              (["--bind", "x", "true"], "--bind x"), (["no_such_program"], "no_such_program"),
                              (["--variants", "x", "true"], "'x'"), (["true", "--record", "x"], "--record"),
-                             (["true", "--record=x"], "--record"), (["--table", "/nonexistent"], "/nonexistent")]:
+                             (["true", "--record=x"], "--record"), (["true", "--checkpoint-dir", "x"], "continue the first"), (["--table", "/nonexistent"], "/nonexistent")]:
             with contextlib.redirect_stdout(out), self.assertRaisesRegex(command.UsageError, named, msg=words):
                 variants.main(words)
         self.assertEqual(out.getvalue(), "")

@@ -261,7 +261,8 @@ void declare_options(OptionSet& options, ComputeOptions& values) {
 }
 
 ProductSpec product_spec(const ComputeOptions& options, ProductType type, const Unit& unit) {
-  if (options.size == 0 && unit.multiprocessors > 0) return whole_waves(type, unit.multiprocessors);
+  if (options.size == 0 && unit.multiprocessors > 0)
+    return whole_waves(type, unit.multiprocessors, unit.compute_capability);
   const int n = options.size != 0 ? options.size : kCpuSize;
   return {type, n, n, n};
 }

@@ -143,8 +143,12 @@ std::string without_library(const std::string& algorithm) {
   return choice == std::string::npos ? algorithm : algorithm.substr(choice + 1);
 }
 
-ProductSpec whole_waves(ProductType type, int sms) {
+ProductSpec whole_waves(ProductType type, int sms, const std::string& compute_capability) {
   constexpr std::int64_t kEdge = 8192;
+  constexpr std::string_view kFastFp64[] = {"6.0", "7.0", "8.0", "9.0", "10.0"};
+  if (type == ProductType::fp64 &&
+      std::ranges::find(kFastFp64, compute_capability) == std::end(kFastFp64))
+    return {type, kEdge / 4, kEdge / 4, kEdge / 4};
   ProductSpec spec{type, kEdge, kEdge, kEdge};
   if (type == ProductType::int8) return spec;
   /// The multiple of `unit` that is nearest to kEdge and gives whole waves.

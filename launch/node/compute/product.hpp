@@ -152,7 +152,9 @@ std::string without_library(const std::string& algorithm);
 /// times: then one SM that is slow or lost costs a share of a wave. On H100 and H200 (132 SMs)
 /// 8192 x 8448 x 8192: 2,112 tiles, 97.7 % of peak in bf16 where 8192 x 8192 x 8192 has 92.4 %. fp8
 /// has the other order, and int8 8192 x 8192 x 8192: their cycles differ less from run to run then.
-ProductSpec whole_waves(ProductType type, int sms);
+/// fp64 2048 x 2048 x 2048 where it has a 64th of fp32's rate (L40S 8.9, B300 10.3): the larger
+/// product would take a second.
+ProductSpec whole_waves(ProductType type, int sms, const std::string& compute_capability);
 
 namespace cpu {
 std::vector<ProductType> product_types();

@@ -52,7 +52,8 @@ std::string row_of(const std::vector<Column>& columns,
     return std::to_string(value.second->of.ranks.front());
   };
   const judge::Circumstances& seen = middle.second->seen;
-  return row(columns, {first.metric, first.unit, shown(middle.first, "{:.5g}"),
+  const double median = (values[(values.size() - 1) / 2].first + middle.first) / 2;
+  return row(columns, {first.metric, first.unit, shown(median, "{:.5g}"),
                        shown(values.front().first, "{:.5g}"), rank(values.front()),
                        shown(values.back().first, "{:.5g}"), rank(values.back()),
                        shown(seen.power_w, "{:.0f}"), limited_by(seen.reasons)});

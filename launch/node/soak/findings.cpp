@@ -190,8 +190,11 @@ Verdict judge_job(const std::vector<Window>& windows, const std::vector<Verdict>
     if (!stopped) verdict.action = longer_soak(facts);
   }
   if (stopped)
-    verdict.cause = fmt::format("stopped by {} after {:.0f} of {:.0f} s; {}", facts.stopped_by,
-                                60 * facts.minutes, 60 * facts.minutes_requested, verdict.cause);
+    verdict.cause = fmt::format(
+        "{} after {:.0f} of {:.0f} s; {}",
+        // launch/mpi and the job scripts send USR2 for whatever stops them
+        facts.stopped_by == "SIGUSR2" ? "interrupted" : "stopped by " + facts.stopped_by,
+        60 * facts.minutes, 60 * facts.minutes_requested, verdict.cause);
   verdict.cause += missing;
   for (const std::string& remark : facts.remarks)
     if (!remark.empty()) verdict.cause += "; " + remark;

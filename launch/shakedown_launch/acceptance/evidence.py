@@ -326,6 +326,13 @@ def refused(run, uuid, error):
                    evidence=run.log)
 
 
+def untested(name, count, meant):
+    """About a node that has more GPUs than ranks."""
+    return [of_node(name, INCONCLUSIVE, f"{meant - count} of its {meant} GPUs are not tested", "gpus-untested", CONFIG,
+                    "leave out -n and CUDA_VISIBLE_DEVICES, and request all from Slurm; "
+                    f"--expect-gpus {count} accepts these alone")] if count < meant else []
+
+
 def unusable(name, why):
     return of_node(name, INCONCLUSIVE, f"no GPU can be used, though {why}", "gpu-unusable", CONFIG,
                    "see make doctor and CUDA_VISIBLE_DEVICES; --backend cpu accepts a node without its GPUs")

@@ -33,6 +33,8 @@ class GpuReader::Task {
         body(call, *read);
       } catch (const Caller::GivenUp&) {
         return;
+      } catch (...) {  // else wait() would not return
+        return promise->set_exception(std::current_exception());
       }
       promise->set_value(nullptr);
     });

@@ -96,6 +96,14 @@ constexpr std::string_view kHarmless[] = {
     "nvrm: loading nvidia", "nvrm: gpu at pci:", "nvrm: gpu board serial number",
     "nvrm: persistence mode is deprecated", "nvrm: applied patches"};
 
+/// Whether the driver wrote it. A user chooses the names of a process and its file: "NAME[1]:
+/// segfault at 0 ... in FILE[...]".
+bool is_of_driver(const std::string& small) {
+  static const std::regex of_process(R"(.{0,15}\[\d+\])");
+  return (small.starts_with("nvrm:") || small.starts_with("nvidia")) &&
+         !std::regex_search(small, of_process, std::regex_constants::match_continuous);
+}
+
 std::optional<Kind> kind_of(std::string_view small, unsigned level) {
   const auto has = [&](std::string_view words) { return small.find(words) != small.npos; };
   const bool of_kernel = small.starts_with("nvidia ") || small.starts_with("nvidia:");
@@ -116,9 +124,10 @@ std::optional<KernelEvent> event_in(const std::string& text, unsigned level) {
   const std::string small = in_small_letters(text);
   KernelEvent event{0, Kind::not_understood, "", 0, text.substr(0, kMostText)};
   if (const auto at = small.find("xid ("); at != small.npos) {
-    read_xid(text, at, event);
+    if (is_of_driver(small)) read_xid(text, at, event);
     return event;
   }
+  if (!is_of_driver(small)) return std::nullopt;
   const auto kind = kind_of(small, level);
   if (!kind) return std::nullopt;
   event.kind = *kind;

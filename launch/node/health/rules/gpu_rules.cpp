@@ -150,11 +150,12 @@ constexpr std::array<GpuError, 8> kGpuErrors{{{"External Power", "inspect the GP
 std::string function_of(const std::string& call) { return call.substr(0, call.find(": ")); }
 
 /// Whether the driver answers this call for another GPU of the node, of the same model where this
-/// one's is known.
+/// one's is known; with MIG fewer calls are answered.
 bool peer_answers(const GpuReading& gpu, const GpuContext& context, const std::string& function) {
   return std::ranges::any_of(context.node, [&](const GpuReading* peer) {
     const bool is_peer = peer->index != gpu.index && !peer->uuid.empty() && peer->stalled.empty() &&
-                         (gpu.model.empty() || peer->model == gpu.model);
+                         (gpu.model.empty() || peer->model == gpu.model) &&
+                         (gpu.mig_enabled != true || peer->mig_enabled == true);
     return is_peer && std::ranges::none_of(peer->failed, [&](const std::string& call) {
              return function_of(call) == function;
            });

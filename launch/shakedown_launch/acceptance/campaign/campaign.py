@@ -172,7 +172,7 @@ class Campaign:
         """`count`: of the GPUs that the inventory found."""
         node, = run.nodes
         allocation = slurm.allocation(self._environ)
-        count = min(count, allocation and allocation.gpus_on_node or count)
+        count = granted = min(count, allocation and allocation.gpus_on_node or count)
         if on_gpus and self.fleet.is_here(node) and self.settings.tier != stages.PASSIVE:
             count = self._visible(self._environ)
         self.ranks[node] = self._ranks or (count if on_gpus else CPU_RANKS)
@@ -187,6 +187,9 @@ class Campaign:
             self._leave_out(node, "--backend gpu requests GPUs")
         elif self.ranks[node] == 0:
             self.left_out[node] = "no GPU was found"
+        elif on_gpus and self.settings.tier not in (stages.PROLOG, stages.PASSIVE):
+            meant = granted if self._expect_gpus is None else self._expect_gpus
+            self.findings += evidence.untested(node, self.ranks[node], meant)
 
     def _on_each_node(self, stage):
         nodes = self._usable(stage.least_ranks)
