@@ -252,7 +252,7 @@ run-tests: tests
 sites:
 	tests/sites/run
 
-# common/ for 64-bit Arm, by a cross-compiler and qemu-user: ten minutes.
+# The CPU backend for 64-bit Arm, by a cross-compiler and qemu-user: half an hour on two idle cores.
 .PHONY: aarch64-test
 aarch64-test:
 	tests/sites/aarch64
@@ -362,7 +362,7 @@ help:
 	@echo 'make faults    every program meets every fault, and 64 ranks on this machine'
 	@echo 'make fuzz      libFuzzer on image, packed and weights files, FUZZ_SECONDS=600 each'
 	@echo 'make sites       builds and runs with Open MPI 5, MPICH and Intel MPI from public packages'
-	@echo 'make aarch64-test  common/ and its unit tests for 64-bit Arm, under qemu-user'
+	@echo 'make aarch64-test  the CPU backend for 64-bit Arm: unit tests and programs, under qemu-user'
 	@echo 'make slurm-test  job scripts and hooks on a Slurm cluster on this machine, with its time limits'
 	@echo 'make compile_commands.json    for clangd; make no_backend   link without any backend'
 	@echo 'make docs      renew the pages that repeat the programs; make clean  remove what was built'
