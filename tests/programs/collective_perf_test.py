@@ -151,7 +151,7 @@ class Bars(Folder):
         sizes = ["-b", "128K", "-e", "256K"]
         run("collective_perf", *sizes, "--record", self.record, ranks=2)
         other, limits = self.folder / "other.jsonl", self.folder / "limits.json"
-        limits.write_text('[{"metric": "collective/*", "floor": 10}]')
+        limits.write_text('[{"metric": "collective/*", "floor": 1}]')
 
         def earlier(factor, **changed):
             """The run above with other rates, so that no load on this machine decides."""

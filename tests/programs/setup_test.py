@@ -298,7 +298,7 @@ class Doctor(Machine):
 
     def test_versions_that_are_not_tested_are_named(self):
         self.fake("mpirun", "echo 'mpirun (Open MPI) 6.1.0'\n")
-        remark = "not tested with this version (tested: 4.1.4, 4.1.6, 5.0.11)"
+        remark = "not tested with this version (tested: 4.1.4, 4.1.6, 5.0.7, 5.0.11)"
         line = next(line for line in self.doctor().stdout.splitlines() if "✓ MPI" in line)
         self.assertRegex(line, rf"6\.1\.0 .*; {re.escape(remark)}")
         for version, untested in [("4.1.4", False), ("4.1.9", False), ("4.10.1", True), ("", False)]:
