@@ -46,7 +46,7 @@ NVCCFLAGS ?= -O3 -lineinfo
 always := -fopenmp -ffp-contract=off
 cxxflags = $(CXXFLAGS) $(always)
 # Of GCC 13 in fmt 9: fmtlib/fmt#3533. clang does not know them.
-WARNINGS := -Wall -Wextra -Wpedantic -Wno-array-bounds -Wno-stringop-overflow -Wno-unknown-warning-option
+WARNINGS := -Wall -Wextra -Wpedantic -Wno-array-bounds -Wno-stringop-overflow -Wno-unknown-warning-option -Wno-pass-failed
 cppflags := -I. -I$(BUILD) $(CPPFLAGS) -DOMPI_SKIP_MPICXX -DMPICH_SKIP_MPICXX $(FOUND_CPPFLAGS)
 # Of a backend's libraries: for its folders alone, so that another backend recompiles no other file.
 in_folders = $(foreach file,$(2),$(if $(filter $(1),$(subst /, ,$(dir $(file)))),$(file)))

@@ -121,10 +121,10 @@ TEST_CASE("a NaN goes through ConvNormAdd", "[units][nan][sanitize]") {
   const auto input = random_values(input_shape.count(), 2);
   const auto forward = [&](Pass pass, const std::vector<float>& from_x,
                            const std::vector<float>& from_input) {
-    rig.set(spec.x, x_shape, from_x);
-    rig.set(spec.shortcut, input_shape, from_input);
+    rig.set(rig.spec.x, rig.x_shape, from_x);
+    rig.set(rig.spec.shortcut, rig.input_shape, from_input);
     unit->forward(pass);
-    return rig.get(spec.y, y_shape);
+    return rig.get(rig.spec.y, rig.y_shape);
   };
 
   CHECK(nans(forward(Pass::evaluation, with_nan(x.size(), 1, 7), input)) == 128);
@@ -158,7 +158,7 @@ TEST_CASE("a NaN goes through the stem's ReLU and max-pool", "[units][nan][sanit
   const auto forward = [&](Pass pass, const std::vector<float>& x) {
     rig.set_image(x);
     unit->forward(pass);
-    return rig.get(spec.y, y_shape);
+    return rig.get(rig.spec.y, rig.y_shape);
   };
 
   const std::vector<std::uint8_t> pixels(2 * 32 * 32 * 3, 200);

@@ -154,7 +154,7 @@ TEST_CASE("movements that the rounding of stored weights hides show nothing", "[
   for (const auto& [places, shown] : {std::pair{0, false}, std::pair{1, false}, std::pair{8, true}})
     for (bool adam : {false, true}) {
       OneStep step;
-      step.change_middle([&](float& start, float& wanted, float& got) {
+      step.change_middle([&, places = places](float& start, float& wanted, float& got) {
         start = 1;
         got = wanted = 1 + static_cast<float>(places) * kLastPlace;
       });
@@ -169,7 +169,7 @@ TEST_CASE("the last place of a weight is no difference, a few are", "[certificat
   constexpr float kLastPlace = 0x1p-23F;  // of weights in [1, 2)
   for (const auto& [places, fits] : {std::pair{1.0F, true}, std::pair{8.0F, false}}) {
     OneStep step;
-    step.change_middle([&](float& start, float& wanted, float& got) {
+    step.change_middle([&, places = places](float& start, float& wanted, float& got) {
       start = 1;
       wanted = 1 + 42 * kLastPlace;
       got = wanted + places * kLastPlace;

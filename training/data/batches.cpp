@@ -32,9 +32,9 @@ class HeldBatches final : public BatchSource {
  public:
   HeldBatches(Device& device, Stream& stream, const std::vector<HostBatch>& batches) {
     for (const HostBatch& batch : batches) {
-      const HeldBatch& held =
-          batches_.emplace_back(Buffer(device, batch.images.size()),
-                                Buffer(device, batch.labels.size() * sizeof(std::int32_t)));
+      const HeldBatch& held = batches_.emplace_back(
+          HeldBatch{Buffer(device, batch.images.size()),
+                    Buffer(device, batch.labels.size() * sizeof(std::int32_t))});
       upload<std::uint8_t>(device, stream, held.images.data(), batch.images);
       upload<std::int32_t>(device, stream, held.labels.data(), batch.labels);
     }

@@ -208,8 +208,8 @@ std::string findings_table(const std::vector<Finding>& findings) {
     (finding.outcome <= Outcome::pass ? passed : not_passed).push_back(&finding);
     if (!finding.node.empty()) nodes.insert(finding.node);
   }
-  std::ranges::stable_partition(
-      passed, [](const Finding* finding) { return finding->outcome == Outcome::pass; });
+  std::stable_partition(passed.begin(), passed.end(),
+                        [](const Finding* finding) { return finding->outcome == Outcome::pass; });
   return passing(passed) + others(not_passed, nodes.size());
 }
 }  // namespace shakedown::node
