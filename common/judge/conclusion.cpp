@@ -381,18 +381,24 @@ class Conclusion {
 
   Verdict verdict_of(const std::string& node, const Own& own) const {
     Verdict verdict{Scope::node, node, own.outcome, own.cause, own.class_, own.action};
-    if (own.outcome == Outcome::pass) verdict.cause = passed(own.on_gpu);
+    if (own.outcome == Outcome::pass) pass(verdict, own.on_gpu);
     return verdict;
   }
 
-  std::string passed(bool on_gpu) const {
+  /// With what it would have found. Where neither rates nor data were checked nothing is known.
+  void pass(Verdict& verdict, bool on_gpu) const {
     const auto& all = evidence_.observations;
-    const std::string found = sentence_of(judgement_.would_have_found);
-    if (on_gpu && !found.empty()) return found;
-    if (on_gpu ? judgement_.unjudged.empty() : all.empty()) return "all checks passed";
-    if (std::ranges::all_of(all, [](const auto& one) { return one.check == Check::unchecked; }))
-      return "rates not judged, data not checked";
-    return on_gpu ? "all data right; rates not judged" : "correctness only";
+    verdict.cause = on_gpu ? sentence_of(judgement_.would_have_found) : "";
+    if (!verdict.cause.empty()) return;
+    if (on_gpu ? judgement_.unjudged.empty() : all.empty()) {
+      verdict.cause = "all checks passed";
+    } else if (std::ranges::all_of(all,
+                                   [](const auto& one) { return one.check == Check::unchecked; })) {
+      verdict.outcome = Outcome::unknown;
+      verdict.cause = "rates not judged, data not checked";
+    } else {
+      verdict.cause = on_gpu ? "all data right; rates not judged" : "correctness only";
+    }
   }
 
   Verdict verdict_of_job() const {
@@ -410,7 +416,7 @@ class Conclusion {
       job.outcome = std::max(job.outcome, Outcome::inconclusive);
       job.cause = "nothing was measured";
     } else if (job.outcome == Outcome::pass) {
-      job.cause = passed(on_gpu);
+      pass(job, on_gpu);
     } else {
       std::vector<std::string> parts;
       for (const Outcome outcome : {Outcome::fail, Outcome::inconclusive, Outcome::pass})

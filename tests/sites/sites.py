@@ -10,6 +10,7 @@ copy of this tree, with what is built in it but the few objects that know MPI. E
 output is NAME/STEP.log."""
 
 import contextlib
+import importlib.util
 import os
 import pathlib
 import re
@@ -81,10 +82,11 @@ class Site:
     def install(self):
         if self.name not in PACKAGES or (self.folder / "mpi/bin/mpicxx").exists():
             return
+        venv, own = self.folder / "mpi", importlib.util.find_spec("pip") is None  # Debian's Python: python3-venv has one
+        pip = [venv / "bin/python", "-m", "pip"] if own else [sys.executable, "-m", "pip", "--python", venv / "bin/python"]
         try:
-            self.run("venv", [sys.executable, "-m", "venv", "--without-pip", self.folder / "mpi"])
-            self.run("pip", [sys.executable, "-m", "pip", "--python", self.folder / "mpi/bin/python", "install", "--no-deps",
-                             "--retries", 1, "--timeout", 10, *PACKAGES[self.name]])
+            self.run("venv", [sys.executable, "-m", "venv", *([] if own else ["--without-pip"]), venv])
+            self.run("pip", [*pip, "install", "--no-deps", "--retries", 1, "--timeout", 10, *PACKAGES[self.name]])
         except Failed:
             raise NotHere(f"no {PACKAGES[self.name][0]} by pip: see {self.folder}/*.log") from None
 
