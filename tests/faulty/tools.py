@@ -8,6 +8,9 @@ import signal
 import sys
 
 TREE = pathlib.Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(TREE / "launch"))
+from shakedown_launch import gpus  # noqa: E402
+
 BIN = pathlib.Path(os.environ.get("BIN", TREE / "bin")).resolve()
 BUILD = pathlib.Path(os.environ.get("SHAKEDOWN_TEST_BUILD", TREE / "build")).resolve()
 
@@ -25,7 +28,8 @@ class Program:
     def command(self, preload, output):
         self.record = output / "record.jsonl"
         ranks = max(self.least_ranks, self.options.ranks)
-        return [TREE / "launch/mpi", "-n", ranks, "env", *preload, f"FAULTY_RANK={ranks - 1}", BIN / self.program,
+        as_node = [TREE / "tests/gpu/as_node"] if 0 < gpus.visible(os.environ) < ranks else []
+        return [TREE / "launch/mpi", "-n", ranks, *as_node, "env", *preload, f"FAULTY_RANK={ranks - 1}", BIN / self.program,
                 *self.arguments(), "--record", self.record, "--output", output, *self.options.more]
 
     def found(self, _said):
