@@ -33,6 +33,26 @@ class CommandLine(unittest.TestCase):
                              (2, f"{script}: not in a Slurm job (SLURM_JOB_ID): submit it by sbatch\n"))
 
 
+class JobScript(HookCase):
+    def submitted(self, code=0, site="", **environ):
+        """What collectives.sbatch prints in job 7 of two nodes, with a script in launch/mpi's place."""
+        (self.folder / "site.sh").write_text(site)
+        (self.folder / "launch/slurm/collectives.sbatch").chmod(0o755)
+        self.replace("launch/mpi", 'echo "tasks=${SLURM_NTASKS-none} $SITE"')
+        return self.call("collectives.sbatch", code, PATH=PATH, SHAKEDOWN=str(self.folder), SLURM_JOB_ID="7", SLURM_JOB_NAME="x",
+                         SLURM_JOB_NODELIST="n[1-2]", SHAKEDOWN_RUNS=str(self.folder), **environ)
+
+    def test_settings_of_the_site_whose_last_command_fails(self):
+        self.assertIn("tasks=none seen", self.submitted(site="export SITE=seen\n[[ -d /nothing ]] && module load cuda\n"))
+        self.assertIn(f"{self.folder}: the site's settings cannot be read", self.submitted(2, SHAKEDOWN_SITE=str(self.folder)))
+
+    def test_tasks_of_the_job_that_submitted_it_are_not_its_own(self):
+        for tasks, per_node, seen in [("1", "4(x2)", "none"), ("3", "2,1", "3"), ("9", "4(x2),1", "9"), ("8", "1(x2)", "none")]:
+            said = self.submitted(SLURM_NTASKS=tasks, SLURM_TASKS_PER_NODE=per_node)
+            self.assertIn(f"tasks={seen}", said)
+            self.assertEqual("of the submission is ignored" in said, seen == "none", said)
+
+
 class HealthCheck(HookCase):
     def checks(self, times, code):
         return [self.call("health_check", code) for _ in range(times)]
