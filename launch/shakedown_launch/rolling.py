@@ -11,6 +11,7 @@ import time
 
 from . import places, slurm
 from .acceptance import options as acceptance, stages
+from .acceptance.model import STOPPED
 from .command import Command, InconclusiveError, Option, UsageError, parse, positive, refuse, say
 from .words import count, nodes as listed
 
@@ -46,7 +47,6 @@ AWAY = re.compile(r"down|drain|fail|maint|power|reboot|unknown|no_respond|\*")
 PASS, FAIL = "PASS", "FAIL"
 RUNNING, WAITING, ABSENT, OPEN, LOST = "running", "waiting", "not available", "not yet", "no result"
 THRESHOLD = 3.0  # percent, as of results/report
-STOPPED = 5  # exit code of an acceptance that a signal has ended, by scancel as well
 ATTEMPTS = 3  # jobs of a node that leave no result, after which it has none
 OF_SBATCH = dict.fromkeys(("--job-name", "-J", "--nodes", "-N", "--nodelist", "-w", "--array", "-a"),
                           f"each node has one job, of the name {JOB}")
