@@ -34,13 +34,15 @@ class CommandLine(unittest.TestCase):
 
 
 class JobScript(HookCase):
-    def submitted(self, code=0, site="", **environ):
-        """What collectives.sbatch prints in job 7 of two nodes, with a script in launch/mpi's place."""
+    def submitted(self, code=0, site="", script="collectives.sbatch", arguments=(), **environ):
+        """What a script prints in job 7 of two nodes, with a script in launch/mpi's place; slurmctld does not answer."""
         (self.folder / "site.sh").write_text(site)
-        (self.folder / "launch/slurm/collectives.sbatch").chmod(0o755)
-        self.replace("launch/mpi", 'echo "tasks=${SLURM_NTASKS-none} $SITE"')
-        return self.call("collectives.sbatch", code, PATH=PATH, SHAKEDOWN=str(self.folder), SLURM_JOB_ID="7", SLURM_JOB_NAME="x",
-                         SLURM_JOB_NODELIST="n[1-2]", SHAKEDOWN_RUNS=str(self.folder), **environ)
+        (self.folder / "launch/slurm" / script).chmod(0o755)
+        self.replace("launch/mpi", 'echo "tasks=${SLURM_NTASKS-none} $SITE $*"')
+        self.replace("fakes/scontrol", "exit 1")
+        (self.folder / "fakes/python3").unlink(missing_ok=True)
+        return self.call(script, code, arguments=arguments, PATH=f"{self.folder}/fakes:{PATH}", SHAKEDOWN=str(self.folder),
+                         SLURM_JOB_ID="7", SLURM_JOB_NAME="x", SLURM_JOB_NODELIST="n[1-2]", SHAKEDOWN_RUNS=str(self.folder), **environ)
 
     def test_settings_of_the_site_whose_last_command_fails(self):
         self.assertIn("tasks=none seen", self.submitted(site="export SITE=seen\n[[ -d /nothing ]] && module load cuda\n"))
@@ -51,6 +53,19 @@ class JobScript(HookCase):
             said = self.submitted(SLURM_NTASKS=tasks, SLURM_TASKS_PER_NODE=per_node)
             self.assertIn(f"tasks={seen}", said)
             self.assertEqual("of the submission is ignored" in said, seen == "none", said)
+
+
+    def test_a_training_that_is_queued_again_continues_from_the_folder_that_its_arguments_name(self):
+        own = self.folder / "own"
+        own.mkdir()
+        self.assertNotIn("time limit", self.submitted(script="train.sbatch", arguments=["--epochs", "9"]))
+        for options in (["--checkpoint-dir", own], [f"--checkpoint-dir={own}"]):
+            (own / "checkpoint_latest.safetensors").unlink(missing_ok=True)
+            for again in ("", " --resume auto"):
+                said = self.submitted(script="train.sbatch", SLURM_RESTART_COUNT="1",
+                                      arguments=["--epochs", "9", "--resume", "none", *map(str, options)])
+                self.assertTrue(said.endswith(f"own{again}\n"), said)
+                (own / "checkpoint_latest.safetensors").touch()
 
 
 class HealthCheck(HookCase):
