@@ -9,9 +9,10 @@ source_site() {
   for file in "${SHAKEDOWN_SITE-}" /etc/slurm/shakedown.sh "$shakedown/launch/slurm/site.sh"; do
     [[ -z $file || ! -r $file && $file != "${SHAKEDOWN_SITE-}" ]] || break
   done
-  [[ -f $file && -r $file ]] || { say "$file: the site's settings cannot be read"; exit 2; }
+  bash -n "$file" || { say "$file: the site's settings cannot be read"; exit 2; }
   # shellcheck source=launch/slurm/site.sh
   source "$file"  # whatever its last command returned
+  set +eu +o pipefail  # of the site
 }
 
 # Variables that the ranks would lack, or must not have.

@@ -46,7 +46,9 @@ class JobScript(HookCase):
 
     def test_settings_of_the_site_whose_last_command_fails(self):
         self.assertIn("tasks=none seen", self.submitted(site="export SITE=seen\n[[ -d /nothing ]] && module load cuda\n"))
-        self.assertIn(f"{self.folder}: the site's settings cannot be read", self.submitted(2, SHAKEDOWN_SITE=str(self.folder)))
+        self.assertIn("tasks=none  train", self.submitted(script="train.sbatch", arguments=["--epochs", "9"], site="set -euo pipefail\n"))
+        for site, environ in [("", {"SHAKEDOWN_SITE": str(self.folder)}), ("x=(1\n", {})]:
+            self.assertIn("the site's settings cannot be read", self.submitted(2, site=site, **environ))
 
     def test_tasks_of_the_job_that_submitted_it_are_not_its_own(self):
         for tasks, per_node, seen in [("1", "4(x2)", "none"), ("3", "2,1", "3"), ("9", "4(x2),1", "9"), ("8", "1(x2)", "none")]:
@@ -311,11 +313,22 @@ class HealthCheck(HookCase):
         self.call("health_check", 1)
         self.assertIn("no GPU", log.read_text())
 
+    def test_settings_of_which_bash_reads_a_part_are_not_used(self):
+        self.node_check_fails()
+        self.slurm_says("idle|none")
+        self.settings("x=(", "health_action=print")
+        for _ in range(2):
+            self.assertRegex(self.call("health_check", 3), "INCONCLUSIVE: .*: line 6: .*: nothing is checked")
+        self.settings("set -euo pipefail")
+        self.checks(2, 1)
+        self.assertEqual(self.scontrol_calls(), [f"state=drain reason={REASON}"])
+
     @unittest.skipIf(os.geteuid(), "needs root")
     def test_as_root_files_of_others_are_not_used(self):
         self.folder.chmod(0o755)
         self.state.mkdir()
-        for path, said in [(self.state, "nothing is checked"), (self.folder / "site.sh", "by others than root")]:
+        for path, said in [(self.state, "nothing is checked"), (self.folder / "site.sh", "by others than root"),
+                           (self.folder, "by others than root")]:  # who owns the folder can replace what is in it
             os.chown(path, 65534, -1)
             self.assertIn(said, self.call("health_check", 3))
             os.chown(path, 0, -1)
