@@ -181,7 +181,8 @@ std::unique_ptr<Product> make_product(const ProductSpec& spec, Device& device, S
 }
 
 TypeChoice choose_types(const std::vector<std::string>& requested,
-                        const std::vector<std::vector<ProductType>>& by_rank) {
+                        const std::vector<std::vector<ProductType>>& by_rank,
+                        const std::string& option) {
   const auto lists = [](const auto& list, const auto& value) {
     return std::ranges::find(list, value) != list.end();
   };
@@ -201,8 +202,8 @@ TypeChoice choose_types(const std::vector<std::string>& requested,
     } else {
       std::vector<std::string> has;
       for (const ProductType other : *lacking) has.emplace_back(name_of(other));
-      throw UsageError(fmt::format("--types {}: the device of rank {} has only {}", name_of(type),
-                                   rank, fmt::join(has, ", ")));
+      throw UsageError(fmt::format("{} {}: the device of rank {} has only {}", option,
+                                   name_of(type), rank, fmt::join(has, ", ")));
     }
   }
   if (!left_out.empty())
@@ -212,7 +213,7 @@ TypeChoice choose_types(const std::vector<std::string>& requested,
 }
 
 TypeChoice choose_types(const std::vector<std::string>& requested, const Device& device,
-                        const MpiSession& session) {
+                        const MpiSession& session, const std::string& option) {
   double mine = 0;  // a bit per type
   for (const ProductType type : product_types(device)) mine += 1 << static_cast<int>(type);
   std::vector<std::vector<ProductType>> by_rank;
@@ -222,7 +223,7 @@ TypeChoice choose_types(const std::vector<std::string>& requested, const Device&
       if ((static_cast<unsigned>(bits) >> static_cast<int>(type) & 1U) != 0)
         by_rank.back().push_back(type);
   }
-  return choose_types(requested, by_rank);
+  return choose_types(requested, by_rank, option);
 }
 
 }  // namespace shakedown::node

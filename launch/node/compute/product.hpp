@@ -180,12 +180,13 @@ struct TypeChoice {
   std::string remark;              // on those of all that a device lacks; empty: none
 };
 /// Of `requested` ("all", or none: all), where the ranks' devices have these. Throws UsageError
-/// naming one that was given by name and that a device lacks.
+/// naming one that `option` has by name and that a device lacks.
 TypeChoice choose_types(const std::vector<std::string>& requested,
-                        const std::vector<std::vector<ProductType>>& by_rank);
+                        const std::vector<std::vector<ProductType>>& by_rank,
+                        const std::string& option = "--types");
 /// Collective.
 TypeChoice choose_types(const std::vector<std::string>& requested, const Device& device,
-                        const MpiSession& session);
+                        const MpiSession& session, const std::string& option = "--types");
 
 // The values of a product's operands: a function of type, kind, seed, matrix and index alone,
 // shared by both backends' kernels and the host.

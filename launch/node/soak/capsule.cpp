@@ -214,6 +214,8 @@ std::vector<Verdict> verdicts_of(const std::vector<Look>& looks, const Capsule& 
 ExitCode replay_capsule(const SoakOptions& options, Backend& backend, MpiSession& session,
                         Record& record) {
   const Capsule capsule = read_capsule(options.replay);
+  choose_types({name_of(capsule.spec.type)}, *backend.device, session,
+               fmt::format("--replay {}: type", options.replay));
   const auto fault =
       parse_fault(options.fault, {FaultKind::product, FaultKind::hash}, session.world_size());
   if (fault) say(session, line_of(*fault));
