@@ -64,7 +64,7 @@ class Reader {
 
 ProductType type_of(const Reader& reader) {
   const std::string name = reader.text("type");
-  for (const ProductType type : all_product_types())
+  for (const ProductType type : soaked(all_product_types()))
     if (name == name_of(type)) return type;
   reader.refuse("type", "must be fp64, fp32, tf32, fp16, bf16, fp8 or int8");
 }
