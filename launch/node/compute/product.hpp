@@ -348,11 +348,8 @@ SHAKEDOWN_HOST_DEVICE inline std::uint64_t operand_bits(const OperandRule& rule,
 /// A word of an operand in memory: an element, or two of four bits, the first in the low ones.
 SHAKEDOWN_HOST_DEVICE inline std::uint64_t operand_word(const OperandRule& rule,
                                                         std::uint64_t index) {
-  const std::uint64_t elements = rule.format.width == 4 ? 2 : 1;
-  std::uint64_t word = 0;
-  for (std::uint64_t i = 0; i < elements; ++i)
-    word |= operand_bits(rule, elements * index + i) << (4 * i);
-  return word;
+  if (rule.format.width != 4) return operand_bits(rule, index);
+  return operand_bits(rule, 2 * index) | operand_bits(rule, 2 * index + 1) << 4;
 }
 
 /// Whether C is exact for operands of integers: k a multiple of 32, and small enough for its type.
