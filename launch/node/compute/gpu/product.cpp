@@ -148,8 +148,8 @@ class CublasProduct final : public Product {
     return f;
   }
 
-  /// One buffer for A and B: all factors are 1, in whatever order cuBLASLt reads them. Its
-  /// heuristic wants the pointers, too. By the documentation, never run on Blackwell.
+  /// One buffer for A and B: all factors are 1, in whatever order cuBLASLt reads them. Without the
+  /// pointers its heuristic is an error. By the documentation: it has not run on Blackwell.
   void scale_blocks([[maybe_unused]] Device& device, [[maybe_unused]] Stream& stream) {
 #if CUBLAS_VERSION >= 120800
     const bool of_32 = scale_block(spec().type) == 32;
