@@ -83,7 +83,7 @@ def line_of(each):
             f"{figure(each.worst.value)} {each.unit}"
     if not each.witness:
         return f"{worst}, not compared"
-    return f"{worst}, {f'{each.slower} slower than' if each.slower else 'as'} usual ({figure(each.usual)}, " \
+    return f"{worst}, {f'{each.slower} slower than' if each.slower else 'as'} usual ({figure(each.worst.usual)}, " \
            f"by {each.witness})"
 
 

@@ -2,18 +2,17 @@
 
 import collections
 import glob
-import json
 import os
 import re
 import shlex
 import sys
 import time
 
-from . import places, slurm
+from . import places, records, slurm
 from .acceptance import options as acceptance, stages
-from .acceptance.model import STOPPED
+from .acceptance.model import FAIL, PASS, STOPPED
 from .command import Command, InconclusiveError, Option, UsageError, parse, positive, refuse, say
-from .words import count, nodes as listed
+from .words import count, in_columns, nodes as listed
 
 COMMAND = Command(
     "--output DIR [--partition NAME | --nodes LIST] [options] [-- ACCEPTANCE OPTION...]",
@@ -44,7 +43,6 @@ SUBMITTED = "rolling.tsv"  # node, job, time
 NICE = 2147483645  # the largest: lowest priority
 FREE = re.compile(r"idle[^*]*$")  # of sinfo; "*": does not answer
 AWAY = re.compile(r"down|drain|fail|maint|power|reboot|unknown|no_respond|\*")
-PASS, FAIL = "PASS", "FAIL"
 RUNNING, WAITING, ABSENT, OPEN, LOST = "running", "waiting", "not available", "not yet", "no result"
 THRESHOLD = 3.0  # percent, as of results/report
 ATTEMPTS = 3  # jobs of a node that leave no result, after which it has none
@@ -106,21 +104,12 @@ def results(folder, name):
     """Of the node's acceptances that came to an end by themselves, the oldest first."""
     found = []
     for path in glob.glob(os.path.join(glob.escape(os.path.join(folder, name)), "*", "acceptance.jsonl")):
-        with open(path, encoding="utf-8", errors="replace") as file:
-            lines = [line for line in map(parsed, file) if line]
-        verdicts = [line for line in lines if line.get("kind") == "verdict" and line.get("scope") == "node" and "stages" in line]
-        if verdicts and lines[-1].get("kind") == "end" and lines[-1].get("exit_code") != STOPPED:
-            found.append(Result(verdicts[-1]["verdict"], verdicts[-1].get("cause", ""), os.path.getmtime(path),
+        lines = records.read(path)
+        verdicts = [line for line in lines if line["kind"] == "verdict" and line["scope"] == "node" and "stages" in line]
+        if verdicts and lines[-1]["kind"] == "end" and lines[-1]["exit_code"] != STOPPED:
+            found.append(Result(verdicts[-1]["verdict"], verdicts[-1]["cause"], os.path.getmtime(path),
                                 os.path.dirname(path)))
     return sorted(found, key=lambda each: each.when)
-
-
-def parsed(line):
-    try:
-        found = json.loads(line)
-    except ValueError:  # cut off
-        return None
-    return found if isinstance(found, dict) else None
 
 
 class Campaign:
@@ -170,8 +159,7 @@ class Campaign:
             why = f"{len(self.submitted[name])} jobs ended without one: {os.path.join(self.folder, name)}" if state == LOST else ""
             rows.append((name, state, time.strftime("%Y-%m-%d %H:%M", time.localtime(each.when)) if done else "",
                          each.cause if done else why or node.state + (f": {node.reason}" if node.reason else "")))
-        widths = [max(map(len, column)) for column in zip(*rows)]
-        return ["  ".join(cell.ljust(width) for cell, width in zip(row, widths)).rstrip() for row in rows]
+        return in_columns(rows)
 
     def summary(self):
         counts = collections.Counter(map(self.state, self.nodes))

@@ -18,6 +18,7 @@ import zlib
 
 TREE = pathlib.Path(__file__).resolve().parents[2]
 BIN = pathlib.Path(os.environ.get("BIN", TREE / "bin")).resolve()
+INJECTED = pathlib.Path(os.environ.get("SHAKEDOWN_TEST_BUILD", TREE / "build")).resolve() / "injected"  # late or wrong, as `injected`
 SCHEMA = json.loads((TREE / "results/schema.json").read_text())
 
 try:
@@ -56,6 +57,11 @@ def run_bare(*arguments, env=None, timeout=300):
     """Runs a program without a launcher."""
     return subprocess.run(list(map(str, arguments)), cwd=TREE, capture_output=True, text=True,
                           timeout=timeout, env={**os.environ, **(env or {})})
+
+
+def injected(fault="", delay=""):
+    """Environment of a program of INJECTED: tests/support/injection.hpp."""
+    return {"SHAKEDOWN_TEST_FAULT": str(fault), "SHAKEDOWN_TEST_DELAY": delay}
 
 
 def wait_until(done, seconds=60):
