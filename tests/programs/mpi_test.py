@@ -143,10 +143,14 @@ class Usage(Mpi):
                          127)  # no python3
 
     def test_refused_in_one_line(self):
-        for words in [["--grace", "0", "true"], ["no_such_program"], ["--wat", "true"]]:
+        (self.folder / "python3").symlink_to(sys.executable)
+        for words in [["--grace", "0", "true"], ["no_such_program"], ["--wat", "true"], ["-n", "9" * 5000, "true"]]:
             result = self.mpi(*words)
             self.assertEqual((result.returncode, len(result.stderr.splitlines())), (2, 1), words)
             self.assertIn(words[0], result.stderr)
+        result = self.mpi("--launcher", "hydra", MPI, PATH=self.folder)
+        self.assertEqual(result.returncode, 2, result.stderr)
+        self.assertIn("--launcher hydra: mpiexec.hydra is not in PATH", result.stderr)
 
     def test_dry_run(self):
         result = self.mpi("--dry-run", "-n", 2, "true", "a b")

@@ -115,6 +115,12 @@ class Soak(Folder):
                 self.assertTrue(any(all(words in str(line.get(key)) for key, words in said.items()) for line in mismatches),
                                 mismatches)
 
+    def test_a_fault_that_would_not_be_found_is_refused(self):
+        for words, said in [(["--inject-fault", "hash:0"], "KIND one of product, memory, copy, slow"),
+                            (["--inject-fault", "memory:0", "--loads", "products", "--shape", "mixed"],
+                             "--loads products with --shape mixed: no work for 1 rank")]:
+            self.expect(run(SOAK, "--minutes", 0.004, *words), 2, said)
+
     def test_a_slow_rank_is_measured_and_a_gpu_named(self):
         out, records = self.soak(*QUICK, "--loads", "products", "--inject-fault", "slow:1", ranks=2,
                                  code=1 if GPUS else 0)

@@ -20,14 +20,16 @@
 namespace shakedown::node {
 namespace {
 
-/// Those that are found: of the loads that run; without GPUs no call of their driver can stall.
-std::vector<FaultKind> faults_of(BackendKind kind, const std::vector<Phase>& cycle) {
+/// Those that are found: of the loads that run; without GPUs no call of their driver can stall, and
+/// a rank alone has no other hash of the same bytes.
+std::vector<FaultKind> faults_of(BackendKind kind, const std::vector<Phase>& cycle, int ranks) {
   const auto runs = [&](LoadKind load) { return any_has(cycle, load); };
   std::vector<FaultKind> faults;
   if (runs(LoadKind::products) || runs(LoadKind::probes)) faults.push_back(FaultKind::product);
   if (runs(LoadKind::products) || runs(LoadKind::memory)) faults.push_back(FaultKind::memory);
   if (runs(LoadKind::copies)) faults.push_back(FaultKind::copy);
-  if (runs(LoadKind::products)) faults.insert(faults.end(), {FaultKind::hash, FaultKind::slow});
+  if (runs(LoadKind::products)) faults.push_back(FaultKind::slow);
+  if (runs(LoadKind::products) && ranks > 1) faults.push_back(FaultKind::hash);
   if (runs(LoadKind::collectives)) faults.push_back(FaultKind::collective);
   if (kind == BackendKind::gpu) faults.push_back(FaultKind::stall);
   return faults;
@@ -108,8 +110,10 @@ class SoakRun {
         choose_types(soaked(all_product_types()), options.types, *backend.device, session);
     types_ = choice.types;
     say(session, choice.remark);
+    check_loads_run(phases(0));
     if (const auto fault =
-            parse_fault(options.fault, faults_of(backend.kind, phases(0)), session.world_size())) {
+            parse_fault(options.fault, faults_of(backend.kind, phases(0), session.world_size()),
+                        session.world_size())) {
       say(session, line_of(*fault));
       if (fault->rank == session.rank()) fault_ = fault->kind;
     }
@@ -121,11 +125,6 @@ class SoakRun {
 
   ExitCode run() {
     const std::vector<Phase> first = phases(0);
-    if (first.empty())
-      throw UsageError(fmt::format("--loads {} with --shape {}: no work for {}",
-                                   fmt::join(options_.loads, ","), fmt::join(options_.shapes, ","),
-                                   ranks_in(session_)));
-    check_loads_run(first);
     window_s_ = window_seconds(60 * options_.minutes, first);
     WorkSettings settings;
     settings.phases = first;
@@ -166,8 +165,13 @@ class SoakRun {
     return std::chrono::duration<double>(std::chrono::steady_clock::now() - start_).count();
   }
 
-  /// Throws UsageError where a load that --loads names is in no phase. All of them are the default.
+  /// Throws UsageError where there is no phase, or a load that --loads names is in none. All of
+  /// them are the default.
   void check_loads_run(const std::vector<Phase>& cycle) const {
+    if (cycle.empty())
+      throw UsageError(fmt::format("--loads {} with --shape {}: no work for {}",
+                                   fmt::join(options_.loads, ","), fmt::join(options_.shapes, ","),
+                                   ranks_in(session_)));
     if (options_.loads.size() == kLoadKinds) return;
     for (const LoadKind kind : kLoads) {
       const bool named =
