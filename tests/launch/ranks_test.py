@@ -13,7 +13,7 @@ import unittest.mock
 
 from tree import TREE
 import transcript
-from shakedown_launch import command, gpus, hosts, launchers, mpi, places, ranks, slurm
+from shakedown_launch import command, gpus, hosts, launchers, mpi, places, ranks, slurm, words  # noqa: F401, in slurm.txt
 from shakedown_launch.places import Said
 
 
