@@ -74,12 +74,9 @@ def expecting(gpus_, tier, **more):
                    if "--expect-gpus" in task.words or task.words[0] == "node_check"})
 
 
-NAMES = {name: value for name, value in globals().items() if name[:1] != "_"}
-
-
 class Campaign(unittest.TestCase):
     def test_campaigns(self):
-        transcript.check(self, TREE / "tests/launch/campaign.txt", lambda text: str(eval(f"({text})", dict(NAMES))))
+        transcript.expressions(self, TREE / "tests/launch/campaign.txt", globals())
 
     def test_a_node_on_which_no_rank_can_run_lacks_all_stages(self):
         """As much as another one, whose variables name GPUs that are not there."""

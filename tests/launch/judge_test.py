@@ -347,7 +347,7 @@ class Judged(unittest.TestCase):
         transcript.check(self, TREE / "tests/launch/judge.txt", lambda given: eval(f"accepted({given})", dict(globals())))
 
     def test_concluded(self):
-        transcript.check(self, TREE / "tests/launch/judge_verdicts.txt", lambda given: str(eval(given, dict(globals()))))
+        transcript.expressions(self, TREE / "tests/launch/judge_verdicts.txt", globals())
 
 
 if __name__ == "__main__":

@@ -79,16 +79,9 @@ class Lines(unittest.TestCase):
 class Functions(unittest.TestCase):
     """Of Slurm, hosts, launchers and GPUs: what they make of variables, and of what commands print."""
 
-    def answer(self, given):
-        try:
-            return str(eval(f"({given})", dict(NAMES)))  # pylint: disable=eval-used
-        except command.UsageError as error:
-            return f"refused: {error}"
-        except places.InconclusiveError as error:
-            return f"inconclusive: {error}"
-
     def test_functions(self):
-        transcript.check(self, TREE / "tests/launch/slurm.txt", self.answer)
+        transcript.expressions(self, TREE / "tests/launch/slurm.txt", globals(),
+                               {command.UsageError: "refused", places.InconclusiveError: "inconclusive"})
 
 
 def printing(*answers):
@@ -177,7 +170,6 @@ def elsewhere(*hosts_, **environ):
 TWO = {"SLURM_JOB_ID": "1", "SLURM_JOB_NUM_NODES": "2"}
 ONE_OF = {"SLURM_JOB_ID": "1", "SLURM_JOB_NODELIST": "n5"}
 TWO_OF = {**TWO, "SLURM_JOB_NODELIST": "n[5-6]"}
-NAMES = {name: value for name, value in globals().items() if name[:1] != "_"}
 
 
 class Gpus(unittest.TestCase):
