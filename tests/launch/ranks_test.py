@@ -7,6 +7,7 @@ import pathlib
 import re
 import shlex
 import subprocess
+import sys
 import tempfile
 import unittest
 import unittest.mock
@@ -156,6 +157,12 @@ def checked(launcher, name, *hosts_):
     """Whether Open MPI runs on a host of this name, with others."""
     with unittest.mock.patch.object(launchers.os, "uname", lambda: unittest.mock.Mock(nodename=name)):
         return launcher().check(list(hosts_)) or "runs"
+
+
+def name_of(path, in_source_tree):
+    with unittest.mock.patch.object(sys, "argv", [path]), \
+            unittest.mock.patch.object(command, "in_source_tree", lambda: in_source_tree):
+        return command.name()
 
 
 def elsewhere(*hosts_, **environ):
