@@ -165,8 +165,20 @@ class Cases(Report):
         lines = [line for part_ in parts for line in part_.splitlines() if line.strip("-=#") and not line.startswith(NOTES)]
         return "\n".join(lines).replace(f"{self.folder}/given/", "")
 
+    def written(self, kind, *stems, records):
+        """The files of a kind with these names, or all of the kind."""
+        shutil.rmtree(self.out, ignore_errors=True)
+        self.report(*self.files_of(records), "--output", self.out, *["--csv"] * (kind == "csv"))
+        found = {path.name: path.read_text().replace(str(self.folder), "FOLDER") for path in sorted(self.out.glob(f"*.{kind}"))
+                 if not stems or path.stem in stems}
+        if kind == "json":  # but what is null, or of every strategy
+            found = {name: "\n".join(f"{key}: {json.dumps(value)}" for key, value in json.loads(text).items()
+                                     if value not in (None, [], "") and key not in report_records.IDENTITY)
+                     for name, text in found.items()}
+        return "\n".join(f"{name}\n{text}" for name, text in found.items())
+
     def answer(self, given):
-        """Of "NAMES | RECORDS", or "against [notes] OPTIONS | RECORDS, RECORDS"."""
+        """Of "NAMES | RECORDS", "csv FILES | RECORDS", "json FILES | RECORDS", or "against [notes] OPTIONS | RECORDS, RECORDS"."""
         words, _, records = given.partition("|")
         found = eval(f"({records})", dict(NAMES))  # pylint: disable=eval-used
         names = words.split()
@@ -175,6 +187,8 @@ class Cases(Report):
         if names[0] == "refused":
             (self.folder / "bad.jsonl").write_bytes(found if isinstance(found, bytes) else found.encode())
             return self.report(self.folder / "bad.jsonl", "--output", self.out, code=2).stderr.replace(f"{self.folder}/", "")
+        if names[0] in ("csv", "json"):
+            return self.written(*names, records=found)
         if names[0] in LOGS:
             try:
                 return LOGS[names[0]](read_runs(self.files_of(found)), *names[1:])
