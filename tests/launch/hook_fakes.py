@@ -11,6 +11,9 @@ import time
 import tempfile
 import unittest
 
+import tree  # noqa: F401 - support is in its folders
+from support import write_script
+
 HOOKS = pathlib.Path(__file__).resolve().parents[2] / "launch/slurm"
 PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
@@ -45,10 +48,7 @@ class HookCase(unittest.TestCase):
             "epilog_seconds=0", *lines, ""]))
 
     def replace(self, path, script):
-        file = self.folder / path
-        file.parent.mkdir(exist_ok=True)
-        file.write_text(f"#!/bin/bash\n{script}\n")
-        file.chmod(0o755)
+        write_script(self.folder / path, script)
 
     def run_hook(self, hook, *arguments, **environ):
         return subprocess.run(

@@ -13,6 +13,7 @@ import unittest.mock
 
 from tree import TREE
 import transcript
+from support import write_script
 from acceptance_fakes import FakeFleet, FakeProgram, conduct, run_of
 from shakedown_launch.acceptance import judge, stages
 from shakedown_launch.acceptance.campaign import fleet
@@ -222,10 +223,7 @@ class Program(unittest.TestCase):
         self.folder = folder.name
 
     def script(self, text):
-        path = os.path.join(self.folder, "judge")
-        with open(path, "w") as file:
-            file.write(f"#!/bin/sh\n{text}\n")
-        os.chmod(path, 0o755)
+        write_script(f"{self.folder}/judge", text)
         return judge.Program(self.folder, {**os.environ, "SHAKEDOWN_BIN": self.folder},
                                ("--reference", "/r.json"), True)
 

@@ -14,6 +14,7 @@ import unittest.mock
 
 from tree import TREE
 import transcript
+from support import write_script
 from shakedown_launch import command, gpus, hosts, launchers, mpi, places, ranks, slurm, words  # noqa: F401, in slurm.txt
 from shakedown_launch.places import Said
 
@@ -132,9 +133,7 @@ def information(uuid, minor):
 def listed(script):
     """By an nvidia-smi that is this script; and how many CUDA shows."""
     with tempfile.TemporaryDirectory() as folder:
-        fake = pathlib.Path(folder, "nvidia-smi")
-        fake.write_text(f"#!/bin/sh\n{script}\n")
-        fake.chmod(0o755)
+        write_script(f"{folder}/nvidia-smi", script)
         with unittest.mock.patch.dict(os.environ, PATH=f"{folder}:{os.environ['PATH']}"):
             found = gpus.listed(1)
             return found and (found, gpus.visible({"BACKENDS": "gpu"}))
@@ -182,9 +181,7 @@ TWO_OF = {**TWO, "SLURM_JOB_NODELIST": "n[5-6]"}
 class Gpus(unittest.TestCase):
     def test_gpus_that_the_driver_does_not_list(self):
         with tempfile.TemporaryDirectory() as folder:
-            fake = pathlib.Path(folder, "nvidia-smi")
-            fake.write_text("#!/bin/sh\necho 'GPU 0: NVIDIA H200 (UUID: GPU-5a)'; echo 'GPU 1: NVIDIA H200 (UUID: GPU-7c)'\n")
-            fake.chmod(0o755)
+            write_script(f"{folder}/nvidia-smi", "echo 'GPU 0: NVIDIA H200 (UUID: GPU-5a)'; echo 'GPU 1: NVIDIA H200 (UUID: GPU-7c)'")
             result = subprocess.run([TREE / "launch/mpi", "--gpus", "1,2", "--dry-run", "true"], text=True, capture_output=True,
                                     env={**os.environ, "PATH": f"{folder}:{os.environ['PATH']}", "BACKENDS": "gpu"})
             self.assertEqual((result.returncode, "requested GPUs 1,2: 2 not found" in result.stderr), (3, True), result.stderr)

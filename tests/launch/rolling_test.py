@@ -12,6 +12,7 @@ import unittest
 from tree import TREE
 import transcript
 import report_records
+from support import write_script
 
 FAKES = {
     "sinfo": "cat $FAKE/nodes",
@@ -27,10 +28,7 @@ class Rolling(unittest.TestCase):
         self.fake = pathlib.Path(folder.name)
         self.output = self.fake / "campaign"
         for name, text in FAKES.items():
-            path = self.fake / "bin" / name
-            path.parent.mkdir(exist_ok=True)
-            path.write_text(f"#!/bin/sh\n{text}\n")
-            path.chmod(0o755)
+            write_script(self.fake / "bin" / name, text)
         self.queue("")
         (self.fake / "count").write_text("0\n")
         self.nodes(n1="allocated", n2="idle", n3="drained", n4="idle", n5="mixed")
@@ -89,7 +87,7 @@ class Rolling(unittest.TestCase):
             for job, busbw in enumerate(map(int, words[2:]), int(words[1])):
                 self.night(words[0], job, busbw)
         elif what == "sinfo":
-            (self.fake / "bin/sinfo").write_text(f"#!/bin/sh\n{rest}\n")
+            write_script(self.fake / "bin/sinfo", rest)
         else:
             raise ValueError(line)
         return ""

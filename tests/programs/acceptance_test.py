@@ -9,7 +9,7 @@ import signal
 import subprocess
 import unittest
 
-from support import BIN, TREE, Folder, needs_cpu_backend, read_record, run_bare, wait_until
+from support import BIN, BUILD, TREE, Folder, needs_cpu_backend, read_record, run_bare, wait_until, write_script
 from shakedown_launch import job
 from shakedown_launch.acceptance import stages
 from shakedown_launch.acceptance.model import (CONFIG, ENVIRONMENT, FAIL, HARDWARE, INCONCLUSIVE,
@@ -17,7 +17,6 @@ from shakedown_launch.acceptance.model import (CONFIG, ENVIRONMENT, FAIL, HARDWA
 
 HOST = os.uname().nodename
 LINE = [TREE / "launch/acceptance", "--backend", "cpu"]
-BUILD = pathlib.Path(os.environ.get("SHAKEDOWN_TEST_BUILD", TREE / "build"))
 
 
 def program_of(pid):
@@ -99,9 +98,7 @@ class Acceptance(Folder):
         self.assertNotIn("FAIL", result.stdout)
 
     def test_a_rank_that_dies(self):
-        longer = self.folder / "train"
-        longer.write_text(f'#!/bin/sh\nexec {BIN}/train "$@" --iterations 1000000\n')
-        longer.chmod(0o755)
+        write_script(self.folder / "train", f'exec {BIN}/train "$@" --iterations 1000000')
         process = self.start(env={**os.environ, "SHAKEDOWN_BIN": str(self.folder)})
         record = self.folder / f"out/train/{HOST}.jsonl"
         self.assertTrue(wait_until(lambda: record.exists() and record.stat().st_size, 60))

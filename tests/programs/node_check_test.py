@@ -9,10 +9,9 @@ import time
 import unittest
 import unittest.mock
 
-from support import BIN, TREE, Folder, read_record, run, run_bare
+from support import BIN, BUILD, TREE, Folder, read_record, run, run_bare
 
 NODE_CHECK = BIN / "node_check"
-BUILD = pathlib.Path(os.environ.get("SHAKEDOWN_TEST_BUILD", TREE / "build"))
 HEALTHY = json.loads((TREE / "tests/node/fixtures/h200.json").read_text())
 # As Slurm starts HealthCheckProgram: root, without HOME.
 BARE = {"PATH": "/usr/bin:/bin"}

@@ -2,7 +2,6 @@
 
 import json
 import shutil
-import sys
 
 import report_records
 from report_records import (breakdown, collective, exchange, header, link_cost, prediction, record, step, training,
@@ -11,9 +10,8 @@ from report_support import Report, called, read_runs
 from reporting import findings, text as text_module, training_logs
 from reporting.records import UsageError
 from support import TREE
+import transcript  # support says where it is
 
-sys.path.insert(0, str(TREE / "tests/support"))
-import transcript  # noqa: E402
 
 END = {"kind": "end", "exit_code": 0, "elapsed_s": 1}
 CRASHED = {"kind": "crashed"}  # in the place of an end

@@ -8,16 +8,14 @@ import os
 import shlex
 import shutil
 import tempfile
-import sys
 import unittest
 
 import support
+import transcript  # support says where it is
 from launch_support import run
 from support import BIN, GPUS, TREE, read_record
-from shakedown_launch import command, variants, variants_table  # support says where it is
+from shakedown_launch import command, variants  # support says where it is
 
-sys.path.insert(0, str(TREE / "tests/support"))
-import transcript  # noqa: E402
 
 RUN = {"kind": "run", "transport": "nccl", "program": "fake", "world_size": 2, "backend": "gpu", "hosts": ["h", "h"]}
 
@@ -37,10 +35,7 @@ class Folder(support.Folder):
 
     def program(self, text):
         """A program that --record FILE is given to, as $record."""
-        path = self.folder / "program"
-        path.write_text(f'#!/bin/bash\nrecord=${{@: -1}}\n{text}\n')
-        path.chmod(0o755)
-        return path
+        return support.write_script(self.folder / "program", f"record=${{@: -1}}\n{text}")
 
     def results(self):
         folders = list((self.folder / "runs").glob("variants-*"))
@@ -155,10 +150,7 @@ def settings(**users):
 def fitness(line, code):
     """Of a node_check that records this line and ends with this code."""
     with tempfile.TemporaryDirectory() as folder:
-        path = os.path.join(folder, "node_check")
-        with open(path, "w") as file:
-            file.write(f"#!/bin/sh\necho '{json.dumps(line)}' >$3; exit {code}\n")
-        os.chmod(path, 0o755)
+        support.write_script(f"{folder}/node_check", f"echo '{json.dumps(line)}' >$3; exit {code}")
         yield from variants.fitness(folder, {**os.environ, "SHAKEDOWN_BIN": folder})
 
 
