@@ -9,7 +9,6 @@
 #include <utility>
 #include <vector>
 
-#include "collectives/injection.hpp"
 #include "collectives/links/links.hpp"
 #include "collectives/links/peer_copies.hpp"
 #include "collectives/links/splits.hpp"
@@ -437,13 +436,12 @@ ExitCode measure_links(const LinkOptions& options, Backend& backend, MpiSession&
                        Record& record) {
   const int ranks = session.world_size();
   const MessageSettings settings = message_settings(options, backend.kind, ranks);
-  const Injection injection = parse_injection(options.injection, ranks);
   const NodeMap nodes = map_nodes(session.hosts(), options.pretend_nodes);
   Judging judging(options.judge, session, "link_matrix");
   set_bars(options, *backend.world, judging);
   say(session, headline(settings, backend, nodes));
 
-  const auto messages = make_messages(injection, backend, session, settings);
+  const auto messages = make_messages(backend, session, settings);
   const Results results = LinkMeasurement(nodes, backend, session, *messages, record, judging,
                                           sampled_rounds(options.pairs, nodes))
                               .measure(options.alone);

@@ -79,7 +79,6 @@ std::string answer_of(const std::string& given) {
       OptionSet set("link_matrix", "");
       declare_options(set, options);
       parsed_into(set, line);
-      parse_injection(options.injection, ranks);
       const NodeMap nodes = map_nodes(
           std::vector<std::string>(static_cast<std::size_t>(ranks), "a"), options.pretend_nodes);
       return fmt::format("{} words, {} rounds of nodes",

@@ -14,6 +14,12 @@ class Jobs(HookCase):
         """What each prints."""
         transcript.check(self, HOOKS.parents[1] / "tests/launch/prolog.txt", self.answer)
 
+    def test_a_site_s_options_of_bash_drain_nothing(self):
+        self.settings("set -euo pipefail", f"cgroup_folder={self.folder}/nothing")
+        self.replace("launch/acceptance", "echo INCONCLUSIVE; exit 3")
+        for hook in ("prolog", "epilog"):
+            self.assertIn("INCONCLUSIVE", self.call(hook, 0, SLURM_JOB_ID="7", SLURM_JOB_GPUS="0"))
+
     def test_processes_in_the_job_s_cgroup(self):
         # A user's process may say that it is of any job: it is not believed.
         with subprocess.Popen(["/bin/sleep", "60"], env={"SLURM_JOB_ID": "7"}) as other:

@@ -40,11 +40,11 @@ class Rolling(unittest.TestCase):
     def queue(self, text):
         (self.fake / "queue").write_text(text)
 
-    def result(self, node, job, verdict, cause="", ended=True):
+    def result(self, node, job, verdict, cause="", ended=True, code=0):
         folder = self.output / node / f"rolling-{job}"
         folder.mkdir(parents=True, exist_ok=True)
         lines = [{"kind": "run"}, {"kind": "verdict", "scope": "node", "name": node, "verdict": verdict, "cause": cause, "stages": ["x"]}]
-        lines += [{"kind": "end", "exit_code": 0}] if ended else []
+        lines += [{"kind": "end", "exit_code": code}] if ended else []
         (folder / "acceptance.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
 
     def night(self, node, job, busbw):
@@ -81,6 +81,10 @@ class Rolling(unittest.TestCase):
             self.result(words[0], words[1], words[2], " ".join(words[3:]))
         elif what == "cut":  # without an end
             self.result(words[0], "cut", "PASS", ended=False)
+        elif what == "cancelled":
+            self.result(words[0], "cancelled", "INCONCLUSIVE", code=5)
+        elif what == "folder":
+            return f"the output's folder: {'there' if self.output.exists() else 'none'}\n"
         elif what == "old":
             os.utime(self.output / words[0] / "acceptance.jsonl", (0, 0))
         elif what == "nights":

@@ -6,7 +6,7 @@ import re
 import unittest
 
 import support
-from support import BIN, Folder, read_record, run, run_bare
+from support import BIN, INJECTED, Folder, injected, read_record, run, run_bare
 
 OWN_ALGORITHM = [] if support.GPUS else ["--mpi-algorithm", "own"]  # NCCL has its own
 SIZES = ["-b", "1K", "-e", "64K", "-f", "8"]
@@ -70,14 +70,14 @@ class OwnName(Folder):
                  {"wrong_stale": 1, "wrong_age": 1}),
                 (3, "2:torn:1:4096:2048", "torn in pieces of 64 bytes of 1 iteration before; ordering: ",
                  {"wrong_torn": 1, "wrong_torn_bytes": 64, "wrong_age": 1}),
-                (3, "1:missing:1", "without the addend of rank 2; arithmetic: ",
+                (3, "1:missing_addend:1", "without the addend of rank 2; arithmetic: ",
                  {"wrong_missing_addend": 1, "wrong_from_rank": 2})]:
             with self.subTest(fault=fault):
                 is_flip = "wrong_bit_flip" in keys
                 action = "run bin/soak on that rank's GPU" if is_flip else "run launch/variants"
                 record, file = self.folder / f"{fault}.jsonl", self.folder / f"{fault}.json"
-                result = run("collective_perf", "-b", "64K", "-e", "64K", "-n", 8, "--repeats", 1,
-                             "--inject-fault", fault, "--record", record, "-J", file, ranks=ranks)
+                result = run(INJECTED / "collective_perf", "-b", "64K", "-e", "64K", "-n", 8, "--repeats", 1,
+                             "--record", record, "-J", file, ranks=ranks, env=injected(fault))
                 self.expect(result, 1, "WRONG: rank ", "FAIL operation all_reduce float32 sum 64 KiB out of place: ", said,
                             f"; {action}", "Out of bounds values : 2 FAILED")
                 row = [line for line in read_record(record) if line["kind"] == "collective"][0]
@@ -96,17 +96,17 @@ class OwnName(Folder):
                 self.assertIn(action, verdict["action"])
 
     def test_unchecked_is_said(self):
-        result = run("collective_perf", "-b", "1K", "-e", "1K", "-c", 0, "--inject-fault", "1:7",
-                     "--record", self.record, ranks=2, timeout=60)  # a small job is over soon
+        result = run(INJECTED / "collective_perf", "-b", "1K", "-e", "1K", "-c", 0, "--record", self.record, ranks=2,
+                     env=injected("1:7"), timeout=60)  # a small job is over soon
         self.expect(result, 0, "N/A", "UNKNOWN job collective_perf: rates not judged, data not checked")
         self.assertIsNone(self.lines("collective")[0]["wrong_elements"])
         self.assertEqual(self.lines("collective")[0]["iterations_checked"], 0)
 
     def test_the_rank_that_is_late_is_named_where_all_wait_for_it(self):
         # The delay is longer than a busy machine keeps a rank from its core.
-        result = run("collective_perf", "--operation", "all_reduce,broadcast", "-b", "1K", "-e", "1K",
-                     "-I", 1, "--inject-delay", "1:100000", "-n", 3, "-w", 1, "--repeats", 2, "--record",
-                     self.record, ranks=2)
+        result = run(INJECTED / "collective_perf", "--operation", "all_reduce,broadcast", "-b", "1K", "-e", "1K",
+                     "-I", 1, "-n", 3, "-w", 1, "--repeats", 2, "--record", self.record, ranks=2,
+                     env=injected(delay="1:100000"))
         self.expect(result, 0, "waited for rank 1 on ")
         for line in self.lines("collective"):
             self.assertEqual(len(line["samples_us"]), 6)
@@ -137,7 +137,7 @@ class Bars(Folder):
                 self.assertIn(f"collective/{operation}/{figure}", causes)
 
     def test_an_earlier_run_is_the_reference(self):
-        sizes = ["-b", "128K", "-e", "256K"]
+        sizes = ["-b", "16M", "-e", "32M"] if support.GPUS else ["-b", "128K", "-e", "256K"]  # smaller: latencies
         run("collective_perf", *sizes, "--record", self.record, ranks=2)
         other, limits = self.folder / "other.jsonl", self.folder / "limits.json"
         limits.write_text('[{"metric": "collective/*", "floor": 1}]')

@@ -19,6 +19,7 @@ import zlib
 TREE = pathlib.Path(__file__).resolve().parents[2]
 BIN = pathlib.Path(os.environ.get("BIN", TREE / "bin")).resolve()
 BUILD = pathlib.Path(os.environ.get("SHAKEDOWN_TEST_BUILD", TREE / "build"))
+INJECTED = BUILD.resolve() / "injected"  # late or wrong, as `injected`
 SCHEMA = json.loads((TREE / "results/schema.json").read_text())
 
 try:
@@ -66,6 +67,11 @@ def write_script(path, text):
     path.write_text(f"#!/bin/bash\n{text}\n")
     path.chmod(0o755)
     return path
+
+
+def injected(fault="", delay=""):
+    """Environment of a program of INJECTED: tests/support/injection.hpp."""
+    return {"SHAKEDOWN_TEST_FAULT": str(fault), "SHAKEDOWN_TEST_DELAY": delay}
 
 
 def wait_until(done, seconds=60):
