@@ -4,7 +4,6 @@ they say, that they are bounded, and that what hosts are called and causes say i
 import collections
 import dataclasses
 import html.parser
-import io
 import json
 import math
 import os

@@ -16,7 +16,7 @@ from shakedown_launch.acceptance import evidence, stages  # noqa: F401, in campa
 from shakedown_launch.acceptance.campaign import campaign, fleet
 from shakedown_launch.acceptance.ladder import isolation
 from shakedown_launch.acceptance.model import (
-    FAIL, INCONCLUSIVE, PASS, SOFTWARE, Finding)
+    FAIL, PASS, SOFTWARE, Finding)
 
 
 def lost(name, stage):

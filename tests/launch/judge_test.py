@@ -18,7 +18,7 @@ from acceptance_fakes import FakeFleet, FakeProgram, conduct, run_of
 from shakedown_launch.acceptance import judge, stages
 from shakedown_launch.acceptance.campaign import fleet
 from shakedown_launch.acceptance.ladder import isolation
-from shakedown_launch.acceptance.model import (
+from shakedown_launch.acceptance.model import (  # noqa: F401, in judge_verdicts.txt
     FAIL, HARDWARE, INCONCLUSIVE, INFRASTRUCTURE, PASS, UNKNOWN, WARN, Facts, Finding, Node, Rounds,
     Run)
 
