@@ -58,8 +58,7 @@ class Table(unittest.TestCase):
             return f"{out.getvalue()}{code}".replace(f"{folder}/", "").replace(folder, "FOLDER")
 
     def test_cases(self):
-        names = {**globals(), "compare": self.compare}
-        transcript.check(self, TREE / "tests/launch/compare_nodes.txt", lambda given: eval(f"({given})", names))
+        transcript.expressions(self, TREE / "tests/launch/compare_nodes.txt", {**globals(), "compare": self.compare})
 
 
 if __name__ == "__main__":

@@ -135,7 +135,7 @@ TEST_CASE("what is read of a GPU", "[node][nvml]") {
     if (in >> std::ws && in.peek() == '{') in >> changes;
     change(host["gpus"][1], changes);
     const Json healthy = fixture("h200.json")["gpus"][1];
-    host["gpus"][1]["fake"] = {{"error", errors}};
+    host["gpus"][1]["fake"]["error"] = errors;
     const HostGpus found = read(host);
     CHECK(found.gpus.at(0).failed.empty());
     CHECK(found.gpus.at(0).has_ecc == true);

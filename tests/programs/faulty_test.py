@@ -3,15 +3,12 @@ Run by tests/run."""
 
 import copy
 import json
-import os
-import pathlib
 import subprocess
 import sys
 import unittest
 
-from support import BIN, GPUS, TREE, Folder, needs_cpu_backend, read_record, run, schema_error
+from support import BIN, BUILD, GPUS, TREE, Folder, needs_cpu_backend, read_record, run, schema_error
 
-BUILD = pathlib.Path(os.environ.get("SHAKEDOWN_TEST_BUILD", TREE / "build"))
 LIBRARY = BUILD / ("libfaulty.so" if GPUS else "libfaulty_cpu.so")
 sys.path.insert(0, str(TREE / "tests/faulty"))
 import injection  # noqa: E402

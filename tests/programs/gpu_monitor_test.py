@@ -2,15 +2,13 @@
 
 import json
 import os
-import pathlib
 import signal
 import subprocess
 import unittest
 
-from support import BIN, TREE, Folder, read_record, run, run_bare
+from support import BIN, BUILD, TREE, Folder, read_record, run, run_bare
 
 MONITOR = BIN / "gpu_monitor"
-BUILD = pathlib.Path(os.environ.get("SHAKEDOWN_TEST_BUILD", TREE / "build"))
 STALLED = "nvmlDeviceGetPersistenceMode"
 
 

@@ -11,7 +11,7 @@ import unittest
 from pathlib import Path
 
 from launch_support import environment
-from support import BIN, TREE, gone, needs_cpu_backend
+from support import BIN, TREE, gone, needs_cpu_backend, write_script
 
 MPI = TREE / "launch/mpi"
 PROBE = r"""
@@ -125,10 +125,7 @@ class Ranks(Mpi):
 
 class Usage(Mpi):
     def test_no_mpi(self):
-        another = self.folder / "fakes/mpirun"
-        another.parent.mkdir()
-        another.write_text("#!/bin/sh\necho Another MPI\n")
-        another.chmod(0o755)
+        another = write_script(self.folder / "fakes/mpirun", "echo Another MPI")
         alone = self.folder / "python"
         alone.mkdir()
         (alone / "python3").symlink_to(sys.executable)

@@ -9,7 +9,7 @@ import subprocess
 import time
 from unittest import mock
 
-from report_cases import benchmark, terms, timed
+from report_cases import benchmark, timed
 from report_records import breakdown, collective, exchange, header, step, training
 from report_support import REPORT, Report, read_runs
 from support import TREE
@@ -277,16 +277,6 @@ class Shown(Report):
         data = (self.out / "plots/bucket_timeline.png").read_bytes()
         width, height = (int.from_bytes(data[at:at + 4], "big") for at in (16, 20))
         self.assertTrue(height < 2400 and width < 2000, (width, height))
-
-    def test_scripts_find_the_terms(self):
-        self.text_of(step("ddp", 1000, 0.01), terms(), step("all-reduce", 900))
-        ddp, other = (json.loads((self.out / f"results_{name}.json").read_text())
-                      for name in ("baseline_ddp", "all_reduce"))
-        self.assertEqual([ddp[key] for key in (
-            "hidden_communication_ms", "hidden_share", "breakdown.compute_ms", "breakdown.interference_slowdown",
-            "breakdown.serial_step_ms")], [3.0, 0.75, 8.0, 0.125, 12.5])
-        self.assertEqual(ddp["throughput_interval"], "95 % interval of the mean")
-        self.assertEqual((other["hidden_share"], other["breakdown.compute_ms"]), (None, None))
 
 
 class Paths(Report):
