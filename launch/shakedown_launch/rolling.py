@@ -2,17 +2,16 @@
 
 import collections
 import glob
-import json
 import os
 import re
 import shlex
 import sys
 import time
 
-from . import places, slurm
+from . import places, records, slurm
 from .acceptance import options as acceptance, stages
 from .command import Command, InconclusiveError, Option, UsageError, parse, positive, say
-from .words import count, nodes as listed
+from .words import columns_of, count, nodes as listed
 
 COMMAND = Command(
     "--output DIR [--partition NAME | --nodes LIST] [options] [-- ACCEPTANCE OPTION...]",
@@ -102,21 +101,12 @@ def results(folder, name):
     """Of the node's acceptances that came to an end, the oldest first."""
     found = []
     for path in glob.glob(os.path.join(glob.escape(os.path.join(folder, name)), "*", "acceptance.jsonl")):
-        with open(path, encoding="utf-8", errors="replace") as file:
-            lines = [line for line in map(parsed, file) if line]
+        lines = records.read(path)
         verdicts = [line for line in lines if line.get("kind") == "verdict" and line.get("scope") == "node" and "stages" in line]
-        if verdicts and lines[-1].get("kind") == "end":
+        if verdicts and lines[-1]["kind"] == "end":
             found.append(Result(verdicts[-1]["verdict"], verdicts[-1].get("cause", ""), os.path.getmtime(path),
                                 os.path.dirname(path)))
     return sorted(found, key=lambda each: each.when)
-
-
-def parsed(line):
-    try:
-        found = json.loads(line)
-    except ValueError:  # cut off
-        return None
-    return found if isinstance(found, dict) else None
 
 
 class Campaign:
@@ -163,8 +153,7 @@ class Campaign:
             why = f"{len(self.submitted[name])} jobs ended without one: {os.path.join(self.folder, name)}" if state == LOST else ""
             rows.append((name, state, time.strftime("%Y-%m-%d %H:%M", time.localtime(each.when)) if done else "",
                          each.cause if done else why or node.state + (f": {node.reason}" if node.reason else "")))
-        widths = [max(map(len, column)) for column in zip(*rows)]
-        return ["  ".join(cell.ljust(width) for cell, width in zip(row, widths)).rstrip() for row in rows]
+        return columns_of(rows)
 
     def summary(self):
         counts = collections.Counter(map(self.state, self.nodes))

@@ -12,8 +12,7 @@ import statistics
 from . import mpi, places, records
 from .command import UsageError
 from .job import RUNNING, Stopped
-from .variants_table import aligned
-from .words import size
+from .words import columns_of, size
 
 FUNCTIONS = {"all_reduce": "AllReduce", "all_gather": "AllGather", "reduce_scatter": "ReduceScatter",
              "broadcast": "Broadcast", "reduce": "Reduce"}  # those that NCCL has algorithms for
@@ -278,7 +277,7 @@ def sweep(what, folder, environ, channels, launches, timeout, write):
         if launches > 1 and any(line.startswith("WARN") for line in blame(done)):
             write("wrong, but not yet more often than by chance: as many launches again")
             done += rounds(range(launches, 2 * launches))
-        for line in aligned(table(operation, done, choices(first.said))):
+        for line in columns_of(table(operation, done, choices(first.said))):
             write(line)
         missing = [each.combination for each in done if NOT_AVAILABLE in each.said]
         if missing:

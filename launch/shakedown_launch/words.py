@@ -5,6 +5,8 @@ Names, causes and settings come from hosts that may be broken: `clean` comes fir
 import math
 import re
 
+from reporting.words import glued, size  # noqa: F401 for all of launch/
+
 ELLIPSIS = "..."
 SHOWN_NAMES = 90  # characters of a list of nodes in a sentence
 NUMBER_AT_END = re.compile(r"[0-9]{0,18}$")
@@ -33,12 +35,6 @@ def clean(text, most=400):
     return text if len(text) <= most else text[:most - len(ELLIPSIS)].rstrip() + ELLIPSIS
 
 
-def glued(text):
-    """A figure and its unit held together, by a blank that is no place to break."""
-    return re.sub(r"(\d) (?=(%|°C|W|s|ms|us|min|h|MHz|GHz|[KMGTP]?i?B(/s)?|TFLOP/s)(\W|$))",
-                  "\\1\u00a0", text)
-
-
 def count(number, noun):
     return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
@@ -51,14 +47,6 @@ def figure(value):
         return f"{value:.3e}"
     digits = max(0, 3 - math.floor(math.log10(abs(value)))) if value else 0
     return f"{value:,.{digits}f}" if digits <= 3 else f"{value:.4g}"
-
-
-def size(bytes_):
-    """Bytes in binary units, as the programs' options have them."""
-    for unit in ("B", "KiB", "MiB", "GiB"):
-        if bytes_ < 1024 or unit == "GiB":
-            return f"{bytes_:.4g} {unit}"
-        bytes_ /= 1024
 
 
 def duration(seconds):
@@ -85,6 +73,13 @@ def aligned(rows, left=(), head=(), most=math.inf):
         rows = [[clean(row[0], wide[0]), *row[1:]] for row in rows]
     return ["  " + "  ".join(f"{row[at]:<{wide[at]}}" if at in left else f"{row[at]:>{wide[at]}}"
                              for at in columns).rstrip() for row in rows]
+
+
+def columns_of(rows):
+    """Lines of a table whose columns are flush left."""
+    rows = list(rows)
+    widths = [max(map(len, column)) for column in zip(*rows)]
+    return ["  ".join(cell.ljust(width) for cell, width in zip(row, widths)).rstrip() for row in rows]
 
 
 # ---- lists of nodes ------------------------------------------------------------------------------

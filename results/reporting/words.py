@@ -28,7 +28,7 @@ def percent(ratio, digits=1):
 
 def glued(text):
     """A figure and its unit held together, by a blank that is no place to break."""
-    return re.sub(r"(\d) (?=(%|ms|us|s|GB/s|[KMG]?iB|images/s|points)(\W|$))", "\\1\u00a0", text)
+    return re.sub(r"(\d) (?=(%|°C|W|s|ms|us|min|h|MHz|GHz|[KMGTP]?i?B(/s)?|TFLOP/s|images/s|points)(\W|$))", "\\1\u00a0", text)
 
 
 def unsigned_zero(figure):

@@ -270,13 +270,6 @@ class Html(unittest.TestCase):
         self.assertFalse([key for key, _ in shown.attributes if key.startswith("on")])
         text.encode()
 
-    def test_without_results_there_is_a_verdict_and_no_page(self):
-        error = io.StringIO()
-        with mock.patch.dict(sys.modules, {page.__name__: None}), contextlib.redirect_stderr(error):
-            self.assertIsNone(main.page_of(samples.clean(), ()))
-        self.assertIn("no acceptance.html: ", error.getvalue())
-        self.assertIn("PASS", main.page_of(samples.clean(), ()))
-
     def test_figures_that_are_not_finite(self):
         few = samples.few()
         figures = tuple(dataclasses.replace(each, value=math.nan, samples=(math.inf, math.nan),
