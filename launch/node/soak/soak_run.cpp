@@ -20,8 +20,8 @@
 namespace shakedown::node {
 namespace {
 
-/// Those that are found: of the loads that run; without GPUs no call of their driver can stall.
-std::vector<FaultKind> faults_of(BackendKind kind, const std::vector<Phase>& cycle) {
+/// Those that are found: of the loads that run.
+std::vector<FaultKind> faults_of(const std::vector<Phase>& cycle) {
   const auto runs = [&](LoadKind load) { return any_has(cycle, load); };
   std::vector<FaultKind> faults;
   if (runs(LoadKind::products) || runs(LoadKind::probes)) faults.push_back(FaultKind::product);
@@ -29,7 +29,6 @@ std::vector<FaultKind> faults_of(BackendKind kind, const std::vector<Phase>& cyc
   if (runs(LoadKind::copies)) faults.push_back(FaultKind::copy);
   if (runs(LoadKind::products)) faults.insert(faults.end(), {FaultKind::hash, FaultKind::slow});
   if (runs(LoadKind::collectives)) faults.push_back(FaultKind::collective);
-  if (kind == BackendKind::gpu) faults.push_back(FaultKind::stall);
   return faults;
 }
 
@@ -107,13 +106,11 @@ class SoakRun {
     const TypeChoice choice = choose_types(options.types, *backend.device, session);
     types_ = choice.types;
     say(session, choice.remark);
-    if (const auto fault =
-            parse_fault(options.fault, faults_of(backend.kind, phases(0)), session.world_size())) {
+    if (const auto fault = parse_fault(options.fault, faults_of(phases(0)), session.world_size())) {
       say(session, line_of(*fault));
       if (fault->rank == session.rank()) fault_ = fault->kind;
     }
-    health_ = std::make_unique<GpuHealth>(ranks_[static_cast<std::size_t>(session.rank())].uuid,
-                                          fault_ == FaultKind::stall);
+    health_ = std::make_unique<GpuHealth>(ranks_[static_cast<std::size_t>(session.rank())].uuid);
     const auto serials = session.all_gather(health_->serial());
     for (std::size_t r = 0; r < serials.size(); ++r) ranks_[r].serial = serials[r];
   }
