@@ -7,10 +7,11 @@ import statistics
 from typing import NamedTuple
 
 from reporting.verdict import WRONG_DATA
+from reporting.words import size
 
 from . import records
 from .command import UsageError
-from .words import columns_of, size
+from .words import in_columns
 
 RESULTS = {0: "ok", 1: "fail", 2: "usage error", 3: "inconclusive", 4: "internal error",
            5: "stopped"}
@@ -219,7 +220,7 @@ def show(variants, write):
     run = next((variant.run() for variant in variants if variant.run()), None)
     if run:
         write("\n{program}: {world_size} ranks, {backend}, transport {transport}".format_map(run))
-    for line in ("", *columns_of(table(variants))):
+    for line in ("", *in_columns(table(variants))):
         write(line)
     idle = [variant.name for variant in variants if not variant.applies()]
     if idle:

@@ -5,7 +5,7 @@ Names, causes and settings come from hosts that may be broken: `clean` comes fir
 import math
 import re
 
-from reporting.words import glued, size  # noqa: F401 for all of launch/
+from reporting.words import without_control
 
 ELLIPSIS = "..."
 SHOWN_NAMES = 90  # characters of a list of nodes in a sentence
@@ -24,14 +24,9 @@ def valid(value):
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
-def printable(text):
-    """Blanks in place of control characters, directions of writing, and what is no character."""
-    return "".join(c if c.isprintable() else " " for c in str(text))
-
-
 def clean(text, most=400):
     """One line, printable, of at most `most` characters."""
-    text = " ".join(printable(text).split())
+    text = " ".join(without_control(text).split())
     return text if len(text) <= most else text[:most - len(ELLIPSIS)].rstrip() + ELLIPSIS
 
 
@@ -61,6 +56,13 @@ def duration(seconds):
     return f"{hours} h {minutes} min" if hours else f"{minutes} min {seconds} s"
 
 
+def in_columns(rows):
+    """Lines of a table whose cells are flush left."""
+    rows = list(rows)
+    widths = [max(map(len, column)) for column in zip(*rows)]
+    return ["  ".join(cell.ljust(width) for cell, width in zip(row, widths)).rstrip() for row in rows]
+
+
 def aligned(rows, left=(), head=(), most=math.inf):
     """Lines of a table of at most `most` characters, for which its first column is cut; columns in `left`
     flush left. A column without any content is left out, whatever its head."""
@@ -73,13 +75,6 @@ def aligned(rows, left=(), head=(), most=math.inf):
         rows = [[clean(row[0], wide[0]), *row[1:]] for row in rows]
     return ["  " + "  ".join(f"{row[at]:<{wide[at]}}" if at in left else f"{row[at]:>{wide[at]}}"
                              for at in columns).rstrip() for row in rows]
-
-
-def columns_of(rows):
-    """Lines of a table whose columns are flush left."""
-    rows = list(rows)
-    widths = [max(map(len, column)) for column in zip(*rows)]
-    return ["  ".join(cell.ljust(width) for cell, width in zip(row, widths)).rstrip() for row in rows]
 
 
 # ---- lists of nodes ------------------------------------------------------------------------------

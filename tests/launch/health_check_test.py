@@ -33,6 +33,43 @@ class CommandLine(unittest.TestCase):
                              (2, f"{script}: not in a Slurm job (SLURM_JOB_ID): submit it by sbatch\n"))
 
 
+class JobScript(HookCase):
+    def submitted(self, code=0, site="", script="collectives.sbatch", arguments=(), **environ):
+        """What a script prints in job 7 of two nodes, with a script in launch/mpi's place; slurmctld does not answer."""
+        (self.folder / "site.sh").write_text(site)
+        (self.folder / "launch/slurm" / script).chmod(0o755)
+        self.replace("launch/mpi", 'echo "tasks=${SLURM_NTASKS-none} $SITE $*"')
+        self.replace("fakes/scontrol", "exit 1")
+        (self.folder / "fakes/python3").unlink(missing_ok=True)
+        return self.call(script, code, arguments=arguments, PATH=f"{self.folder}/fakes:{PATH}", SHAKEDOWN=str(self.folder),
+                         SLURM_JOB_ID="7", SLURM_JOB_NAME="x", SLURM_JOB_NODELIST="n[1-2]", SHAKEDOWN_RUNS=str(self.folder), **environ)
+
+    def test_settings_of_the_site_whose_last_command_fails(self):
+        self.assertIn("tasks=none seen", self.submitted(site="export SITE=seen\n[[ -d /nothing ]] && module load cuda\n"))
+        self.assertIn("tasks=none  train", self.submitted(script="train.sbatch", arguments=["--epochs", "9"], site="set -euo pipefail\n"))
+        for site, environ in [("", {"SHAKEDOWN_SITE": str(self.folder)}), ("x=(1\n", {})]:
+            self.assertIn("the site's settings cannot be read", self.submitted(2, site=site, **environ))
+
+    def test_tasks_of_the_job_that_submitted_it_are_not_its_own(self):
+        for tasks, per_node, seen in [("1", "4(x2)", "none"), ("3", "2,1", "3"), ("9", "4(x2),1", "9"), ("8", "1(x2)", "none")]:
+            said = self.submitted(SLURM_NTASKS=tasks, SLURM_TASKS_PER_NODE=per_node)
+            self.assertIn(f"tasks={seen}", said)
+            self.assertEqual("of the submission is ignored" in said, seen == "none", said)
+
+
+    def test_a_training_that_is_queued_again_continues_from_the_folder_that_its_arguments_name(self):
+        own = self.folder / "own"
+        own.mkdir()
+        self.assertNotIn("time limit", self.submitted(script="train.sbatch", arguments=["--epochs", "9"]))
+        for options in (["--checkpoint-dir", own], [f"--checkpoint-dir={own}"]):
+            (own / "checkpoint_latest.safetensors").unlink(missing_ok=True)
+            for again in ("", " --resume auto"):
+                said = self.submitted(script="train.sbatch", SLURM_RESTART_COUNT="1",
+                                      arguments=["--epochs", "9", "--resume", "none", *map(str, options)])
+                self.assertTrue(said.endswith(f"own{again}\n"), said)
+                (own / "checkpoint_latest.safetensors").touch()
+
+
 class HealthCheck(HookCase):
     def checks(self, times, code):
         return [self.call("health_check", code) for _ in range(times)]
@@ -276,11 +313,22 @@ class HealthCheck(HookCase):
         self.call("health_check", 1)
         self.assertIn("no GPU", log.read_text())
 
+    def test_settings_of_which_bash_reads_a_part_are_not_used(self):
+        self.node_check_fails()
+        self.slurm_says("idle|none")
+        self.settings("x=(", "health_action=print")
+        for _ in range(2):
+            self.assertRegex(self.call("health_check", 3), "INCONCLUSIVE: .*: line 6: .*: nothing is checked")
+        self.settings("set -euo pipefail")
+        self.checks(2, 1)
+        self.assertEqual(self.scontrol_calls(), [f"state=drain reason={REASON}"])
+
     @unittest.skipIf(os.geteuid(), "needs root")
     def test_as_root_files_of_others_are_not_used(self):
         self.folder.chmod(0o755)
         self.state.mkdir()
-        for path, said in [(self.state, "nothing is checked"), (self.folder / "site.sh", "by others than root")]:
+        for path, said in [(self.state, "nothing is checked"), (self.folder / "site.sh", "by others than root"),
+                           (self.folder, "by others than root")]:  # who owns the folder can replace what is in it
             os.chown(path, 65534, -1)
             self.assertIn(said, self.call("health_check", 3))
             os.chown(path, 0, -1)

@@ -106,6 +106,12 @@ class Jobs(HookCase):
         self.state.chmod(0o777)  # where anybody can write such a note
         self.call("epilog", 1, **JOB)
 
+    def test_a_site_s_options_of_bash_drain_nothing(self):
+        self.settings("set -euo pipefail", f"cgroup_folder={self.folder}/nothing")
+        self.replace("launch/acceptance", "echo INCONCLUSIVE; exit 3")
+        self.assertIn("INCONCLUSIVE", self.call("prolog", 0, **JOB))
+        self.assertIn("INCONCLUSIVE", self.call("epilog", 0, **JOB))
+
     def test_settings_that_cannot_be_read_are_reported(self):
         """Nothing else is read in their place, and nothing is drained."""
         self.replace("launch/acceptance", FAILS)

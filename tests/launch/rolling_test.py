@@ -41,11 +41,11 @@ class Rolling(unittest.TestCase):
     def queue(self, text):
         (self.fake / "queue").write_text(text)
 
-    def result(self, node, job, verdict, cause="", ended=True):
+    def result(self, node, job, verdict, cause="", ended=True, code=0):
         folder = self.output / node / f"rolling-{job}"
         folder.mkdir(parents=True, exist_ok=True)
         lines = [{"kind": "run"}, {"kind": "verdict", "scope": "node", "name": node, "verdict": verdict, "cause": cause, "stages": ["x"]}]
-        lines += [{"kind": "end", "exit_code": 0}] if ended else []
+        lines += [{"kind": "end", "exit_code": code}] if ended else []
         (folder / "acceptance.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
 
     def night(self, node, job, busbw):
@@ -102,8 +102,19 @@ class Rolling(unittest.TestCase):
             self.assertEqual(len(self.submitted()), expected)
             self.queue("")
             self.result("n2", "cut", "PASS", ended=False) if expected == 1 else None
+            self.result("n2", "cancelled", "INCONCLUSIVE", code=5) if expected == 2 else None
         _, rows = self.run_it("--status")
         self.assertIn("no result 3 jobs ended without one", rows["n2"])
+
+    def test_a_job_that_waits_for_a_drained_node_takes_no_room(self):
+        self.nodes(n1="idle", n2="allocated")
+        self.run_it("--once", "--most", "1")
+        self.nodes(n1="drained", n2="allocated")
+        _, rows = self.run_it("--once", "--most", "1")
+        self.assertEqual((self.submitted(), rows["n1"]), (["n1", "n2"], "not available drained: broken fan"))
+        self.nodes(n1="idle", n2="allocated")  # it is back, and its job is still there
+        _, rows = self.run_it("--once")
+        self.assertEqual((self.submitted(), rows["n1"]), (["n1", "n2"], "waiting idle"))
 
     def test_all_nodes_pass(self):
         self.nodes(n1="idle", n2="idle")
@@ -130,8 +141,13 @@ class Rolling(unittest.TestCase):
     def test_usage(self):
         done, _ = self.run_it("--nodes", "n[1-9]", "--once", code=2)
         self.assertIn("Slurm does not know n[6-9]", done.stderr)
-        done, _ = self.run_it("--full", code=2)
-        self.assertIn("--full", done.stderr)
+        for words, said in [(["--full"], "--full"), (["--nodes", "n[1-"], "--nodes n[1-: is not a list of nodes"),
+                            (["--sbatch", "--qos=low -J mine"], "-J cannot be used: each node has one job"),
+                            (["--", "--quick", "--hosts", "n1"], "--hosts cannot be used: each job accepts its own node")]:
+            done, _ = self.run_it(*words, code=2)
+            self.assertIn(said, done.stderr)
+        self.run_it("--status")
+        self.assertFalse(self.output.exists())
         (self.fake / "bin/sinfo").write_text("#!/bin/sh\necho 'Unable to contact slurm controller' >&2; exit 1\n")
         done, _ = self.run_it()
         self.assertIn("Unable to contact slurm controller", done.stderr)

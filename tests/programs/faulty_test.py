@@ -170,6 +170,12 @@ class Injections(Faulty):
         self.assertIn("rank 2 computed other gradients than ranks 0, 1", line["named"])
 
     @needs_cpu_backend
+    def test_invariant_weights_differ_by_a_fault_alone(self):
+        self.inject("--tool", "invariant", "--model", "none", "--model", "sm", "--", "--model", "tiny", "--image-size", 32,
+                    "--batch-size", 2)
+        self.assertEqual([(line["found"], line["products"] > 0) for line in self.records()], [(False, True), (True, True)])
+
+    @needs_cpu_backend
     def test_records_and_their_table(self):
         self.inject("--model", "none", "--model", "sm", "--model", "copy", "--seconds", 0.3, "--", *QUICK[2:])
         none, sm, of_copy = self.records()

@@ -75,8 +75,11 @@ class Soak(Folder):
         out, _ = self.soak("--replay", capsule, "--repeats", 5, "--inject-fault", "product:0",
                            ranks=1, code=1)
         self.assertIn("reproduces 5 of 5", out)
-        del kept["seed"]
         broken = self.folder / "broken.json"
+        broken.write_text(json.dumps({**kept, "type": "fp64"}))  # of a device that has it
+        self.expect(run(SOAK, "--backend", "cpu", "--replay", broken), 2,
+                    f"--replay {broken}: type fp64: the device of rank 0 has only ")
+        del kept["seed"]
         broken.write_text(json.dumps(kept))
         self.expect(run(SOAK, "--replay", broken), 2, f"{broken}: seed: must be")
 

@@ -103,7 +103,8 @@ class SoakRun {
         kernel_(backend.device->identity().pci_id),
         identity_{{"backend", name_of(backend.kind)}, {"world_size", session.world_size()}} {
     if (session.is_root()) court_.emplace(options.judge);
-    const TypeChoice choice = choose_types(options.types, *backend.device, session);
+    const TypeChoice choice =
+        choose_types(soaked(all_product_types()), options.types, *backend.device, session);
     types_ = choice.types;
     say(session, choice.remark);
     if (const auto fault = parse_fault(options.fault, faults_of(phases(0)), session.world_size())) {
@@ -404,7 +405,7 @@ void declare_options(OptionSet& options, SoakOptions& values) {
       .at_most(1e6)
       .idle_with({"--replay"});
   options.add("--types", values.types, "types of the products; all: those that the devices have")
-      .one_of(names_of(all_product_types()))
+      .one_of(names_of(soaked(all_product_types())))
       .idle_with({"--replay"});
   options.add("--loads", values.loads, "kinds of work")
       .one_of(names_of(kLoads))

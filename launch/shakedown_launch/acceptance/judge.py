@@ -9,7 +9,7 @@ import json
 import math
 import os
 
-from reporting.soak import statement
+from reporting import soak
 
 from .. import places, records
 from ..words import valid
@@ -293,7 +293,7 @@ class Judge:
                 lines = self.records(run)
                 passed = [line["cause"] for line in lines if line.get("kind") == "verdict"
                           and line.get("scope") == "job" and line.get("verdict") == PASS]
-                proved = [statement(line) for line in lines if line.get("kind") == "soak_summary"]
+                proved = [soak.statement(line) for line in lines if line.get("kind") == "soak_summary"]
                 if passed:
                     found[run.nodes[0]] = next(filter(None, proved), passed[-1])
         if not found:
