@@ -6,6 +6,7 @@ import re
 import statistics
 from typing import NamedTuple
 
+from reporting.verdict import WRONG_DATA
 from reporting.words import size
 
 from . import records
@@ -19,10 +20,6 @@ TIMEOUT = 124  # in place of the exit code
 WORST_FIRST = [5, 1, 4, 3, 2, 0]
 FEWEST_SAMPLES = 6  # of which a median has a 95 % interval
 SWITCHES = {"nccl": "NCCL_", "mpi": ("OMPI_", "MPIR_")}  # whose variables a transport reads
-
-
-# Classes of wrong data: `wrong_*` of a record.
-WRONG_DATA = ("stale", "torn", "misrouted", "missing_addend", "doubled_addend", "stale_addend", "unwritten", "bit_flip", "unknown")
 
 
 class Figure(NamedTuple):

@@ -79,13 +79,6 @@ class GpuMonitor(Folder):
                 self.assertIn(why, result.stdout)
                 self.assertIn("INCONCLUSIVE node", result.stdout)
 
-    def test_an_injected_stall_is_said_and_found(self):
-        result = run_bare(MONITOR, "--count", 1, "--call-deadline", 0.5, "--inject-fault", "stall:0",
-                          env=self.environment({}))
-        self.assertEqual(result.returncode, 3, result.stdout + result.stderr)
-        self.assertIn("fault injected: stall on rank 0", result.stdout)
-        self.assertEqual(result.stdout.count("nvmlDeviceGetPowerUsage did not return within"), 4)
-
 
 if __name__ == "__main__":
     unittest.main()

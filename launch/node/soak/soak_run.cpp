@@ -20,9 +20,8 @@
 namespace shakedown::node {
 namespace {
 
-/// Those that are found: of the loads that run; without GPUs no call of their driver can stall, and
-/// a rank alone has no other hash of the same bytes.
-std::vector<FaultKind> faults_of(BackendKind kind, const std::vector<Phase>& cycle, int ranks) {
+/// Those that are found: of the loads that run; a rank alone has no other hash of the same bytes.
+std::vector<FaultKind> faults_of(const std::vector<Phase>& cycle, int ranks) {
   const auto runs = [&](LoadKind load) { return any_has(cycle, load); };
   std::vector<FaultKind> faults;
   if (runs(LoadKind::products) || runs(LoadKind::probes)) faults.push_back(FaultKind::product);
@@ -31,7 +30,6 @@ std::vector<FaultKind> faults_of(BackendKind kind, const std::vector<Phase>& cyc
   if (runs(LoadKind::products)) faults.push_back(FaultKind::slow);
   if (runs(LoadKind::products) && ranks > 1) faults.push_back(FaultKind::hash);
   if (runs(LoadKind::collectives)) faults.push_back(FaultKind::collective);
-  if (kind == BackendKind::gpu) faults.push_back(FaultKind::stall);
   return faults;
 }
 
@@ -111,14 +109,12 @@ class SoakRun {
     types_ = choice.types;
     say(session, choice.remark);
     check_loads_run(phases(0));
-    if (const auto fault =
-            parse_fault(options.fault, faults_of(backend.kind, phases(0), session.world_size()),
-                        session.world_size())) {
+    const int ranks = session.world_size();
+    if (const auto fault = parse_fault(options.fault, faults_of(phases(0), ranks), ranks)) {
       say(session, line_of(*fault));
       if (fault->rank == session.rank()) fault_ = fault->kind;
     }
-    health_ = std::make_unique<GpuHealth>(ranks_[static_cast<std::size_t>(session.rank())].uuid,
-                                          fault_ == FaultKind::stall);
+    health_ = std::make_unique<GpuHealth>(ranks_[static_cast<std::size_t>(session.rank())].uuid);
     const auto serials = session.all_gather(health_->serial());
     for (std::size_t r = 0; r < serials.size(); ++r) ranks_[r].serial = serials[r];
   }
