@@ -110,7 +110,7 @@ class Measured(Report):
 class Pictures(Report):
     NAMES = {"throughput_comparison", "training_time_comparison", "loss_curves", "accuracy_curves",
              "communication_overhead", "step_breakdown", "scaling", "bucket_timeline",
-             "strategy_map", "collective_bandwidth", "link_matrix", "gpu_samples"}
+             "collective_bandwidth", "link_matrix", "gpu_samples"}
 
     @classmethod
     def setUpClass(cls):
