@@ -227,7 +227,9 @@ class LinkMeasurement {
         for (const int rank : {visit.pair.first, visit.pair.second})
           if (sampled) gbs[static_cast<std::size_t>(rank)].push_back(visit.gbs);
       search.add(visits);
-      progress.update(++round);
+      const int more = ++round - search.planned();
+      progress.update(round - std::max(more, 0),
+                      more > 0 ? fmt::format("{} more of suspects", more) : "");
     }
 
     for (const judge::PairFinding& finding : search.findings())
