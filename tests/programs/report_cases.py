@@ -71,7 +71,7 @@ def nights(*rates):
 
 # Notes of tables, which report_golden.txt has.
 NOTES = ("the round with the median step", "exposed = total", "busbw: the highest", "distinct: from", "More: ",
-         "Shakedown: ", "low-high unknown", "MHz, W:", "most exposed: which", "assumes that all links")
+         "Shakedown: ", "low-high unknown", "MHz, W:", "medians over the rounds", "assumes that all links")
 AGAINST_NOTES = ("OLD against", "its interval: from", "no interval: the", "efficiency (images/s", "low-high", "a single measure",
                  "OLD: NVIDIA H200, 1 run", "NEW: NVIDIA H200, 1 run", "slower, ", "of 0.1", "two standard deviations")
 
