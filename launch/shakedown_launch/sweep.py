@@ -135,12 +135,12 @@ def times(launch):
 
 
 def is_wrong(launch):
-    """By wrong data, a crash or a hang; not by what NCCL does not have, nor by a rate that nothing judges."""
+    """By wrong data, or a crash or a hang after its start; not by what NCCL does not have, nor by a rate that nothing judges."""
     if launch.code == 2 or NOT_AVAILABLE in launch.said:
         return False
     lines = records.read(f"{launch.path}.jsonl")
     return any(line.get("wrong_elements") or line["kind"] == "failure" for line in lines) or \
-        all(line["kind"] != "end" for line in lines)
+        lines[0]["kind"] == "run" and all(line["kind"] != "end" for line in lines)
 
 
 def fisher(failed, of, others_failed, of_others):

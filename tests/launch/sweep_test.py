@@ -29,11 +29,12 @@ class Sweep(unittest.TestCase):
         self.folder = tempfile.TemporaryDirectory()
         self.addCleanup(self.folder.cleanup)
 
-    def launch(self, combination, number=0, code=0, times=(), wrong=0, said="", ended=True):
+    def launch(self, combination, number=0, code=0, times=(), wrong=0, said="", ended=True, started=True):
         """A launch whose record has these times of 1 MiB, 2 MiB, ..."""
         times = times or (1,) * bool(wrong)
         path = f"{self.folder.name}/{combination}-{number}"
         with open(f"{path}.jsonl", "w") as file:
+            file.write('{"kind": "run", "program": "collective_perf", "hosts": ["n1"]}\n' if started else "")
             for i, time in enumerate(times, 1):
                 file.write(json.dumps({"kind": "collective", "operation": "all_reduce", "dtype": "float32", "in_place": False,
                                        "bytes": i << 20, "count": i << 18, "time_us_p50": time, "wrong_elements": wrong}) + "\n")
