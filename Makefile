@@ -93,8 +93,8 @@ archives = $(patsubst %,$(BUILD)/lib%.a,$(1))
 # each file is its own, for who works on them: it stays so while these objects exist.
 UNITY ?= $(if $(wildcard $(BUILD)/common/mpi_session.cpp.o),0,1)
 UNITY := $(UNITY)
-# In some builds alone; with a main; what bin/judge, which has no MPI, has of common/, and what it has not.
-ALONE := %_absent.cpp tests/main.cpp common/judge/visits.cpp \
+# In some builds alone; with a main; what tests replace; what bin/judge, which has no MPI, has of common/, and what it has not.
+ALONE := %_absent.cpp tests/main.cpp collectives/measurers.cpp common/judge/visits.cpp \
          $(addprefix common/,error.cpp nvml.cpp nvml_library.cpp options.cpp options_parsing.cpp output_file.cpp record.cpp statistics.cpp text_table.cpp types.cpp)
 in_units = $(if $(filter-out 0,$(UNITY)),$(filter-out $(ALONE),$(filter %.cpp,$(1))))
 objects = $(foreach folder,$(sort $(dir $(call in_units,$(1)))),\
@@ -109,6 +109,8 @@ MPI_TEST_OBJECTS := $(call object,$(MPI_TEST_SOURCES)) $(call objects,$(TEST_SUP
 BINARIES := $(addprefix $(BIN)/,$(notdir $(PROGRAM_SOURCES:.cpp=)))
 NCCL_TESTS := $(NCCL_TESTS:%=$(BIN)/%_perf)
 TESTS := $(BUILD)/unit_tests $(BUILD)/mpi_tests
+INJECTED := $(addprefix $(BUILD)/injected/,collective_perf link_matrix)
+injecting := $(call object,tests/collectives/injected.cpp tests/support/injection.cpp tests/support/injected_data.cpp)
 FAULTY := $(patsubst cpu,$(BUILD)/libfaulty_cpu.so,$(patsubst gpu,$(BUILD)/libfaulty.so,$(BACKENDS)))
 
 # ---- building ---------------------------------------------------------------------------------------
@@ -119,7 +121,7 @@ compile = $(MPICXX) -std=c++20 $(cppflags) $(call vendor_cppflags,$*) $(cxxflags
 link = $(call quiet,link) $(MPICXX) $(cxxflags) $(ldflags) $(filter %.o,$^) $(filter %.a,$^) -o $@ $(ldlibs)
 .PHONY: all tests
 all: $(BINARIES) $(NCCL_TESTS) $(BIN)/judge
-tests: all $(TESTS) $(FAULTY)
+tests: all $(TESTS) $(INJECTED) $(FAULTY)
 
 $(foreach room,$(ROOMS),$(eval $(call archives,$(room)): $(call objects,$(sources_$(room)))))
 $(BUILD)/libcommon.a: $(BUILD)/embedded.cpp.o
@@ -144,11 +146,16 @@ $(NCCL_TESTS): $(BIN)/collective_perf
 # Every element of every message passes through these loops.
 $(BUILD)/collectives/cpu/%.o $(BUILD)/unity/collectives/cpu/%.o: cxxflags += -O3
 cold := launch/node/health/% launch/node/monitor/% training/programs/%
-$(TEST_OBJECTS) $(MPI_TEST_OBJECTS) $(cold:%=$(BUILD)/%.o) $(cold:%=$(BUILD)/unity/%.o): cxxflags = $(cold_cxxflags) $(always)
+$(TEST_OBJECTS) $(MPI_TEST_OBJECTS) $(injecting) $(cold:%=$(BUILD)/%.o) $(cold:%=$(BUILD)/unity/%.o): cxxflags = $(cold_cxxflags) $(always)
 $(BUILD)/unit_tests: $(TEST_OBJECTS) $(BUILD)/fake_nvml.so
 $(BUILD)/mpi_tests: $(MPI_TEST_OBJECTS)
 $(TESTS): $(call archives,$(ROOMS)) $(BUILD)/link_flags
 	$(link) $(CATCH_LIBS)
+
+# Late or wrong, for tests: these objects come before the archive's.
+$(INJECTED): $(BUILD)/injected/%: $(BUILD)/collectives/%.cpp.o $(injecting) $(call archives,$(rooms_of_collectives)) $(BUILD)/link_flags
+	@mkdir -p $(@D)
+	$(link)
 
 # Kernels run alone on a GPU, for whoever changes them: tests/kernels. In no other target.
 TIMING := $(call object,$(wildcard tests/timing/gpu/*.cpp))
@@ -214,7 +221,7 @@ UNITS := $(sort $(filter $(BUILD)/unity/%,$(LIBRARY_OBJECTS) $(TEST_OBJECTS) $(M
 $(if $(UNITS),$(shell mkdir -p $(sort $(dir $(UNITS))); \
   unit() { local text; text=$$(printf '$(hash)include "%s"\n' "$${@:2}"); [[ -e $$1 && $$(<$$1) == "$$text" ]] || echo "$$text" >$$1; }; \
   $(foreach unit,$(UNITS:$(BUILD)/unity/%.cpp.o=%),unit $(BUILD)/unity/$(unit).cpp $(unit_$(unit));)))
--include $(LIBRARY_OBJECTS:.o=.d) $(TIMING:.o=.d) $(TEST_OBJECTS:.o=.d) $(MPI_TEST_OBJECTS:.o=.d) \
+-include $(LIBRARY_OBJECTS:.o=.d) $(TIMING:.o=.d) $(injecting:.o=.d) $(TEST_OBJECTS:.o=.d) $(MPI_TEST_OBJECTS:.o=.d) \
          $(PROGRAM_SOURCES:%=$(BUILD)/%.d) $(BUILD)/launch/judge.cpp.d
 endif
 $(addprefix $(BUILD)/,flags cpu_flags gpu_flags nvcc_flags link_flags embedded_names): ;

@@ -20,7 +20,6 @@ struct Mismatches {
   unsigned long long wrong = 0;      // elements
   unsigned long long first = ~0ULL;  // the lowest index among them
   unsigned long long last = 0;       // the highest
-  unsigned long long units = 0;      // of 16 bytes that have one, counted from where a check began
 };
 
 /// The wrong elements of one unit.

@@ -36,9 +36,9 @@ void CallWatch::watch(Clock::duration limit, Clock::time_point end,
   std::unique_lock lock(mutex_);
   for (;;) {
     auto begun = begun_.load();
-    const auto late = begun == kNone
-                          ? Clock::now() + between
-                          : std::min(end, Clock::time_point(Clock::duration(begun)) + limit);
+    const auto late =
+        begun == kNone ? Clock::now() + between
+                       : std::min(end, Clock::time_point(Clock::duration(begun)) + kTick + limit);
     if (ended_.wait_until(lock, late, [this] { return has_ended_; })) return;
     if (begun == kNone || !begun_.compare_exchange_strong(begun, kLate)) continue;
     lock.unlock();

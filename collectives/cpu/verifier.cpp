@@ -60,21 +60,18 @@ class CpuVerifier final : public Verifier {
       const Operands o = operands;  // in registers
       const std::size_t all = (found.count + kElementsOfUnit<Bits> - 1) / kElementsOfUnit<Bits>;
       unsigned long long wrong = 0;
-      unsigned long long units = 0;
       unsigned long long lowest = result->first;
       unsigned long long highest = result->last;
-#pragma omp parallel for schedule(static) firstprivate(o) reduction(+ : wrong, units) \
+#pragma omp parallel for schedule(static) firstprivate(o) reduction(+ : wrong) \
     reduction(min : lowest) reduction(max : highest)
       for (std::size_t u = 0; u < all; ++u) {
         const WrongInUnit unit = check_unit(x, found.count, u, known(o), source, first);
         if (unit.count == 0) continue;
         wrong += unit.count;
-        ++units;
         lowest = std::min<unsigned long long>(lowest, index + unit.first);
         highest = std::max<unsigned long long>(highest, index + unit.last);
       }
       result->wrong += wrong;
-      result->units += units;
       result->first = lowest;
       result->last = highest;
     });

@@ -104,6 +104,9 @@ class LinkMessages {
   Buffer mismatches_;
 };
 
+std::unique_ptr<LinkMessages> make_messages(Backend& backend, const MpiSession& session,
+                                            const MessageSettings& settings);
+
 /// The operands of the messages from one rank to another; both generate them as rank 0's.
 Operands pattern_of(int from, int to);
 

@@ -9,7 +9,6 @@
 #include <utility>
 #include <vector>
 
-#include "collectives/injection.hpp"
 #include "collectives/links/links.hpp"
 #include "collectives/links/peer_copies.hpp"
 #include "collectives/links/splits.hpp"
@@ -228,7 +227,9 @@ class LinkMeasurement {
         for (const int rank : {visit.pair.first, visit.pair.second})
           if (sampled) gbs[static_cast<std::size_t>(rank)].push_back(visit.gbs);
       search.add(visits);
-      progress.update(++round);
+      const int more = ++round - search.planned();
+      progress.update(round - std::max(more, 0),
+                      more > 0 ? fmt::format("{} more of suspects", more) : "");
     }
 
     for (const judge::PairFinding& finding : search.findings())
@@ -437,13 +438,12 @@ ExitCode measure_links(const LinkOptions& options, Backend& backend, MpiSession&
                        Record& record) {
   const int ranks = session.world_size();
   const MessageSettings settings = message_settings(options, backend.kind, ranks);
-  const Injection injection = parse_injection(options.injection, ranks);
   const NodeMap nodes = map_nodes(session.hosts(), options.pretend_nodes);
   Judging judging(options.judge, session, "link_matrix");
   set_bars(options, *backend.world, judging);
   say(session, headline(settings, backend, nodes));
 
-  const auto messages = make_messages(injection, backend, session, settings);
+  const auto messages = make_messages(backend, session, settings);
   const Results results = LinkMeasurement(nodes, backend, session, *messages, record, judging,
                                           sampled_rounds(options.pairs, nodes))
                               .measure(options.alone);

@@ -71,7 +71,6 @@ void declare_options(OptionSet& options, LinkOptions& values) {
       .at_least(0)
       .metavar("US")
       .default_text("none");
-  declare_options(options, values.injection);
   declare_pretended_nodes(options, values.pretend_nodes);
   options.refuse(
       "--outlier-mad,--outlier-percent,--fail-on-outlier",

@@ -3,7 +3,6 @@
 
 #include <string>
 
-#include "collectives/injection.hpp"
 #include "common/backend.hpp"
 #include "common/judge/court.hpp"
 #include "common/placement.hpp"
@@ -30,7 +29,6 @@ struct LinkOptions {
   std::string record;
   BackendOptions backend;
   // for tests
-  InjectionOptions injection;
   int pretend_nodes = 0;
 };
 

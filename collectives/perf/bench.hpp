@@ -108,7 +108,7 @@ class CollectiveBench {
     double enqueue_us = 0;
   };
 
-  // Tests override these two, to be late or wrong on purpose (collectives/injection).
+  // Tests override these two, to be late or wrong on purpose (tests/support/injection).
   /// Times one operation for each of the first `slots` slots of the ring.
   virtual Times run(const Trial& trial, std::size_t slots);
   /// Enqueues the operations of ring slots [begin, end): one iteration.
@@ -148,6 +148,11 @@ class CollectiveBench {
   std::uint64_t sequence_ = 0;      // of operations: their iteration
   std::uint64_t regions_left_ = 0;  // to be decoded
 };
+
+std::unique_ptr<CollectiveBench> make_bench(Communicator& communicator, Backend& backend,
+                                            const MpiSession& session,
+                                            const BenchSettings& settings,
+                                            std::size_t largest_bytes);
 
 // Separates waiting from transfer. An operation in which each rank receives from all ends on all
 // ranks together, so the rank that enters it last spends the shortest time in it: the time of the

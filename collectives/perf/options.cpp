@@ -184,7 +184,6 @@ void declare_hidden(OptionSet& options, PerfOptions& values) {
   options.heading("");
   for (IgnoredOption& ignored : values.ignored)
     options.add(ignored.names, ignored.value, ignored.reason);
-  declare_options(options, values.injection);
 }
 
 }  // namespace

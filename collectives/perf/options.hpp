@@ -5,7 +5,6 @@
 #include <string>
 #include <vector>
 
-#include "collectives/injection.hpp"
 #include "common/backend.hpp"
 #include "common/judge/court.hpp"
 #include "common/types.hpp"
@@ -70,7 +69,6 @@ struct PerfOptions {
   BarOptions bars;
   judge::JudgeOptions judge;
   BackendOptions backend{.mpi_algorithm = "library"};
-  InjectionOptions injection;
   std::vector<IgnoredOption> ignored = ignored_options();
 
   int ranks_of_process() const { return gpus * threads; }

@@ -253,7 +253,6 @@ Plan make_plan(const PerfOptions& options, const OptionSet& given, int world_siz
   check_ranks(options, world_size);
   check_operations(plan, options, world_size);
   plan.roots = roots_of(options.root, plan.groups, world_size);
-  plan.injection = parse_injection(options.injection, world_size);
   return plan;
 }
 

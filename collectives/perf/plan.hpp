@@ -8,7 +8,6 @@
 #include <string>
 #include <vector>
 
-#include "collectives/injection.hpp"
 #include "collectives/operations.hpp"
 #include "collectives/perf/bench.hpp"
 #include "collectives/perf/options.hpp"
@@ -30,13 +29,12 @@ struct Plan {
   std::vector<int> groups;      // of NCCL_TESTS_SPLIT, by rank; empty: all ranks are one
   std::optional<double> min_mean_busbw_gbs = std::nullopt;  // NCCL_TESTS_MIN_BW
   BenchSettings bench;
-  Injection injection;
 };
 
 /// The part that does not depend on the ranks, checked before MPI starts. Throws UsageError naming
 /// the option.
 Plan plan_of(const PerfOptions& options, const OptionSet& given);
-/// The same with what does: roots, and faults for tests.
+/// The same with what does: groups and roots.
 Plan make_plan(const PerfOptions& options, const OptionSet& given, int world_size);
 
 /// An operation's rows, out of place.

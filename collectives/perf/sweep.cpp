@@ -46,8 +46,7 @@ class Sweep {
         nodes_(map_nodes(session.hosts())),
         units_(units_of(session, backend)),
         conditions_(conditions_of(options, plan, communicator, backend, session)),
-        bench_(make_bench(plan.injection, communicator, backend, session, plan.bench,
-                          plan.sizes.back())) {}
+        bench_(make_bench(communicator, backend, session, plan.bench, plan.sizes.back())) {}
 
   void cycle(NcclTestsJson& json) {
     Judging judging(options_.judge, session_, options_.program);

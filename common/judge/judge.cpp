@@ -27,7 +27,7 @@ class Rates {
       : observations_(evidence.observations),
         references_(references),
         boards_(boards),
-        all_(peers_of(evidence.observations, limits)) {}
+        all_(peers_of(evidence.observations, limits, boards)) {}
 
   void judge(Judgement& judgement, std::map<std::string, std::string>& missed) {
     for (const bool memory : {true, false})  // which explains slow products

@@ -8,6 +8,7 @@
 #include <map>
 #include <vector>
 
+#include "common/judge/witnesses.hpp"
 #include "common/nvml.hpp"
 #include "common/statistics.hpp"
 
@@ -23,7 +24,7 @@ std::string group_key(const Observation& o) {
 }
 
 /// Why a measurement judges nothing; empty: it does.
-std::string why_not(const Observation& o, const Limit& limit) {
+std::string why_not(const Observation& o, const Limit& limit, const Peak& peak) {
   switch (o.taken) {
     case Taken::timed_out: return "it timed out";
     case Taken::not_supported: return "it is not supported here";
@@ -39,12 +40,18 @@ std::string why_not(const Observation& o, const Limit& limit) {
     return "a sample is not a number";
   const double least = *std::ranges::min_element(o.samples);  // of a rate 0: nothing moved
   if (least < 0 || (least == 0 && o.less_is_better())) return "a sample is not above 0";
+  constexpr double kRounded = 1.05;  // rows of boards, and what a device says, are rounded
+  const double most = *std::ranges::max_element(o.samples);
+  if (peak.bounds && most > kRounded * peak.value)
+    return fmt::format("a sample, {:.4g} {}, is above the peak of {:.4g} ({})", most, o.unit,
+                       peak.value, peak.by);
   return "";
 }
 
-void add(Series& series, std::size_t index, const Observation& o, const Limit& limit) {
+void add(Series& series, std::size_t index, const Observation& o, const Limit& limit,
+         const Peak& peak) {
   Look look{index};
-  std::string why = why_not(o, limit);
+  std::string why = why_not(o, limit, peak);
   if (why.empty()) {
     look.value = statistic_of(o.samples, limit.statistic, o.less_is_better());
     const double spread = look_spread(o.samples, limit.statistic, o.less_is_better());
@@ -83,7 +90,8 @@ void settle(Series& series, const std::vector<Observation>& observations) {
 
 }  // namespace
 
-std::vector<Peers> peers_of(const std::vector<Observation>& observations, const Limits& limits) {
+std::vector<Peers> peers_of(const std::vector<Observation>& observations, const Limits& limits,
+                            const Boards& boards) {
   std::map<std::string, std::map<std::string, std::vector<std::size_t>>> groups;
   std::map<std::string, const Limit*> known;
   for (std::size_t i = 0; i < observations.size(); ++i) {
@@ -94,7 +102,10 @@ std::vector<Peers> peers_of(const std::vector<Observation>& observations, const 
   }
   std::vector<Peers> all;
   for (auto& [key, subjects] : groups) {
-    Peers peers{known[observations[subjects.begin()->second.front()].metric], 0, {}};
+    const Observation& first = observations[subjects.begin()->second.front()];
+    Peers peers{known[first.metric], 0, {}};
+    const Peak peak =
+        peers.limit->share && first.backend != "cpu" ? peak_of(first, boards) : Peak{};
     for (auto& [subject, indices] : subjects) {
       std::sort(indices.begin(), indices.end(), [&](std::size_t a, std::size_t b) {
         const auto order = [](const Observation& o) {
@@ -104,7 +115,7 @@ std::vector<Peers> peers_of(const std::vector<Observation>& observations, const 
       });
       Series series;
       series.subject = subject;
-      for (const std::size_t i : indices) add(series, i, observations[i], *peers.limit);
+      for (const std::size_t i : indices) add(series, i, observations[i], *peers.limit, peak);
       settle(series, observations);
       peers.series.push_back(std::move(series));
     }

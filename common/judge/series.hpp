@@ -38,7 +38,8 @@ struct Peers {
 };
 
 /// Of the observations whose metrics have a limit; sorted, so that their order does not count.
-std::vector<Peers> peers_of(const std::vector<Observation>& observations, const Limits& limits);
+std::vector<Peers> peers_of(const std::vector<Observation>& observations, const Limits& limits,
+                            const Boards& boards);
 
 /// The time that `value` takes, as a share of the usual one's, minus 1: 0.01 is 1 % slower.
 double slower_by(const Observation& of, double value, double usual);

@@ -328,9 +328,10 @@ std::vector<PairFinding> PairSearch::gathered(std::vector<PairFinding> found) co
     PairFinding whole = group.front();
     for (std::size_t i = 1; i < group.size(); ++i)
       whole.ranks.insert(whole.ranks.end(), group[i].ranks.begin(), group[i].ranks.end());
-    whole.cause = whole.kind == PairFinding::path
-                      ? fmt::format("{} pairs of ranks; the first: {}", group.size(), whole.cause)
-                      : fmt::format("{} of {} rails; the first: {}", group.size(), rails, whole.cause);
+    whole.cause =
+        whole.kind == PairFinding::path
+            ? fmt::format("{} pairs of ranks; the first: {}", group.size(), whole.cause)
+            : fmt::format("{} of {} rails; the first: {}", group.size(), rails, whole.cause);
     result.push_back(std::move(whole));
   }
   return result;

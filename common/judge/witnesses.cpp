@@ -143,8 +143,7 @@ void spare_a_wide_fleet(std::vector<std::vector<Testimony>>& of) {
 
 // ---- first principles ----
 
-/// In the metric's unit; unknown where neither the board's row nor the device says.
-double peak_of(const Observation& o, const Boards& boards, std::string& by) {
+double value_of_peak(const Observation& o, const Boards& boards, std::string& by) {
   const auto board = boards.find(o.pci_device_id, o.board, o.compute_capability);
   if (board)
     by = board->known ? board->name : fmt::format("{}, judged as {}", o.board, board->architecture);
@@ -178,9 +177,9 @@ double peak_of(const Observation& o, const Boards& boards, std::string& by) {
 }
 
 Testimony by_first_principles(const Series& series, const std::vector<Observation>& all,
-                              double peak, double share, const std::string& by) {
+                              const Peak& peak, double share) {
   const Observation& o = all[series.looks.front().observation];
-  const double least = share * peak;
+  const double least = share * peak.value;
   Testimony said{Witness::first_principles, least, 0};
   said.last = series.last;
   said.r = each_look(series, [&](const Look& look) { return slower_by(o, look.value, least); });
@@ -188,7 +187,7 @@ Testimony by_first_principles(const Series& series, const std::vector<Observatio
     said.finds = said.r.back() > 0  // it fails itself
                      ? INFINITY
                      : (1 + kAlmostAll * look->spread) / (1 + said.r.back()) - 1;
-  said.text = fmt::format("{:.0f} % of {:.4g} {} ({})", 100 * share, peak, o.unit, by);
+  said.text = fmt::format("{:.0f} % of {:.4g} {} ({})", 100 * share, peak.value, o.unit, peak.by);
   return said;
 }
 
@@ -314,6 +313,16 @@ class ByPeers {
 
 }  // namespace
 
+Peak peak_of(const Observation& o, const Boards& boards) {
+  Peak peak;
+  peak.value = value_of_peak(o, boards, peak.by);
+  const auto board = boards.find(o.pci_device_id, o.board, o.compute_capability);
+  const bool rate = !o.metric.starts_with("collective/") && !o.metric.starts_with("setting/") &&
+                    !o.metric.ends_with("/clock_mhz");
+  peak.bounds = rate && (!board || board->known);
+  return peak;
+}
+
 int Testimony::slow() const {
   return static_cast<int>(
       std::count_if(r.begin(), r.end(), [&](double one) { return one > floor; }));
@@ -354,11 +363,10 @@ Testimonies hear(const Peers& peers, const std::vector<Observation>& observation
     if (!heard.all_alike) spare_a_wide_fleet(heard.of);
   }
   if (gpu && peers.limit->share) {
-    std::string by;
-    const double peak = peak_of(first, boards, by);
-    if (std::isfinite(peak))
+    const Peak peak = peak_of(first, boards);
+    if (std::isfinite(peak.value))
       say([&](const Series& series) {
-        return by_first_principles(series, observations, peak, *peers.limit->share, by);
+        return by_first_principles(series, observations, peak, *peers.limit->share);
       });
   }
   const ByPeers alike(peers, observations, heard.figure);

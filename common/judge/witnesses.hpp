@@ -33,6 +33,15 @@ struct Testimony {
   double least() const;  // r of the last run where that fails, else of all
 };
 
+/// What the board's row, or the device of itself, says of a rate, in its unit; unknown where
+/// neither does.
+struct Peak {
+  double value = kUnknown;
+  std::string by;
+  bool bounds = false;  // no right figure is above it: switches reduce, and a clock's is its base
+};
+Peak peak_of(const Observation& o, const Boards& boards);
+
 /// Of each series of `peers`, in their order, what there is.
 struct Testimonies {
   std::vector<std::vector<Testimony>> of;

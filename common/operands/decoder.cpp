@@ -23,7 +23,6 @@ constexpr std::size_t kLineUnits = 8;                        // of 128 bytes
 struct Kind {
   WrongData kind;
   const char* name;
-  const char* option;
   const char* cause;
   const char* action;
 };
@@ -36,25 +35,23 @@ constexpr const char* kOrdering =
 constexpr const char* kReduction =
     "run launch/variants, and bin/soak and bin/compute_perf on that rank's GPU";
 constexpr std::array<Kind, kWrongData> kKinds{{
-    {WrongData::stale, "stale", "stale", "ordering: data were read before they had arrived",
+    {WrongData::stale, "stale", "ordering: data were read before they had arrived", kOrdering},
+    {WrongData::torn, "torn", "ordering: parts of lines were read before they had arrived",
      kOrdering},
-    {WrongData::torn, "torn", "torn", "ordering: parts of lines were read before they had arrived",
-     kOrdering},
-    {WrongData::misrouted, "misrouted", "misrouted",
-     "routing: data went to another place, or came from one",
+    {WrongData::misrouted, "misrouted", "routing: data went to another place, or came from one",
      "run launch/variants, and bin/link_matrix for the path between these ranks"},
-    {WrongData::missing_addend, "missing_addend", "missing",
+    {WrongData::missing_addend, "missing_addend",
      "arithmetic: the reduction, or the path from that rank", kReduction},
-    {WrongData::doubled_addend, "doubled_addend", "doubled",
+    {WrongData::doubled_addend, "doubled_addend",
      "arithmetic: the reduction, or the path from that rank", kReduction},
-    {WrongData::stale_addend, "stale_addend", "stale-addend",
+    {WrongData::stale_addend, "stale_addend",
      "arithmetic: the reduction read that rank's data too early, or old ones", kReduction},
-    {WrongData::unwritten, "unwritten", "unwritten",
+    {WrongData::unwritten, "unwritten",
      "completion: the operation ended before its data were written",
      "run launch/variants, and bin/collective_perf --blocking 1"},
-    {WrongData::bit_flip, "bit_flip", "bit-flip", "memory: of the device, the host or a link",
+    {WrongData::bit_flip, "bit_flip", "memory: of the device, the host or a link",
      "run bin/soak on that rank's GPU, and node_check for ECC and link errors"},
-    {WrongData::unknown, "unknown", "unknown", "unknown: no single cause gives these data",
+    {WrongData::unknown, "unknown", "unknown: no single cause gives these data",
      "launch/variants shows with which transports they occur"},
 }};
 
@@ -397,7 +394,6 @@ class Decoder {
 }  // namespace
 
 const char* name_of(WrongData kind) { return row_of(kind).name; }
-const char* option_name_of(WrongData kind) { return row_of(kind).option; }
 const char* cause_of(WrongData kind) { return row_of(kind).cause; }
 const char* action_of(WrongData kind) { return row_of(kind).action; }
 

@@ -23,10 +23,9 @@ enum class WrongData {
 };
 inline constexpr int kWrongData = static_cast<int>(WrongData::unknown) + 1;
 
-const char* name_of(WrongData kind);         // "stale"
-const char* option_name_of(WrongData kind);  // "stale-addend", as an option has it
-const char* cause_of(WrongData kind);        // "ordering: ..."
-const char* action_of(WrongData kind);       // what to do next
+const char* name_of(WrongData kind);    // "stale"
+const char* cause_of(WrongData kind);   // "ordering: ..."
+const char* action_of(WrongData kind);  // what to do next
 /// In the order of the enumeration.
 std::vector<WrongData> all_wrong_data();
 

@@ -81,7 +81,7 @@ def positive(values, option, default, what):
     text = values.get(option)
     if text is None:
         return default
-    if not (text.isascii() and text.isdigit() and int(text) > 0):
+    if not (text.isascii() and text.isdigit() and len(text) < 10 and int(text) > 0):
         raise UsageError(f"{option} {text} is not a number of {what} (1 or more)")
     return int(text)
 

@@ -22,13 +22,16 @@ COMMAND = Command(
     RECORD: .jsonl files of jobs on one node each, or folders of them. The last job of a program on a
     node counts.
 
-    Ends with 0: no node is slow; 1: a node or GPU is slower than its peers or its reference; 2: wrong
-    usage, or a file that is no record; 3: figures have nothing to be compared with, an expected node
-    has none, or machines share a host name; 4: internal error.
+    Ends with 0: no node is slow; 1: a node or GPU is slower than its peers or its reference, or its job
+    ended with 1, as by wrong data; 2: wrong usage, or a file that is no record; 3: figures have nothing to
+    be compared with, an expected node has none, a job did not come to its end, or machines share a host
+    name; 4: internal error.
     """)
 
-# A program's job on one node. `gpus`: UUIDs; `boot`: the kernel's boot id, "" where the record has none.
-Job = collections.namedtuple("Job", "node program gpus boot lines")
+# A program's job on one node. `gpus`: UUIDs; `boot`: the kernel's boot id, "" where the record has none; `code`: exit code,
+# None of one that did not come to its end.
+Job = collections.namedtuple("Job", "node program gpus boot lines code")
+COMPLETE = (0, 1, 3)  # 3: of a job alone, whose rates nothing else judges
 
 
 def main(arguments):
@@ -37,28 +40,34 @@ def main(arguments):
         raise UsageError("no record named")
     expected = nodes_in(values["--expect-nodes"]) if "--expect-nodes" in values else []
     jobs = [job for path in files(paths) for job in jobs_in(path)]
-    judged = judge(jobs)
+    last = list({(job.node, job.program): job for job in jobs}.values())
+    judged = judge(last)
     compared = False
     for each in series.measured(types.SimpleNamespace(figures=judged.figures)):
         compared |= bool(each.witness)
         print(line_of(each))
     for each in judged.findings:
         print(f"{each.outcome} {' '.join(each.nodes)} {each.subject or each.gpu}: {each.cause}")
-    open_ = unsettled(jobs, expected)
+    outcomes = {each.outcome for each in judged.findings}
+    slow = {node for each in judged.findings if each.outcome == FAIL for node in each.nodes}
+    for job in last:
+        if job.code == 1 and job.node not in slow:
+            outcomes.add(FAIL)
+            print(f"{FAIL} {job.node}: {job.program} ended with 1: wrong data, or below a bar")
+    open_ = unsettled(jobs, expected) + [f"{job.program} did not come to its end on {job.node}" for job in last
+                                         if job.code not in COMPLETE]
     print("; ".join([f"{count(len(jobs), 'job')}, {count(len({job.node for job in jobs}), 'node')}", *open_]))
     if not compared:
         say("no figure was compared: nodes must be measured alone, with the same options, and be three or more")
-    outcomes = {each.outcome for each in judged.findings}
     return 1 if FAIL in outcomes else 3 if INCONCLUSIVE in outcomes or open_ or not compared else 0
 
 
 def judge(jobs):
-    """What bin/judge concludes of the last job of each program on each node."""
-    last = {(job.node, job.program): job for job in jobs}
+    """What bin/judge concludes of their figures."""
     with tempfile.TemporaryDirectory() as folder:
         runs = [Run(job.program, (job.node,), 0, "", 0, f"{number}.jsonl", "")
-                for number, job in enumerate(last.values())]
-        for run, job in zip(runs, last.values()):
+                for number, job in enumerate(jobs)]
+        for run, job in zip(runs, jobs):
             with open(os.path.join(folder, run.record), "w", encoding="utf-8") as file:
                 file.write("\n".join(map(judging.text_of, job.lines)) + "\n")
         judged = judging.Program(folder, os.environ).judge(
@@ -74,7 +83,7 @@ def line_of(each):
             f"{figure(each.worst.value)} {each.unit}"
     if not each.witness:
         return f"{worst}, not compared"
-    return f"{worst}, {f'{each.slower} slower than' if each.slower else 'as'} usual ({figure(each.usual)}, " \
+    return f"{worst}, {f'{each.slower} slower than' if each.slower else 'as'} usual ({figure(each.worst.usual)}, " \
            f"by {each.witness})"
 
 
@@ -139,9 +148,10 @@ def jobs_in(path):
     found = []
     for head, lines in records.jobs(read):
         hosts, metrics = set(head.get("hosts", [])), [line for line in lines if line["kind"] == "metric"]
+        codes = [line["exit_code"] for line in lines if line["kind"] == "end"]
         if len(hosts) == 1 and metrics:
             found.append(Job(hosts.pop(), head.get("program", ""), head.get("gpu_uuids") or (),
-                             "".join(head.get("boot_ids", [])[:1]), metrics))
+                             "".join(head.get("boot_ids", [])[:1]), metrics, codes[-1] if codes else None))
     if not found:
         say(f"{path}: has no figures of one node alone")
     return found

@@ -22,6 +22,8 @@ class Launcher:
 
     def check(self, names):
         """Raises where it cannot start a job. `names`: of the hosts of the job, where they are not this one alone."""
+        if not places.which(self.messages.program, os.environ):
+            raise UsageError(f"--launcher {self.name}: {self.messages.program} is not in PATH")
 
     def session_folder(self, environ, names=()):
         """A context in which it has a folder for its files: by itself each job's own."""

@@ -50,7 +50,8 @@ class Host:
             for name in os.listdir(folder):
                 if re.fullmatch(r"node\d+", name):
                     with open(f"{folder}/{name}/cpulist") as file:
-                        count += bool(self.allowed & set(cores_in(file.read())))
+                        cores = file.read().strip()
+                        count += bool(cores and self.allowed & set(map(int, slurm.numbers_in(cores))))
         return count or 1
 
     def may_read_processes(self):
@@ -68,12 +69,6 @@ class Host:
             return libc.process_vm_readv(os.getpid(), vector, 1, vector, 1, 0) == 8
         except (OSError, ImportError, AttributeError):
             return True
-
-
-def cores_in(text):
-    """Those of "0-3,8"."""
-    for first, last in re.findall(r"(\d+)(?:-(\d+))?", text):
-        yield from range(int(first), int(last or first) + 1)
 
 
 def place(request, environ, host):

@@ -2,17 +2,17 @@
 
 import collections
 import glob
-import json
 import os
 import re
 import shlex
 import sys
 import time
 
-from . import places, slurm
+from . import places, records, slurm
 from .acceptance import options as acceptance, stages
-from .command import Command, InconclusiveError, Option, UsageError, parse, positive, say
-from .words import count, nodes as listed
+from .acceptance.model import FAIL, PASS, STOPPED
+from .command import Command, InconclusiveError, Option, UsageError, parse, positive, refuse, say
+from .words import count, in_columns, nodes as listed
 
 COMMAND = Command(
     "--output DIR [--partition NAME | --nodes LIST] [options] [-- ACCEPTANCE OPTION...]",
@@ -43,10 +43,12 @@ SUBMITTED = "rolling.tsv"  # node, job, time
 NICE = 2147483645  # the largest: lowest priority
 FREE = re.compile(r"idle[^*]*$")  # of sinfo; "*": does not answer
 AWAY = re.compile(r"down|drain|fail|maint|power|reboot|unknown|no_respond|\*")
-PASS, FAIL = "PASS", "FAIL"
 RUNNING, WAITING, ABSENT, OPEN, LOST = "running", "waiting", "not available", "not yet", "no result"
 THRESHOLD = 3.0  # percent, as of results/report
 ATTEMPTS = 3  # jobs of a node that leave no result, after which it has none
+OF_SBATCH = dict.fromkeys(("--job-name", "-J", "--nodes", "-N", "--nodelist", "-w", "--array", "-a"),
+                          f"each node has one job, of the name {JOB}")
+OF_ACCEPTANCE = dict.fromkeys(("--output", "--hosts", "--hostfile"), "each job accepts its own node, in a folder of DIR")
 
 Node = collections.namedtuple("Node", "name state reason")  # as Slurm has it
 Result = collections.namedtuple("Result", "verdict cause when folder")
@@ -99,24 +101,15 @@ def submitted(folder):
 
 
 def results(folder, name):
-    """Of the node's acceptances that came to an end, the oldest first."""
+    """Of the node's acceptances that came to an end by themselves, the oldest first."""
     found = []
     for path in glob.glob(os.path.join(glob.escape(os.path.join(folder, name)), "*", "acceptance.jsonl")):
-        with open(path, encoding="utf-8", errors="replace") as file:
-            lines = [line for line in map(parsed, file) if line]
-        verdicts = [line for line in lines if line.get("kind") == "verdict" and line.get("scope") == "node" and "stages" in line]
-        if verdicts and lines[-1].get("kind") == "end":
-            found.append(Result(verdicts[-1]["verdict"], verdicts[-1].get("cause", ""), os.path.getmtime(path),
+        lines = records.read(path)
+        verdicts = [line for line in lines if line["kind"] == "verdict" and line["scope"] == "node" and "stages" in line]
+        if verdicts and lines[-1]["kind"] == "end" and lines[-1]["exit_code"] != STOPPED:
+            found.append(Result(verdicts[-1]["verdict"], verdicts[-1]["cause"], os.path.getmtime(path),
                                 os.path.dirname(path)))
     return sorted(found, key=lambda each: each.when)
-
-
-def parsed(line):
-    try:
-        found = json.loads(line)
-    except ValueError:  # cut off
-        return None
-    return found if isinstance(found, dict) else None
 
 
 class Campaign:
@@ -137,18 +130,21 @@ class Campaign:
         return self.days is not None and self.now() - each.when > 86400 * self.days
 
     def state(self, name):
+        away = AWAY.search(self.nodes[name].state)
         if name in self.jobs:
-            return WAITING if self.jobs[name] in ("PENDING", "REQUEUED", "REQUEUE_HOLD", "SUSPENDED") else RUNNING
+            waits = self.jobs[name] in ("PENDING", "REQUEUED", "REQUEUE_HOLD", "SUSPENDED")
+            return RUNNING if not waits else ABSENT if away else WAITING
         if name in self.results:
             return self.results[name].verdict
-        if AWAY.search(self.nodes[name].state):
+        if away:
             return ABSENT
         return LOST if len(self.submitted.get(name, ())) - len(self.ended[name]) >= ATTEMPTS else OPEN
 
     def next(self):
         """Names of the nodes that a job is submitted for now: idle ones, else those that are in use."""
-        room = self.most - len(self.jobs)
-        todo = [name for name in self.nodes if self.state(name) == OPEN]
+        states = {name: self.state(name) for name in self.nodes}
+        room = self.most - sum(state in (RUNNING, WAITING) for state in states.values())
+        todo = [name for name, state in states.items() if state == OPEN]
         free = [name for name in todo if FREE.match(self.nodes[name].state)]
         return (free or todo)[:max(room, 0)]
 
@@ -163,8 +159,7 @@ class Campaign:
             why = f"{len(self.submitted[name])} jobs ended without one: {os.path.join(self.folder, name)}" if state == LOST else ""
             rows.append((name, state, time.strftime("%Y-%m-%d %H:%M", time.localtime(each.when)) if done else "",
                          each.cause if done else why or node.state + (f": {node.reason}" if node.reason else "")))
-        widths = [max(map(len, column)) for column in zip(*rows)]
-        return ["  ".join(cell.ljust(width) for cell, width in zip(row, widths)).rstrip() for row in rows]
+        return in_columns(rows)
 
     def summary(self):
         counts = collections.Counter(map(self.state, self.nodes))
@@ -228,15 +223,19 @@ def main(arguments):
         raise UsageError("--output DIR is needed")
     if "--partition" not in values and "--nodes" not in values:
         raise UsageError("--partition NAME or --nodes LIST is needed")
-    names = slurm.hosts(values["--nodes"]) if "--nodes" in values else []
+    more = shlex.split(values.get("--sbatch", ""))
+    refuse(more, OF_SBATCH)
+    refuse(words, OF_ACCEPTANCE)
+    try:
+        names = slurm.hosts(values.get("--nodes", ""))
+    except UsageError as error:
+        raise UsageError(f"--nodes {values['--nodes']}: {error}") from None
     folder = os.path.realpath(values["--output"])
-    os.makedirs(folder, exist_ok=True)
     environ = dict(os.environ)
     most, every = positive(values, "--most", 4, "jobs"), positive(values, "--every", 30, "seconds")
     days, nights = positive(values, "--days", None, "days"), positive(values, "--against", None, "results")
     campaign = Campaign(folder, values.get("--partition"), names, most, days, environ)
     here = os.path.dirname(os.path.dirname(os.path.realpath(__file__)))
-    more = shlex.split(values.get("--sbatch", ""))
     check_time(more, words, here)
     while "--status" not in values:
         try:

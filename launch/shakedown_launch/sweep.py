@@ -9,11 +9,12 @@ import random
 import re
 import statistics
 
+from reporting.words import size
+
 from . import mpi, places, records
 from .command import UsageError
 from .job import RUNNING, Stopped
-from .variants_table import aligned
-from .words import size
+from .words import in_columns
 
 FUNCTIONS = {"all_reduce": "AllReduce", "all_gather": "AllGather", "reduce_scatter": "ReduceScatter",
              "broadcast": "Broadcast", "reduce": "Reduce"}  # those that NCCL has algorithms for
@@ -278,7 +279,7 @@ def sweep(what, folder, environ, channels, launches, timeout, write):
         if launches > 1 and any(line.startswith("WARN") for line in blame(done)):
             write("wrong, but not yet more often than by chance: as many launches again")
             done += rounds(range(launches, 2 * launches))
-        for line in aligned(table(operation, done, choices(first.said))):
+        for line in in_columns(table(operation, done, choices(first.said))):
             write(line)
         missing = [each.combination for each in done if NOT_AVAILABLE in each.said]
         if missing:

@@ -2,6 +2,7 @@
 their switches once per process, and prints one table."""
 
 import collections
+import contextlib
 import os
 import re
 import time
@@ -178,13 +179,19 @@ def sweep_all(what, seen, environ, values, launches, timeout):
     if not all(each.isascii() and each.isdigit() and 1 <= int(each) <= 64 for each in channels):
         raise UsageError(f"--channels {values['--channels']}: must be numbers of 1 to 64, with commas between")
     folder = places.new_folder("sweep", environ)
+    with table_of(folder) as write:
+        return sweep.sweep(what, folder, environ, channels, launches, timeout, write)
+
+
+@contextlib.contextmanager
+def table_of(folder):
+    """What writes a line to standard output and to table.txt; after them it prints where the results are."""
     with open(os.path.join(folder, "table.txt"), "w", encoding="utf-8", errors="replace") as file:
         def write(line):
             print(line, flush=True)
             print(line, file=file)
-        code = sweep.sweep(what, folder, environ, channels, launches, timeout, write)
+        yield write
     print(f"results: {folder}", flush=True)
-    return code
 
 
 def main(arguments):
@@ -216,13 +223,8 @@ def main(arguments):
     folder = places.new_folder("variants", environ)
     print(*fitness(folder, environ), *notes(chosen, environ), "", sep="\n", flush=True)
     run_all(chosen, launches, what, folder, environ, timeout)
-    with open(os.path.join(folder, "table.txt"), "w", encoding="utf-8",
-              errors="replace") as file:
-        def write(line):
-            print(line)
-            print(line, file=file)
+    with table_of(folder) as write:
         code = show(folder, write)
-    print(f"results: {folder}", flush=True)
     if RUNNING.stopped:
         raise Stopped
     return code

@@ -6,9 +6,12 @@ import re
 import statistics
 from typing import NamedTuple
 
+from reporting.verdict import WRONG_DATA
+from reporting.words import size
+
 from . import records
 from .command import UsageError
-from .words import size
+from .words import in_columns
 
 RESULTS = {0: "ok", 1: "fail", 2: "usage error", 3: "inconclusive", 4: "internal error",
            5: "stopped"}
@@ -17,10 +20,6 @@ TIMEOUT = 124  # in place of the exit code
 WORST_FIRST = [5, 1, 4, 3, 2, 0]
 FEWEST_SAMPLES = 6  # of which a median has a 95 % interval
 SWITCHES = {"nccl": "NCCL_", "mpi": ("OMPI_", "MPIR_")}  # whose variables a transport reads
-
-
-# Classes of wrong data: `wrong_*` of a record.
-WRONG_DATA = ("stale", "torn", "misrouted", "missing_addend", "doubled_addend", "stale_addend", "unwritten", "bit_flip", "unknown")
 
 
 class Figure(NamedTuple):
@@ -181,13 +180,6 @@ def table(variants):
             yield (*names, "nothing", "", "", "")
 
 
-def aligned(rows):
-    rows = list(rows)
-    widths = [max(map(len, column)) for column in zip(*rows)]
-    for row in rows:
-        yield "  ".join(cell.ljust(width) for cell, width in zip(row, widths)).rstrip()
-
-
 def last_words(said):
     """The last lines that report a failure; otherwise the last lines that are not empty."""
     lines = [line.strip() for line in said
@@ -228,7 +220,7 @@ def show(variants, write):
     run = next((variant.run() for variant in variants if variant.run()), None)
     if run:
         write("\n{program}: {world_size} ranks, {backend}, transport {transport}".format_map(run))
-    for line in ("", *aligned(table(variants))):
+    for line in ("", *in_columns(table(variants))):
         write(line)
     idle = [variant.name for variant in variants if not variant.applies()]
     if idle:

@@ -5,6 +5,8 @@ Names, causes and settings come from hosts that may be broken: `clean` comes fir
 import math
 import re
 
+from reporting.words import without_control
+
 ELLIPSIS = "..."
 SHOWN_NAMES = 90  # characters of a list of nodes in a sentence
 NUMBER_AT_END = re.compile(r"[0-9]{0,18}$")
@@ -22,21 +24,10 @@ def valid(value):
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
-def printable(text):
-    """Blanks in place of control characters, directions of writing, and what is no character."""
-    return "".join(c if c.isprintable() else " " for c in str(text))
-
-
 def clean(text, most=400):
     """One line, printable, of at most `most` characters."""
-    text = " ".join(printable(text).split())
+    text = " ".join(without_control(text).split())
     return text if len(text) <= most else text[:most - len(ELLIPSIS)].rstrip() + ELLIPSIS
-
-
-def glued(text):
-    """A figure and its unit held together, by a blank that is no place to break."""
-    return re.sub(r"(\d) (?=(%|°C|W|s|ms|us|min|h|MHz|GHz|[KMGTP]?i?B(/s)?|TFLOP/s)(\W|$))",
-                  "\\1\u00a0", text)
 
 
 def count(number, noun):
@@ -53,14 +44,6 @@ def figure(value):
     return f"{value:,.{digits}f}" if digits <= 3 else f"{value:.4g}"
 
 
-def size(bytes_):
-    """Bytes in binary units, as the programs' options have them."""
-    for unit in ("B", "KiB", "MiB", "GiB"):
-        if bytes_ < 1024 or unit == "GiB":
-            return f"{bytes_:.4g} {unit}"
-        bytes_ /= 1024
-
-
 def duration(seconds):
     if not math.isfinite(seconds):
         return "unknown"
@@ -71,6 +54,13 @@ def duration(seconds):
         return f"{seconds} s"
     hours, minutes = divmod(minutes, 60)
     return f"{hours} h {minutes} min" if hours else f"{minutes} min {seconds} s"
+
+
+def in_columns(rows):
+    """Lines of a table whose cells are flush left."""
+    rows = list(rows)
+    widths = [max(map(len, column)) for column in zip(*rows)]
+    return ["  ".join(cell.ljust(width) for cell, width in zip(row, widths)).rstrip() for row in rows]
 
 
 def aligned(rows, left=(), head=(), most=math.inf):

@@ -25,11 +25,11 @@ logged_before=()  # of the call before: these are printed, and not logged again
 # trusted PATH: whether root, the user of this process and the owner of this script are the only ones who
 # can change it.
 trusted() {
-  local ours link owner mode folder
+  local ours link owner mode holder folder
   ours=" 0 $EUID $(stat -Lc %u "$here") "
   link=$(stat -c %u -- "$1") && read -r owner mode < <(stat -Lc '%u %a' -- "$1") &&
-    folder=$(stat -Lc %a -- "$(dirname -- "$1")") || return
-  [[ $ours == *" $link "* && $ours == *" $owner "* ]] &&
+    read -r holder folder < <(stat -Lc '%u %a' -- "$(dirname -- "$1")") || return
+  [[ $ours == *" $link "* && $ours == *" $owner "* && $ours == *" $holder "* ]] &&
     (((8#$mode & 8#22) == 0 && ((8#$folder & 8#2) == 0 || (8#$folder & 8#1000) != 0)))
 } 2>/dev/null
 
@@ -61,8 +61,8 @@ log() {
   fi
 }
 
-# The site's settings: an error where the file that SHAKEDOWN_SITE names cannot be read, or where others
-# can change it.
+# The site's settings: an error where the file that SHAKEDOWN_SITE names cannot be read, where others
+# can change it, or where bash would read a part of it: health_action=print may be behind.
 if [[ -n ${SHAKEDOWN_SITE-} && (! -r $SHAKEDOWN_SITE || -d $SHAKEDOWN_SITE) ]]; then
   log "INCONCLUSIVE: SHAKEDOWN_SITE=$SHAKEDOWN_SITE: the site's settings cannot be read: nothing is checked"
   return 1
@@ -76,8 +76,13 @@ for site in "${SHAKEDOWN_SITE-}" /etc/slurm/shakedown.sh; do
       "(chown root, chmod go-w): nothing is checked"
     return 1
   fi
+  if ! said=$(bash -n "$site" 2>&1); then
+    log "INCONCLUSIVE: $said: nothing is checked"
+    return 1
+  fi
   # shellcheck source=launch/slurm/site.sh
   source "$site"  # whatever its last command returned
+  set +eu +o pipefail  # of the site
   break
 done
 

@@ -9,8 +9,10 @@ source_site() {
   for file in "${SHAKEDOWN_SITE-}" /etc/slurm/shakedown.sh "$shakedown/launch/slurm/site.sh"; do
     [[ -z $file || ! -r $file && $file != "${SHAKEDOWN_SITE-}" ]] || break
   done
+  bash -n "$file" || { say "$file: the site's settings cannot be read"; exit 2; }
   # shellcheck source=launch/slurm/site.sh
-  source "$file" || { say "$file: the site's settings cannot be read"; exit 2; }
+  source "$file"  # whatever its last command returned
+  set +eu +o pipefail  # of the site
 }
 
 # Variables that the ranks would lack, or must not have.
@@ -22,6 +24,12 @@ set_environment() {
     say "CUDA_VISIBLE_DEVICES=$CUDA_VISIBLE_DEVICES of the submission is ignored:" \
       "request GPUs with --gpus-per-node"
     unset CUDA_VISIBLE_DEVICES
+  fi
+  # Slurm sets it where the job requests tasks; else it is that of the job or srun in which sbatch was called.
+  if [[ -n ${SLURM_NTASKS-} && ${SLURM_TASKS_PER_NODE-} =~ ^[0-9(x),]+$ ]] &&
+    (($(sed 's/(x/*/g; s/)//g; s/,/+/g' <<<"$SLURM_TASKS_PER_NODE") != SLURM_NTASKS)); then
+    say "SLURM_NTASKS=$SLURM_NTASKS of the submission is ignored: request tasks with --ntasks"
+    unset SLURM_NTASKS SLURM_NPROCS SLURM_NTASKS_PER_NODE
   fi
 }
 

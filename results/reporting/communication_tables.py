@@ -106,9 +106,9 @@ def exchanges(summary):
         Column("most exposed", most_exposed),
         Column("wait", lambda m: total(m.exchanges, "wait_ms"), ms),
         Column("last rank", last_rank),
-    ], lambda rows: ["most exposed: which in the order of launch; wait: for the last rank, mean over the ranks; last "
-                     "rank: the rank that is last most often, for how many of the exchanges, and in what share of the "
-                     "steps"])
+    ], lambda rows: ["medians over the rounds. most exposed: which in the order of launch; wait: for the last rank, mean "
+                     "over the ranks; last rank: the rank that is last most often, for how many of the exchanges, and in "
+                     "what share of the steps"])
 
 
 def operations(measured):

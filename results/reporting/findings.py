@@ -10,8 +10,6 @@ from .records import configuration_of, number, text, texts
 from .summary import TERMS, ranked
 from .trainings import restarts_of
 
-CLOSE = 0.01  # below which a difference needs enough repetitions to be believed
-LESS_MEMORY = 0.95  # of the fastest's: what counts as a reason to choose another
 RESIDUAL_MATTERS = 0.02  # of the step, on a GPU, where events leave nothing out
 
 # Options that repetitions of one configuration may differ in, or that its identity already names.
@@ -27,8 +25,7 @@ def sections(summary):
     """[(title, [(heading, sentences)])] of the topics that there is something to say about; a
     heading names conditions, and is empty where there is only one set of them."""
     said = []
-    for title, topic in (("Why", why), ("Input", input_limits), ("Convergence", convergence),
-                         ("When to choose which", choice)):
+    for title, topic in (("Why", why), ("Input", input_limits), ("Convergence", convergence)):
         blocks = {}
         for conditions, group in summary.groups:
             heading = summary.heading(conditions) if len(summary.groups) > 1 else ""
@@ -124,79 +121,6 @@ def accuracies(best):
 
 def points(difference):
     return f"{100 * difference:.2f} points"
-
-
-def choice(_, group):
-    """Recommends strategies by throughput, memory and accuracy, as measured here."""
-    order = ranked(group)
-    if len(order) < 2 or order[0].conditions.world_size < 2:
-        return []
-    fit = [measured for measured in order
-           if measured.certified is not False and not measured.diverged]
-    said = [f"Not {measured.strategy}, "
-            f"{'which diverged' if measured.diverged else 'whose certificate failed'}."
-            for measured in order if measured not in fit]
-    if fit:
-        more = [*by_memory(fit), *by_accuracy(fit)]
-        if said or more or not is_plain(fit):  # else page one has it all
-            said += [by_throughput(fit), *more]
-    return said
-
-
-def is_plain(fit):
-    """Whether throughput alone chooses, and a strategy that is known to learn; or chooses none of all."""
-    return is_proven(fit[0]) and len(equals_of(fit)) in (0, len(fit) - 1)
-
-
-def is_proven(measured):
-    return measured.certified is not None or bool(measured.histories) or measured.strategy == "all-reduce"
-
-
-def equals_of(fit):
-    return [measured.strategy for measured in fit[1:] if tied(fit[0].rate, measured.rate)]
-
-
-def by_throughput(fit):
-    equals = equals_of(fit)
-    text = f"For throughput {fit[0].strategy} ({words.rate(fit[0].rate.median)} images/s)"
-    if equals:
-        text += f", or {words.listed(equals, 'or')}, which these runs do not distinguish from it"
-    if not is_proven(fit[0]):
-        text += "; no certificate and no training under these conditions show that it learns as " \
-                "the others do"
-    return text + "."
-
-
-def tied(fast, slow):
-    differs = distinct(fast, slow)
-    return differs is False or differs is None and slow.median > (1 - CLOSE) * fast.median
-
-
-def by_memory(fit):
-    known = [measured for measured in fit if measured.peak_memory]
-    if fit[0] not in known:
-        return
-    least = min(known, key=lambda measured: measured.peak_memory)
-    if least.peak_memory < LESS_MEMORY * fit[0].peak_memory:
-        yield (f"Where memory is short {least.strategy}, {words.size(least.peak_memory)} on the "
-               f"fullest rank instead of {words.size(fit[0].peak_memory)}, at "
-               f"{words.percent(least.rate.median / fit[0].rate.median)} of the images/s.")
-
-
-def by_accuracy(fit):
-    """Another than the fastest only where its validation accuracy is higher beyond the margin."""
-    scored = [(measured, max(measured.best_epochs, key=lambda epoch: epoch["val_top1"]))
-              for measured in fit if measured.best_epochs]
-    scored = [(m, e) for m, e in scored if number(e, "validated_images")]
-    if not scored or scored[0][0] is not fit[0]:
-        return
-    best, epoch = max(scored, key=lambda entry: entry[1]["val_top1"])
-    ours = scored[0][1]
-    margin = accuracy_margin(*((e["val_top1"], e["validated_images"]) for e in (epoch, ours)))
-    if epoch["val_top1"] - ours["val_top1"] > margin:
-        yield (f"For accuracy {best.strategy}, {words.percent(epoch['val_top1'], 2)} instead of "
-               f"{words.percent(ours['val_top1'], 2)}, at "
-               f"{words.percent(best.rate.median / fit[0].rate.median)} of the images/s.")
 
 
 def runs(summary):

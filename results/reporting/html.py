@@ -3,7 +3,8 @@
 import pathlib
 from xml.etree import ElementTree
 
-BLANK = "\u00a0"  # that is no place to break
+from .words import without_control
+
 AS_IT_IS = ("pre", "style")
 
 
@@ -19,7 +20,7 @@ def document(title, *body):
 def element(tag, /, *children, **attributes):
     """Text and attributes are escaped where they are written, and control characters replaced.
     `children`: elements, text, None, or lists of them. class_ is class, stroke_width is stroke-width."""
-    made = ElementTree.Element(tag, {key.rstrip("_").replace("_", "-"): printable(value)
+    made = ElementTree.Element(tag, {key.rstrip("_").replace("_", "-"): without_control(value)
                                      for key, value in attributes.items() if value is not None})
     add(made, children)
     return made
@@ -32,16 +33,11 @@ def add(parent, children):
         elif isinstance(child, ElementTree.Element):
             parent.append(child)
         elif child is not None:
-            text = child if parent.tag in AS_IT_IS else printable(child)
+            text = child if parent.tag in AS_IT_IS else without_control(child)
             if len(parent):
                 parent[-1].tail = (parent[-1].tail or "") + text
             else:
                 parent.text = (parent.text or "") + text
-
-
-def printable(text):
-    """Blanks in place of control characters, directions of writing, and what is no character."""
-    return "".join(c if c.isprintable() or c == BLANK else " " for c in str(text))
 
 
 def titled(title, *content):

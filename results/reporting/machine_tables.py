@@ -251,5 +251,22 @@ def timed_windows(summary):
     ])
 
 
+def loaders(summary):
+    """Of `train --loader-only`: what the input alone reaches, and the workers' time per image."""
+    found = [record for run in summary.runs for record in run.of("loader")]
+
+    def us(key):
+        return lambda record: None if number(record, key) is None else 1e3 * record[key]
+    return [Table("loader", "loader alone", [
+        Column("data", lambda record: text(record, "data")),
+        *(Column(head, lambda record, key=key: record.get(key)) for head, key in (
+            ("size", "image_size"), ("batch", "batch_size"), ("ranks", "world_size"), ("workers", "workers"),
+            ("decoder", "decoder"))),
+        Column("images/s", lambda record: number(record, "images_per_s"), words.rate),
+        *(Column(f"{stage} us", us(f"stage_{stage}_ms"), figure(1)) for stage in (
+            "open", "read", "decode", "augment", "copy", "device_decode")),
+    ], found, ["us: per image; open to augment of the workers, which work at the same time"], zeros=False)] if found else []
+
+
 def tables(summary):
-    return [table for make in (products, rates, collectives, links, splits) for table in make(summary)]
+    return [table for make in (products, rates, collectives, links, splits, loaders) for table in make(summary)]

@@ -2,7 +2,7 @@
 different configurations, which are named by them."""
 
 from .records import Configuration, described, number, text
-from .trainings import continues
+from .trainings import trainings_of
 
 OF_BUCKETS = ("bucket_order", "small_bucket_mb", "bucket_copy", "no_overlap")
 OF_EXCHANGE = ("comm_priority", "comm_ctas")
@@ -84,14 +84,9 @@ def name_options(configuration, bucketed, sides):
 def first_parts(runs):
     """{id of a run: the run that began its training}, else itself: who continues a training with other
     options, continues it."""
-    found = {}
-    ordered = sorted(runs, key=lambda run: run.header.get("started", ""))
-    for at, run in enumerate(ordered):
-        epochs = [epoch for epoch in run.of("epoch") if number(epoch, "epoch") is not None]
-        earlier = next((one for one in reversed(ordered[:at])
-                        if epochs and continues(run, epochs, one)), None)
-        found[id(run)] = found[id(earlier)] if earlier else run
-    return found
+    parts = [(run, [epoch for epoch in run.of("epoch") if number(epoch, "epoch") is not None]) for run in runs]
+    trained = trainings_of([part for part in parts if part[1]])
+    return {**{id(run): run for run in runs}, **{id(run): one.runs[0] for one in trained for run in one.runs}}
 
 
 def differs(key, runs):

@@ -88,6 +88,12 @@ def texts(record, key):
     return [value for value in values if value and isinstance(value, str)] if isinstance(values, list) else []
 
 
+def numbers_in(record, key):
+    """The numbers of a list, as one value per rank; null is one that is not known."""
+    values = record.get(key)
+    return [value for value in values if number({key: value}, key) is not None] if isinstance(values, list) else []
+
+
 def numbers(records, key):
     """The numbers among a key's values."""
     return [value for record in records if (value := number(record, key)) is not None]

@@ -1,7 +1,7 @@
 """What a soak proves, and what its loads did, in sentences: from its `soak_summary` record."""
 
 from . import words
-from .records import number
+from .records import number, numbers_in
 
 WAYS = {"copied_to_device_bytes": "host to device", "copied_within_device_bytes": "within the device",
         "copied_to_host_bytes": "device to host"}
@@ -50,25 +50,20 @@ def sentences(summary):
                 yield f"{text}."
 
 
-def known(record, key):
-    """The numbers of a list by rank."""
-    return [value for value in record.get(key) or () if isinstance(value, (int, float))]
-
-
 def memory(record):
-    share, passes = (min(known(record, key), default=None) for key in ("memory_share", "memory_passes"))
+    share, passes = (min(numbers_in(record, key), default=None) for key in ("memory_share", "memory_passes"))
     if passes is None:
         return ""
     of = "" if share is None else f"{words.percent(share)} of a GPU's memory, "
-    tested = min(known(record, "memory_tested_bytes"), default=None)
+    tested = min(numbers_in(record, "memory_tested_bytes"), default=None)
     size = "" if tested is None else f"{words.size(tested)}, "
-    done = min(known(record, "memory_patterns_done"), default=None)
+    done = min(numbers_in(record, "memory_patterns_done"), default=None)
     more = "" if done is None else f" and {words.count(int(done), 'pattern')} of the next"
     return f"Memory: {of}{size}{words.count(int(passes), 'complete pass', 'complete passes')}{more}"
 
 
 def probes(record):
-    reached, all_ = (sum(known(record, key)) for key in ("processors_reached", "processors"))
+    reached, all_ = (sum(numbers_in(record, key)) for key in ("processors_reached", "processors"))
     if not all_:
         return ""
     ratios, names = record.get("slowest_processor_ratio") or [], record.get("slowest_processor") or []
@@ -82,7 +77,7 @@ def probes(record):
 
 
 def copies(record):
-    ways = [f"{words.decimal_size(sum(known(record, key)))} {way}" for key, way in WAYS.items() if key in record]
+    ways = [f"{words.decimal_size(sum(numbers_in(record, key)))} {way}" for key, way in WAYS.items() if key in record]
     return f"Copies: {', '.join(ways)}" if ways else ""
 
 

@@ -6,7 +6,7 @@ from functools import cached_property
 from types import SimpleNamespace
 
 from . import intervals, words
-from .records import configuration_of, number, numbers
+from .records import configuration_of, number, numbers, numbers_in
 from .trainings import trainings_of
 
 SERVED = ("parameter-server", "parameter-server-async")  # rank 0 serves, the others compute
@@ -29,9 +29,7 @@ def median_of(records, key):
 
 def highest(record, key, of=max):
     """The highest of one value per rank; None where there is none."""
-    values = record.get(key)
-    values = [v for v in values if isinstance(v, (int, float))] if isinstance(values, list) else []
-    return of(values, default=None)
+    return of(numbers_in(record, key), default=None)
 
 
 class Measured:

@@ -194,7 +194,8 @@ def rate_notes(rows):
     of = {}
     for m in rows:
         of.setdefault(m.rate.kind, {})[m.strategy] = None
-    said = {intervals.RANGE: "{}: range of fewer than six runs",
+    ranges = {"runs" if m.steps else "epochs" for m in rows if m.rate.kind == intervals.RANGE}
+    said = {intervals.RANGE: f"{{}}: range of fewer than six {' or '.join(sorted(ranges))}",
             intervals.OF_MEDIAN: f"{{}}: {intervals.OF_MEDIAN}",
             intervals.OF_MEAN: f"{{}}: {intervals.OF_MEAN} over the steps of a single run; "
                                "another run may differ by more",

@@ -104,35 +104,25 @@ def division_of(begin, polynomial):
 
 # ---- --history -----------------------------------------------------------------------------------
 
-def percentage(record, key):
-    value = number(record, key)
-    return None if value is None else 100 * value
+AS_RECORDED = ("learning_rate", "images_per_s", "input_stall_ms")
 
 
-def total_s(record):
-    """With validation; records before 0.3 have the time of training alone."""
-    return number(record, "total_s") if "total_s" in record else number(record, "epoch_s")
-
-
-QUANTITIES = {  # in the order of the columns
-    "epoch": lambda record: record["epoch"],
-    "train_loss": lambda record: number(record, "train_loss"),
-    "train_acc": lambda record: percentage(record, "train_top1"),
-    "val_loss": lambda record: number(record, "val_loss"),
-    "val_acc": lambda record: percentage(record, "val_top1"),
-    "val_acc_top5": lambda record: percentage(record, "val_top5"),
-    "learning_rate": lambda record: number(record, "learning_rate"),
-    "images_per_s": lambda record: number(record, "images_per_s"),
-    "input_stall_ms": lambda record: number(record, "input_stall_ms"),
-    "epoch_time": total_s,
-    "peak_memory_bytes": lambda record: highest(record, "peak_memory_bytes"),
-}
+def row_of(epoch):
+    """{quantity: its value}, in the order of the columns. The time is that with validation; records before 0.3 have the
+    time of training alone."""
+    def percentage(key):
+        return None if number(epoch, key) is None else 100 * epoch[key]
+    return {"epoch": epoch["epoch"], "train_loss": number(epoch, "train_loss"), "train_acc": percentage("train_top1"),
+            "val_loss": number(epoch, "val_loss"), "val_acc": percentage("val_top1"), "val_acc_top5": percentage("val_top5"),
+            **{key: number(epoch, key) for key in AS_RECORDED},
+            "epoch_time": number(epoch, "total_s" if "total_s" in epoch else "epoch_s"),
+            "peak_memory_bytes": highest(epoch, "peak_memory_bytes")}
 
 
 def history_of(runs):
-    """{quantity: a value per epoch}."""
-    epochs = only_training(runs, "--history").epochs
-    return {key: [of(epoch) for epoch in epochs] for key, of in QUANTITIES.items()}
+    """{quantity: a value per epoch}. A training has an epoch."""
+    rows = list(map(row_of, only_training(runs, "--history").epochs))
+    return {key: [row[key] for row in rows] for key in rows[0]}
 
 
 def write_history(history, folder):

@@ -8,7 +8,7 @@ import math
 import statistics
 
 from . import words
-from .records import Configuration, configuration_of, number, numbers, plain, text
+from .records import Configuration, configuration_of, number, numbers, numbers_in, plain, text
 from .step_model import (Gradient, Inputs, Link, Scenario, Strategy, fit_link, predict, transfer_of,
                          usual_changes)
 from .summary import Summary, median_of
@@ -112,7 +112,7 @@ class Fitted:
     def scenario(self, base, of):
         """What `of` measured, on the fitted links."""
         options = self.run.header
-        caps = numbers_of(options, "options.bucket_caps") or [25]
+        caps = numbers_in(options, "options.bucket_caps") or [25]
         return Scenario(
             of.conditions.world_size, batch_of(of), self.fits["ring"][0], self.fits["star"][0], of.conditions.accumulate,
             number(options, "options.small_bucket_mb") or 1, median_of(of.steps, "bucket_cap_mb") or caps[0],
@@ -154,8 +154,8 @@ class Fitted:
         if self.ddp is None:
             return []
         scenario, identity = self.of_ddp(base)
-        memory = min(numbers_of(self.run.header, "device_memory_bytes"), default=0)
-        peak = max(numbers_of(base.steps[0], "peak_memory_bytes"), default=0)
+        memory = min(numbers_in(self.run.header, "device_memory_bytes"), default=0)
+        peak = max(numbers_in(base.steps[0], "peak_memory_bytes"), default=0)
         largest = int(batch_of(base) * min(memory / peak, 1e3)) if peak else 0
         inputs, strategy = self.inputs(base), described(self.ddp)
         rate = predict(inputs, strategy, scenario).images_per_s
@@ -191,7 +191,7 @@ class Fitted:
 
 def is_whole(ready):
     """Whether a `ready` record has all that the model needs."""
-    lists = [numbers_of(ready, key) for key in ("bytes", "ready_ms", "block")]
+    lists = [numbers_in(ready, key) for key in ("bytes", "ready_ms", "block")]
     return bool(lists[0]) and len(set(map(len, lists))) == 1 and number(ready, "backward_ms") is not None
 
 
@@ -201,13 +201,8 @@ def finite(value):
 
 def points_of(cost):
     """[(bytes, seconds)] of a `link_cost` record."""
-    return [(size, time / 1e6) for size, time in zip(numbers_of(cost, "bytes"), numbers_of(cost, "time_us"))
+    return [(size, time / 1e6) for size, time in zip(numbers_in(cost, "bytes"), numbers_in(cost, "time_us"))
             if size > 0 and time > 0]
-
-
-def numbers_of(record, key):
-    values = record.get(key)
-    return [value for value in values if value is not None] if isinstance(values, list) else []
 
 
 def fields_of(predicted):

@@ -106,64 +106,40 @@ def advice(model, suffix):
         Column("extrapolated", lambda one: "yes" if one[3] else None)], shown)
 
 
-class WinnerMap:
-    """The fastest strategy of each batch and bandwidth: as measured where these runs measured several
-    strategies at the links' own bandwidth, else as predicted."""
-
-    def __init__(self, summary, model):
-        rings = [link for link in model.links if link.get("path") == "ring"]
-        self.ring_gbs = sorted(set(numbers(rings, "bandwidth_gbs")))
-        self.error = model.error(summary)
-        self.cells = {}  # {(batch, GB/s): (strategy, by how much it is faster than the second)}, of several runs the last
-        predicted = {strategy for (_, strategy), _ in model.predictions + model.winners}
-        left_out = {}
-        for (conditions, strategy), record in model.winners:
-            gbs, margin = number(record, "bandwidth_gbs"), number(record, "margin")
-            if None in (gbs, margin):
-                continue
-            # What several runs measured differs a little, and is one column.
-            column = self.ring_gbs[-1] if gbs in self.ring_gbs else gbs
-            order = ranked(dict(summary.groups).get(conditions, [])) if gbs in self.ring_gbs else []
-            self.cells[conditions.batch, column] = self.measured(order) if len(order) > 1 else (
-                strategy, self.predicted(margin))
-            left_out.update({m.strategy: None for m in ranked(dict(summary.groups).get(conditions, []))
-                             if m.strategy not in predicted})
-        self.left_out = list(left_out)
-        self.batches = sorted({batch for batch, _ in self.cells})
-        self.bandwidths = sorted({gbs for _, gbs in self.cells})
-
-    @staticmethod
-    def measured(order):
-        first, second = (m.rate for m in order[:2])
-        return order[0].strategy, "within noise" if distinct(first, second) is False else \
-            f"{100 * (first.median / second.median - 1):+.1f} % measured"
-
-    def predicted(self, margin):
-        return "within model error" if self.error is not None and margin <= self.error else \
-            f"{100 * margin:+.1f} %"
-
-    def bandwidth_name(self, gbs):
-        if gbs not in self.ring_gbs:
-            return f"{gbs:.3g} GB/s"
-        ends = dict.fromkeys(f"{end:.3g}" for end in (self.ring_gbs[0], self.ring_gbs[-1]))
-        return f"{' to '.join(ends)} GB/s (measured)"
-
-    def notes(self):
-        said = ["%: by how much it is faster than the second; within model error: by less than the model's "
-                "largest error, so that another strategy may be the fastest"]
-        if self.left_out:
-            said.append(f"measured here, but not in the model: {words.listed(self.left_out)}")
-        return said
-
-
 def winners(summary, model, suffix):
-    """A row for each bandwidth, a column for each batch."""
-    grid = WinnerMap(summary, model)
+    """The fastest strategy, a row for each bandwidth, a column for each batch: as measured where these runs measured
+    several strategies at the links' own bandwidth, else as predicted."""
+    own = sorted(set(numbers([link for link in model.links if link.get("path") == "ring"], "bandwidth_gbs")))
+    error, predicted = model.error(summary), {strategy for (_, strategy), _ in model.predictions + model.winners}
+    cells, left_out = {}, {}  # {(batch, GB/s): text}, of several runs the last
+    for (conditions, strategy), record in model.winners:
+        gbs, margin = number(record, "bandwidth_gbs"), number(record, "margin")
+        if None in (gbs, margin):
+            continue
+        order = ranked(dict(summary.groups).get(conditions, []))
+        # What several runs measured differs a little, and is one column.
+        cells[conditions.batch, own[-1] if gbs in own else gbs] = measured_lead(*order[:2]) \
+            if gbs in own and len(order) > 1 else f"{strategy} {predicted_lead(margin, error)}"
+        left_out.update({m.strategy: None for m in order if m.strategy not in predicted})
 
-    def cell(batch):
-        return lambda gbs: " ".join(grid.cells.get((batch, gbs), ())) or None
-    return Table("winners",
-                 f"fastest strategy predicted by the step model, by link bandwidth{suffix}",
-                 [Column("bandwidth", grid.bandwidth_name),
-                  *(Column(f"batch {batch}", cell(batch)) for batch in grid.batches)],
-                 grid.bandwidths, [*grid.notes(), *model.doubt(summary)])
+    def bandwidth(gbs):
+        if gbs not in own:
+            return f"{gbs:.3g} GB/s"
+        return f"{' to '.join(dict.fromkeys(f'{end:.3g}' for end in (own[0], own[-1])))} GB/s (measured)"
+    return Table("winners", f"fastest strategy predicted by the step model, by link bandwidth{suffix}", [
+        Column("bandwidth", bandwidth), *(Column(f"batch {batch}", lambda gbs, batch=batch: cells.get((batch, gbs)))
+                                          for batch in sorted({batch for batch, _ in cells}))],
+        sorted({gbs for _, gbs in cells}), [
+            "%: by how much it is faster than the second; within model error: by less than the model's "
+            "largest error, so that another strategy may be the fastest",
+            *([f"measured here, but not in the model: {words.listed(left_out)}"] if left_out else []),
+            *model.doubt(summary)])
+
+
+def measured_lead(first, second):
+    return f"{first.strategy} " + ("within noise" if distinct(first.rate, second.rate) is False else
+                                   f"{100 * (first.rate.median / second.rate.median - 1):+.1f} % measured")
+
+
+def predicted_lead(margin, error):
+    return "within model error" if error is not None and margin <= error else f"{100 * margin:+.1f} %"

@@ -26,9 +26,18 @@ def percent(ratio, digits=1):
     return "-" if ratio is None else f"{100 * ratio:.{digits}f} %"
 
 
+BLANK = "\u00a0"  # that is no place to break
+
+
+def without_control(text):
+    """Blanks in place of control characters, directions of writing, and what is no character."""
+    return "".join(c if c.isprintable() or c == BLANK else " " for c in str(text))
+
+
 def glued(text):
-    """A figure and its unit held together, by a blank that is no place to break."""
-    return re.sub(r"(\d) (?=(%|ms|us|s|GB/s|[KMG]?iB|images/s|points)(\W|$))", "\\1\u00a0", text)
+    """A figure and its unit held together."""
+    units = "%|°C|W|s|ms|us|min|h|MHz|GHz|[KMGTP]?i?B(/s)?|TFLOP/s|images/s|points"
+    return re.sub(rf"(\d) (?=({units})(\W|$))", rf"\1{BLANK}", text)
 
 
 def unsigned_zero(figure):

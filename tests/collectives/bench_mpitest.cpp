@@ -2,9 +2,9 @@
 // where a fault is injected.
 #include "collectives/perf/bench.hpp"
 
-#include "collectives/injection.hpp"
 #include "tests/catch.hpp"
 #include "tests/support.hpp"
+#include "tests/support/injection.hpp"
 
 namespace shakedown::collectives {
 namespace {
@@ -102,8 +102,8 @@ TEST_CASE("one turned bit on one rank in one iteration is always found", "[bench
     if (rig.backend.world->size() == 1 && operation.rooted) continue;
     // at the root of rooted operations, which all have results there
     const Injection injection = fault(operation.rooted ? 0 : last, 4, 5);
-    const auto bench = make_bench(injection, *rig.backend.world, rig.backend, test::session(),
-                                  short_run(), 1 << 16);
+    const auto bench = injected_bench(injection, *rig.backend.world, rig.backend, test::session(),
+                                      short_run(), 1 << 16);
     for (bool in_place : {false, true}) {
       if (in_place && !operation.in_place) continue;
       const Trial trial = rig.trial(operation, DataType::bfloat16, Reduction::sum, in_place, 1003);
@@ -131,8 +131,8 @@ TEST_CASE("each class of wrong data is named in every operation", "[bench]") {
     injection.bytes = 1024;
     for (const WrongData kind : operands::all_wrong_data()) {
       injection.damage = Damage{.kind = kind, .rank = (injection.wrong_rank + 1) % ranks};
-      const auto bench = make_bench(injection, *rig.backend.world, rig.backend, test::session(),
-                                    short_run(), 1 << 16);
+      const auto bench = injected_bench(injection, *rig.backend.world, rig.backend, test::session(),
+                                        short_run(), 1 << 16);
       for (DataType type :
            {DataType::float32, DataType::bfloat16, DataType::int8, DataType::uint64}) {
         const Trial trial =
@@ -169,8 +169,8 @@ TEST_CASE("a ring shorter than a sample, groups, waiting after each, and one by 
   SECTION("one by one") { settings.one_by_one = true; }
   for (bool in_place : {false, true}) {
     for (long wrong : {-1, 10}) {
-      const auto bench = make_bench(fault(0, wrong, 3), *rig.backend.world, rig.backend,
-                                    test::session(), settings, elements * 4);
+      const auto bench = injected_bench(fault(0, wrong, 3), *rig.backend.world, rig.backend,
+                                        test::session(), settings, elements * 4);
       const Measurement measured = bench->measure(rig.trial(
           find_operation("all_reduce"), DataType::float32, Reduction::sum, in_place, elements));
       CAPTURE(in_place, wrong);
@@ -195,8 +195,8 @@ TEST_CASE("graphs and registered buffers give the same, and faults are seen ther
     settings.registration = Registration::symmetric;
   }
   for (bool wrong : {false, true}) {
-    const auto bench = make_bench(fault(0, wrong ? 4 : -1, 3), *rig.backend.world, rig.backend,
-                                  test::session(), settings, 1 << 16);
+    const auto bench = injected_bench(fault(0, wrong ? 4 : -1, 3), *rig.backend.world, rig.backend,
+                                      test::session(), settings, 1 << 16);
     const Measurement measured = bench->measure(
         rig.trial(find_operation("all_reduce"), DataType::float32, Reduction::sum, false, 1003));
     CHECK(measured.wrong == (wrong ? 1 : 0));

@@ -4,12 +4,14 @@
 #include "collectives/traffic.hpp"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <sys/stat.h>
 
 #include <algorithm>
 
 #include <cstdlib>
 #include <filesystem>
+#include <iterator>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <set>
@@ -77,7 +79,6 @@ std::string answer_of(const std::string& given) {
       OptionSet set("link_matrix", "");
       declare_options(set, options);
       parsed_into(set, line);
-      parse_injection(options.injection, ranks);
       const NodeMap nodes = map_nodes(
           std::vector<std::string>(static_cast<std::size_t>(ranks), "a"), options.pretend_nodes);
       return fmt::format("{} words, {} rounds of nodes",
@@ -99,7 +100,108 @@ std::string answer_of(const std::string& given) {
 
 using Sizes = std::vector<std::size_t>;
 
+std::string text_of(const Traffic& traffic, int from, int ranks, std::size_t share,
+                    std::size_t width) {
+  std::string text = "sends";
+  for (int to = 0; to < ranks; ++to)
+    text += fmt::format(" {}", traffic.elements(from, to, ranks, share, width));
+  return text + fmt::format("; at most {}, and {} received",
+                            traffic.most(Traffic::sent, ranks, share, width),
+                            traffic.most(Traffic::received, ranks, share, width));
+}
+
+/// "matrix SCALE FROM RANKS WIDTH LEAST MOST" and its rows.
+std::string of_matrix(std::istream& words, const std::string& rows) {
+  double scale = 0;
+  int from = 0, ranks = 0;
+  std::size_t width = 0, least = 0, most = 0;
+  words >> scale >> from >> ranks >> width >> least >> most;
+  const Traffic matrix("M", rows, scale);
+  matrix.check(ranks, least, most);
+  return text_of(matrix, from, ranks, 0, width);
+}
+
+/// Of ranks' times, a line each.
+std::string of_waiting(std::istream& rows) {
+  std::vector<std::vector<double>> times;
+  for (std::string row; std::getline(rows, row);) {
+    std::istringstream in(row);
+    times.emplace_back(std::istream_iterator<double>(in), std::istream_iterator<double>());
+  }
+  const WaitingTimes found = analyse_waiting(times);
+  return fmt::format("straggler {}, transfer {} us, waits {} us, for the straggler {} us",
+                     found.straggler, found.transfer_us, fmt::join(found.wait_us, " "),
+                     found.wait_for_straggler_us);
+}
+
+std::string of_log(const std::string& log) {
+  const PathLines lines = parse_path(log);
+  const std::string last = lines.last ? fmt::format("{} {}, {} channels", lines.last->algorithm,
+                                                    lines.last->protocol, lines.last->channels)
+                                      : "no operation";
+  return fmt::format("{}; transports [{}]", last, fmt::join(lines.transports, " "));
+}
+
+/// Of a case of perf.txt: its first word, what follows it, and the lines below.
+std::string figure_of(const std::string& given) {
+  std::istringstream lines(given);
+  std::string line, what, below;
+  std::getline(lines, line);
+  for (std::string each; std::getline(lines, each);) below += each.substr(1) + "\n";
+  std::istringstream words(line), rows(below);
+  words >> what;
+  const auto numbers = [&] {
+    return std::vector<double>(std::istream_iterator<double>(words),
+                               std::istream_iterator<double>());
+  };
+  std::string name;
+  if (what == "matrix") return of_matrix(words, below);
+  if (what == "waiting") return of_waiting(rows);
+  if (what == "log") return of_log(below);
+  if (what == "memory") return memory_line(numbers());
+  if (what == "version") return words >> name, std::to_string(nccl_version_code(name));
+  if (what == "device") return words >> name, nccl_tests_device(name);
+  if (what == "program") {
+    words >> name;
+    const PerfOptions options = default_options(name);
+    return fmt::format("{} of {}{}", options.program, fmt::join(options.operations, ","),
+                       options.as_nccl_tests() ? ", as nccl-tests" : "");
+  }
+  if (what == "factors") {
+    for (const Operation& each : operations())
+      name += fmt::format("{}: {:.4g} {:.4g}\n", each.name, each.alg_factor(3), each.bus_factor(3));
+    return name;
+  }
+  const std::vector<double> of = numbers();
+  if (what == "spread")
+    return text_of(Traffic(of[0]), static_cast<int>(of[1]), static_cast<int>(of[2]),
+                   static_cast<std::size_t>(of[3]), static_cast<std::size_t>(of[4]));
+  if (what == "bars") {
+    const auto idle = idle_bars({of[0], of[1]}, find_operation("all_gather"), of[2] != 0,
+                                static_cast<int>(of[3]));
+    return idle ? fmt::format("{} ({})", line_of(*idle), name_of(idle->class_.value())) : "judged";
+  }
+  Tally tally = of.empty() ? Tally() : Tally{of[0]};
+  for (std::size_t i = 1; i < of.size(); ++i) tally.count_busbw(of[i]);
+  Measurement measured;
+  measured.wrong = what == "wrong" ? 1 : 0;
+  tally.count_wrong(measured);
+  return fmt::format("mean {} GB/s, {}: {}", tally.mean_busbw_gbs(), tally.judgement(),
+                     name_of(tally.outcome()));
+}
+
 }  // namespace
+
+TEST_CASE("figures, and what is concluded of them",
+          "[perf_options][traffic][bars][waiting][path]") {
+  test::check_transcript("tests/collectives/perf.txt", [](const std::string& given) {
+    try {
+      return figure_of(given);
+    } catch (const UsageError& error) {
+      return std::string(error.what());
+    }
+  });
+}
 
 TEST_CASE("command lines come to plans or errors", "[perf_options][plan][links]") {
   test::check_transcript("tests/collectives/options.txt", answer_of);
@@ -128,65 +230,6 @@ TEST_CASE("nccl-tests' names have its operation and its defaults", "[perf_option
   }
 }
 
-TEST_CASE("bus bandwidth has nccl-tests' factors", "[perf_options]") {
-  for (const Operation& operation : operations()) {
-    const std::string name = operation.name;
-    const bool whole =
-        name == "broadcast" || name == "reduce" || name == "send_recv" || name == "hypercube";
-    CHECK(operation.alg_factor(3) == Approx(name == "hypercube" ? 2.0 / 3 : 1.0));
-    CAPTURE(name);
-    CHECK(operation.bus_factor(3) == Approx(whole                  ? 1.0
-                                            : name == "all_reduce" ? 4.0 / 3
-                                                                   : 2.0 / 3));
-  }
-}
-
-TEST_CASE("all_to_all_v has nccl-tests' patterns", "[traffic]") {
-  const auto sent = [](const Traffic& traffic, int from, int ranks, std::size_t share,
-                       std::size_t width) {
-    std::vector<std::size_t> elements;
-    for (int to = 0; to < ranks; ++to)
-      elements.push_back(traffic.elements(from, to, ranks, share, width));
-    return elements;
-  };
-  // in its comment: 0, 2, 4 and 6 of 12 parts; here of 4 x 1,536 bytes
-  CHECK(sent(Traffic(1), 0, 4, 384, 4) == Sizes{0, 256, 512, 768});
-  CHECK(sent(Traffic(1), 3, 4, 384, 4) == Sizes{256, 512, 768, 0});
-  CHECK(sent(Traffic(0), 1, 4, 384, 4) == Sizes{384, 384, 384, 384});
-  CHECK(sent(Traffic(0.5), 0, 4, 384, 4) == Sizes{192, 320, 448, 576});
-  CHECK(sent(Traffic(1), 0, 1, 384, 4) == Sizes{384});
-  CHECK(sent(Traffic(1), 0, 4, 10, 4) == Sizes{0, 4, 12, 20});  // whole 16 bytes
-  CHECK(Traffic(1).most(Traffic::sent, 4, 384, 4) == 1536);
-  CHECK(Traffic(1).most(Traffic::received, 4, 384, 4) == 1536);
-
-  const Traffic matrix("M", "100 200 150\n50 100 75\n300 150 200\n", 1);
-  CHECK(sent(matrix, 2, 3, 0, 1) == Sizes{288, 144, 192});
-  CHECK(sent(matrix, 2, 3, 0, 8) == Sizes{36, 18, 24});
-  CHECK(matrix.most(Traffic::sent, 3, 0, 1) == 624);
-  CHECK(matrix.most(Traffic::received, 3, 0, 1) == 96 + 48 + 288);
-  CHECK(sent(Traffic("M", "1 2\n3 4", 16), 1, 2, 0, 1) == Sizes{48, 64});
-  matrix.check(3, 1024, 1024);
-  CHECK_THROWS_WITH(matrix.check(4, 1024, 1024), "M: has 3 rows, this job 4 ranks");
-  CHECK_THROWS_WITH(matrix.check(3, 512, 512), "--max-bytes 512: must be at least 624, as M has");
-  CHECK_THROWS_WITH(matrix.check(3, 8, 1024),
-                    "M: has the sizes: --min-bytes and --max-bytes must be equal");
-  CHECK_THROWS_WITH(Traffic("M", "1 2\n3\n", 1),
-                    "M: row 2 has 1 numbers and there are 2 rows: must be square");
-  CHECK_THROWS_WITH(Traffic("M", "1 x\n3 4\n", 1), "M: row 1: 'x': must be a number of bytes");
-  CHECK_THROWS_WITH(Traffic("M", " \n", 1), "M: has no numbers");
-}
-
-TEST_CASE("nccl-tests' names with a suffix are nccl-tests' programs", "[plan]") {
-  CHECK(default_options("all_reduce_perf_mpi").program == "all_reduce_perf");
-  CHECK(default_options("reduce_scatter_perf_mpi").operations == Texts{"reduce_scatter"});
-  CHECK_FALSE(default_options("collective_perf").as_nccl_tests());
-  CHECK_FALSE(default_options("all_reduce_performance").as_nccl_tests());
-  // versions and devices in its lines are words that its parsers read
-  CHECK(nccl_version_code("2.28.9") == 22809);
-  CHECK(nccl_tests_device("0000:1b:00.0") == "0000:1b:00");
-  CHECK(nccl_tests_device("") == "cpu");
-}
-
 TEST_CASE("options for tests are not in the help", "[links]") {
   LinkOptions options;
   OptionSet set("link_matrix", "");
@@ -195,39 +238,6 @@ TEST_CASE("options for tests are not in the help", "[links]") {
   CHECK_THAT(text, ContainsSubstring("--min-bandwidth"));
   CHECK_THAT(text, !ContainsSubstring("inject"));
   CHECK_THAT(text, !ContainsSubstring("pretend"));
-}
-
-TEST_CASE("bars are inconclusive where no row moves data, and on one rank", "[bars]") {
-  const std::string name = "all_gather";
-  const Operation& operation = find_operation(name);
-  const BarOptions both{10, 50};
-  const auto unmoved = idle_bars(both, operation, false, 4);
-  REQUIRE(unmoved);
-  CHECK(unmoved->outcome == Outcome::inconclusive);
-  CHECK(unmoved->class_ == Class::config);
-  CHECK(unmoved->cause == "--min-busbw 10 --max-latency 50: no row moves data to be judged");
-  CHECK_THAT(idle_bars({0, 50}, operation, true, 1)->cause,
-             ContainsSubstring("--max-latency 50: one rank exchanges nothing"));
-  CHECK_FALSE(idle_bars(both, operation, true, 2));
-  CHECK_FALSE(idle_bars({}, operation, false, 1));
-}
-
-TEST_CASE("the mean is judged by nine tenths of nccl-tests' bar, and wrong data fail", "[bars]") {
-  Tally tally{10};
-  tally.count_busbw(8);
-  tally.count_busbw(10);
-  CHECK(tally.mean_busbw_gbs() == 9);
-  CHECK(tally.judgement() == "OK");
-  CHECK(tally.outcome() == Outcome::pass);
-  tally.count_busbw(8.9);
-  CHECK(tally.judgement() == "FAILED");
-  CHECK(tally.outcome() == Outcome::fail);
-  Tally wrong;
-  Measurement measured;
-  measured.wrong = 1;
-  wrong.count_wrong(measured);
-  CHECK(wrong.judgement().empty());
-  CHECK(wrong.outcome() == Outcome::fail);
 }
 
 TEST_CASE("a row is a metric line: above 64 KiB its busbw, below its latency", "[bars]") {
@@ -273,21 +283,6 @@ TEST_CASE("a row is a metric line: above 64 KiB its busbw, below its latency", "
   CHECK_FALSE(observation());
 }
 
-TEST_CASE("the rank that everybody waited for is named", "[waiting]") {
-  // rank 2 enters 500 us late in each of three iterations of 100 us
-  const WaitingTimes waiting = analyse_waiting({{600, 605, 590}, {598, 600, 595}, {100, 102, 98}});
-  CHECK(waiting.straggler == 2);
-  CHECK(waiting.transfer_us == 100);
-  CHECK(waiting.wait_us[2] == 0);
-  CHECK(waiting.wait_us[0] == 500);
-  CHECK(waiting.wait_for_straggler_us == 500);
-  // noise names nobody
-  CHECK(analyse_waiting({{100, 101, 102}, {101, 100, 103}}).straggler == -1);
-  CHECK(analyse_waiting({{12, 14}, {10, 11}}).straggler == -1);      // 20 % of 10 us
-  CHECK(analyse_waiting({{100, 900}, {900, 100}}).straggler == -1);  // each in turn
-  CHECK(analyse_waiting({{50, 60, 70}}).straggler == -1);            // alone
-}
-
 TEST_CASE("a rank waits for the last where each receives from all", "[waiting]") {
   for (const Operation& operation : operations()) {
     std::set<int> sources;  // of what rank 1 of 3 receives, and of what rank 0 does
@@ -304,23 +299,6 @@ TEST_CASE("a rank waits for the last where each receives from all", "[waiting]")
   }
 }
 
-TEST_CASE("NCCL's log says algorithm, protocol, channels and transports", "[path]") {
-  const PathLines lines = parse_path(
-      "vm:12:34 [0] NCCL INFO Channel 00/0 : 0[0] -> 1[1] via P2P/CUMEM\n"
-      "vm:12:34 [0] NCCL INFO Channel 01/0 : 0[0] -> 1[1] via P2P/CUMEM/read\n"
-      "vm:12:34 [0] NCCL INFO Channel 02 : 0[0] -> 1[1] via SHM/direct/direct\n"
-      "vm:12:34 [0] NCCL INFO Channel 00/0 : 1[1] -> 8[0] [send] via NET/IB/3/GDRDMA\n"
-      "vm:12:34 [0] NCCL INFO AllReduce: 8 Bytes -> Algo TREE proto LL channel{Lo..Hi}={0..0}\n"
-      "vm:12:34 [0] NCCL INFO AllReduce: 1048576 Bytes -> Algo RING proto SIMPLE "
-      "channel{Lo..Hi}={0..23}\n");
-  CHECK(lines.last == PathChoice{"RING", "SIMPLE", 24});
-  CHECK(lines.transports ==
-        std::set<std::string>{"P2P/CUMEM", "P2P/CUMEM/read", "SHM/direct/direct", "NET/IB"});
-  const PathLines none = parse_path("vm:12:34 [0] NCCL INFO Bootstrap: Using eth0\n");
-  CHECK_FALSE(none.last);
-  CHECK(none.transports.empty());
-}
-
 TEST_CASE("NCCL's log goes to a file that nobody else can have made, and goes away", "[path]") {
   std::string first;
   {
@@ -334,15 +312,6 @@ TEST_CASE("NCCL's log goes to a file that nobody else can have made, and goes aw
   }
   CHECK_FALSE(std::filesystem::exists(first));
   for (const char* name : {"NCCL_DEBUG", "NCCL_DEBUG_SUBSYS", "NCCL_DEBUG_FILE"}) unsetenv(name);
-}
-
-TEST_CASE("the memory of a GPU is reported as nccl-tests does", "[plan]") {
-  CHECK(memory_line({3.5 * (1 << 30), 96.25 * (1 << 20), -2048}) ==
-        "# GPU memory usage     : Initialization 3.50 GB | User-Allocated 96.2 MB | Collective "
-        "-2.00 KB | Total  3.59 GB\n");
-  CHECK(memory_line({512.0 * (1 << 20), 0, 999}) ==
-        "# GPU memory usage     : Initialization 512 MB | User-Allocated 0.00 B | Collective 999 B "
-        "| Total  512 MB\n");
 }
 
 }  // namespace shakedown::collectives

@@ -7,10 +7,10 @@
 #include <map>
 #include <vector>
 
-#include "collectives/injected_data.hpp"
 #include "common/hash.hpp"
 #include "common/operands/addends.hpp"
 #include "tests/catch.hpp"
+#include "tests/support/injected_data.hpp"
 
 namespace shakedown::operands {
 namespace {

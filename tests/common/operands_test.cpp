@@ -4,9 +4,9 @@
 #include <cmath>
 #include <vector>
 
-#include "collectives/injected_data.hpp"
 #include "common/hash.hpp"
 #include "tests/catch.hpp"
+#include "tests/support/injected_data.hpp"
 
 namespace shakedown::operands {
 namespace {

@@ -2,8 +2,6 @@
 #include "common/options.hpp"
 #include "common/error.hpp"
 
-#include <nlohmann/json.hpp>
-
 #include "tests/catch.hpp"
 #include "tests/support/options.hpp"
 #include "tests/support/transcript.hpp"
@@ -74,6 +72,7 @@ std::string complaint(const Words& words) {
 TEST_CASE("command lines come to values or errors", "[options]") {
   test::check_transcript("tests/common/options.txt", [](const std::string& given) {
     const Parsed p(given.substr(std::string("fly").size())), defaults("");
+    if (p.ending && p.ending->code == ExitCode::pass) return p.ending->text;  // help
     return test::answer_of(p.set, p.ending, defaults.set);
   });
   const Parsed p("--flight_mode=soar");
@@ -81,6 +80,7 @@ TEST_CASE("command lines come to values or errors", "[options]") {
   CHECK_FALSE(p.set.given("--lights"));
   CHECK_THROWS_AS(p.set.given("--absent"), InternalError);
   CHECK(complaint({""}) == "unexpected argument ; see --help");
+  CHECK(p.set.help("all") == p.set.help());
 }
 
 TEST_CASE("files, which another rank's host may lack, are checked after parsing", "[options]") {
@@ -90,74 +90,6 @@ TEST_CASE("files, which another rank's host may lack, are checked after parsing"
   CHECK(Parsed("--map-file /").set.missing_file() == "--map-file /: Is a directory");
   CHECK(Parsed("--map-file /proc/version").set.missing_file().empty());
   CHECK(Parsed("").set.missing_file().empty());
-}
-
-TEST_CASE("help is wrapped at 80 columns and says what an option goes with", "[options]") {
-  const Parsed p("--wings none --help");  // wins over errors
-  REQUIRE(p.ending);
-  CHECK(p.ending->code == ExitCode::pass);
-  CHECK(p.ending->text ==
-        R"(Usage: fly [options]
-
-Flies.
-
-Flight:
-  --flight-mode, --mode glide|flap|soar
-                           how it flies; --quiet: glide (default: glide)
-  --birds NAME,NAME,...    list of birds: gull, tern, duck (default: all)
-  -H, --heights N,N,...    list of heights (default: 1)
-  -w, --wings N            number of wings (default: 2)
-  --speed M/S              speed over ground (default: 0.5)
-  --feathers [on|off]      grow feathers
-  --lights [on|off]        switch the lights on (default: on)
-
-Parts:
-  --map-file FILE          read this map
-  --engine-power X         power of the engine; only with --flight-mode flap,
-                           soar; has no effect with --feathers
-                           (default: by wind)
-  --soaring X              height to soar at; only with --feathers; not with
-                           --wings (default: 0)
-
-General:
-  -h, --help               print this text and exit
-)");
-}
-
-TEST_CASE("help has a group of its own for each title", "[options]") {
-  const Parsed p("");
-  const std::string parts = p.set.help("parts");
-  CHECK(parts.starts_with("Parts:\n"));
-  CHECK(parts.find("--wings N") == std::string::npos);
-  CHECK(p.set.help("all") == p.set.help());
-  CHECK(Parsed("--help parts").ending->text == parts);
-  CHECK(Parsed("-h --wings 2").ending->text == p.set.help());
-  CHECK(p.set.help().find("oars") == std::string::npos);  // removed
-  CHECK(complaint("--help beaks").starts_with("--help beaks: must be all or one of\n  flight"));
-}
-
-TEST_CASE("JSON lists every option for the tools that make texts of it", "[options]") {
-  const auto json = nlohmann::json::parse(Parsed("--help-json").ending->text);
-  CHECK(json["program"] == "fly");
-  CHECK(json["summary"] == "Flies.");
-  nlohmann::json by_name;
-  for (const auto& group : json["groups"])
-    for (nlohmann::json option : group["options"]) {
-      option["group"] = group["title"];
-      by_name[option["names"][0].get<std::string>()] = option;
-    }
-  CHECK(by_name["--wings"] == nlohmann::json{{"names", {"--wings", "-w"}},
-                                             {"metavar", "N"},
-                                             {"default", "2"},
-                                             {"choices", nlohmann::json::array()},
-                                             {"help", "number of wings"},
-                                             {"hidden", false},
-                                             {"group", "Flight"}});
-  CHECK(by_name["--flight-mode"]["choices"] == nlohmann::json{"glide", "flap", "soar"});
-  CHECK(by_name["--engine-power"]["default"] == "by wind");
-  for (const char* hidden : {"--inject-fault", "--help-json"})
-    CHECK(by_name[hidden]["hidden"] == true);
-  CHECK(by_name["--help"]["hidden"] == false);
 }
 
 TEST_CASE("sizes are in binary units", "[options]") {

@@ -2,6 +2,8 @@
 #include "common/record.hpp"
 
 #include <fcntl.h>
+#include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -13,6 +15,7 @@
 #include <iterator>
 #include <map>
 #include <nlohmann/json.hpp>
+#include <sstream>
 #include <thread>
 #include <vector>
 
@@ -27,6 +30,7 @@
 #include "tests/catch.hpp"
 #include "tests/support.hpp"
 #include "tests/support/files.hpp"
+#include "tests/support/transcript.hpp"
 
 namespace shakedown {
 namespace {
@@ -35,7 +39,51 @@ void write_text(const std::string& path) {
   write_file({"--trace", path}, [](std::ostream& out) { out << "text"; });
 }
 
+/// "verdict SCOPE NAME OUTCOME [CLASS]" and its cause and action below.
+Verdict verdict_of(std::istream& words, const Texts& below) {
+  std::string scope, name, outcome, class_;
+  words >> scope >> name >> outcome >> class_;
+  return {named(kScopes, scope).value(),     name,
+          named(kOutcomes, outcome).value(), below.at(0),
+          named(kClasses, class_),           below.size() > 1 ? below[1] : ""};
+}
+
+/// Of a case of record.txt: its first word, what follows it, and the lines below.
+std::string answer_of(const std::string& given) {
+  std::istringstream in(given), words;
+  std::string line, what;
+  Texts below;
+  std::getline(in, line);
+  words.str(line);
+  words >> what;
+  while (std::getline(in, line)) below.push_back(line.substr(1));
+  if (what == "verdict") {
+    const Verdict verdict = verdict_of(words, below);
+    return line_of(verdict) + "\n" + record_of(verdict).dump();
+  }
+  if (what == "worst") {
+    std::vector<Verdict> verdicts;
+    for (std::string outcome; words >> outcome;)
+      verdicts.push_back({Scope::job, "", named(kOutcomes, outcome).value(), ""});
+    return fmt::format("exit code {}", static_cast<int>(worst(verdicts)));
+  }
+  if (what == "environment") {
+    std::vector<const char*> variables;
+    for (const std::string& each : below) variables.push_back(each.c_str());
+    variables.push_back(nullptr);
+    return recorded_environment(variables.data()).dump();
+  }
+  if (what == "mpi") return mpi_version_in(fmt::format("{}", fmt::join(below, "\n")));
+  double number = 0;
+  words >> number;
+  return what == "duration" ? readable_duration(number) : readable_bytes(number);
+}
+
 }  // namespace
+
+TEST_CASE("verdicts, environments, versions, durations and bytes as text", "[record][verdict]") {
+  test::check_transcript("tests/common/record.txt", answer_of);
+}
 
 TEST_CASE("records are appended, a line each, with non-finite numbers as null", "[record]") {
   const test::TempFolder folder;
@@ -123,49 +171,6 @@ TEST_CASE("a file that is no record is refused", "[record]") {
   }
 }
 
-TEST_CASE("of the environment only what bears on a measurement is recorded", "[record]") {
-  const char* const environment[] = {"NCCL_IB_GID_INDEX=3",
-                                     "UCX_TLS=rc,sm=x",
-                                     "FI_PROVIDER=efa",
-                                     "OMPI_MCA_btl_vader_single_copy_mechanism=none",
-                                     "OMPI_MCA_orte_precondition_transports=secret",
-                                     "OMPI_MCA_smsc=^cma",
-                                     "PRTE_MCA_rmaps_default_mapping_policy=core",
-                                     "PRTE_MCA_plm_ssh_args=-i key",
-                                     "MPICH_OFI_NIC_POLICY=GPU",
-                                     "MPIR_CVAR_NOLOCAL=1",
-                                     "I_MPI_FABRICS=ofi",
-                                     "I_MPI_INFO_BRAND=a processor",
-                                     "I_MPI_HYDRA_UUID=7d690000",
-                                     "SLURM_ARRAY_TASK_ID=7",
-                                     "LOADEDMODULES=gcc/14:cuda/13.0",
-                                     "AWS_SECRET_ACCESS_KEY=secret",
-                                     "MY_NCCL_X=1",
-                                     nullptr};
-  CHECK(recorded_environment(environment) ==
-        Json{{"environment.NCCL_IB_GID_INDEX", "3"},
-             {"environment.UCX_TLS", "rc,sm=x"},
-             {"environment.FI_PROVIDER", "efa"},
-             {"environment.OMPI_MCA_btl_vader_single_copy_mechanism", "none"},
-             {"environment.OMPI_MCA_smsc", "^cma"},
-             {"environment.PRTE_MCA_rmaps_default_mapping_policy", "core"},
-             {"environment.MPICH_OFI_NIC_POLICY", "GPU"},
-             {"environment.MPIR_CVAR_NOLOCAL", "1"},
-             {"environment.I_MPI_FABRICS", "ofi"},
-             {"environment.SLURM_ARRAY_TASK_ID", "7"},
-             {"environment.LOADEDMODULES", "gcc/14:cuda/13.0"}});
-}
-
-TEST_CASE("the version of an MPI library is its name and number in one line", "[record]") {
-  CHECK(mpi_version_in("Open MPI v4.1.4, package: Debian OpenMPI, ident: 4.1.4") ==
-        "Open MPI v4.1.4");
-  CHECK(
-      mpi_version_in("MPICH Version:      4.3.2\nMPICH Release date: Mon Oct  6\nMPICH ABI: 17") ==
-      "MPICH 4.3.2");
-  CHECK(mpi_version_in("Intel(R) MPI Library 2021.18.1 for Linux* OS\n") == "Intel MPI 2021.18.1");
-  CHECK(mpi_version_in("another MPI 7") == "another MPI 7");
-}
-
 TEST_CASE("a signal ends the record before it ends the process", "[record]") {
   const test::TempFolder folder;
   const std::string path = folder / "r.jsonl";
@@ -246,25 +251,6 @@ TEST_CASE("a pass that cannot be printed is inconclusive", "[record]") {
   CHECK(code_with_output_to("/dev/full", ExitCode::fail) == ExitCode::fail);
 }
 
-TEST_CASE("what a verdict's cause names is named once", "[record]") {
-  const auto line = [](Scope scope, const char* name, const char* cause) {
-    return line_of({scope, name, Outcome::fail, cause, std::nullopt, ""});
-  };
-  CHECK(line(Scope::rank, "1", "rank 1 on n2: wrong") == "FAIL rank 1 on n2: wrong");
-  CHECK(line(Scope::rank, "1", "rank 10 is missing") == "FAIL rank 1: rank 10 is missing");
-  CHECK(line(Scope::rank, "1", "1 word is wrong") == "FAIL rank 1: 1 word is wrong");
-  CHECK(line(Scope::link, "0->1", "0->1 on n2: slow") == "FAIL link 0->1 on n2: slow");
-}
-
-TEST_CASE("durations and bytes read as people write them", "[record]") {
-  CHECK(readable_duration(9) == "0:09");
-  CHECK(readable_duration(245) == "4:05");
-  CHECK(readable_duration(3723) == "1:02:03");
-  CHECK(readable_bytes(512) == "512 B");
-  CHECK(readable_bytes(1536) == "1.5 KiB");
-  CHECK(readable_bytes(25.0 * 1024 * 1024) == "25 MiB");
-}
-
 TEST_CASE("16-bit floats round to nearest even and keep every value", "[half]") {
   for (std::uint32_t bits = 0; bits < 0x10000; ++bits) {
     const auto half = static_cast<std::uint16_t>(bits);
@@ -288,33 +274,6 @@ TEST_CASE("16-bit floats round to nearest even and keep every value", "[half]") 
 TEST_CASE("names that are not UTF-8 become text", "[record]") {
   CHECK(json_text({{"host", "gp\xfcnode7"}}) == "{\"host\":\"gp\xef\xbf\xbdnode7\"}");
   CHECK(Json::parse(json_text({{"host", "gp\xfcnode7"}}, 1)).at("host") == "gp\xef\xbf\xbdnode7");
-}
-
-TEST_CASE("a verdict's record and line name class and action where they are known", "[verdict]") {
-  Verdict verdict{Scope::link, "2->5", Outcome::fail, "12 GB/s"};
-  Json record{{"scope", "link"}, {"name", "2->5"}, {"verdict", "FAIL"}, {"cause", "12 GB/s"}};
-  CHECK(record_of(verdict) == record);
-  CHECK(line_of(verdict) == "FAIL link 2->5: 12 GB/s");
-  verdict.class_ = Class::hardware;
-  verdict.action = "reseat the cable";
-  record.update({{"class", "HARDWARE"}, {"action", "reseat the cable"}});
-  CHECK(record_of(verdict) == record);
-  CHECK(line_of(verdict) == "FAIL link 2->5: 12 GB/s; reseat the cable");
-  verdict.outcome = Outcome::pass;  // a remark: nothing has to be done
-  CHECK(line_of(verdict) == "PASS link 2->5: 12 GB/s");
-}
-
-TEST_CASE("the worst verdict is the exit code: fail, then inconclusive, then pass", "[verdict]") {
-  const auto worst_of = [](const std::vector<Outcome>& outcomes) {
-    std::vector<Verdict> verdicts;
-    for (Outcome outcome : outcomes) verdicts.push_back({Scope::job, "", outcome, ""});
-    return worst(verdicts);
-  };
-  using enum Outcome;
-  CHECK(worst_of({}) == ExitCode::pass);
-  CHECK(worst_of({pass, pass}) == ExitCode::pass);
-  CHECK(worst_of({pass, inconclusive, pass}) == ExitCode::inconclusive);
-  CHECK(worst_of({inconclusive, fail, pass}) == ExitCode::fail);
 }
 
 TEST_CASE("a file is written whole, in folders that are made, or refused", "[output_file]") {

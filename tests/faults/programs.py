@@ -4,11 +4,9 @@ where each writes."""
 import collections
 import json
 import os
-import pathlib
 
 import support
 
-BUILD = pathlib.Path(os.environ.get("SHAKEDOWN_TEST_BUILD", support.TREE / "build"))
 SMALL = ["--model", "tiny", "--image-size", 32, "--batch-size", 4, "--warmup", 1]
 LONG, STALLED = 10 ** 6, "stalled"
 
@@ -23,7 +21,7 @@ def fake_gpus(folder):
     """NVML with two GPUs, for what reads them."""
     fixture = json.loads((support.TREE / "tests/node/fixtures/h200.json").read_text())
     (folder / "gpus.json").write_text(json.dumps({**fixture, "gpus": fixture["gpus"][:2]}))
-    return {"SHAKEDOWN_NVML_LIBRARY": str(BUILD / "fake_nvml.so"),
+    return {"SHAKEDOWN_NVML_LIBRARY": str(support.BUILD / "fake_nvml.so"),
             "SHAKEDOWN_FAKE_NVML": str(folder / "gpus.json")}
 
 

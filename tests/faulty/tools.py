@@ -4,6 +4,7 @@ import json
 import os
 import pathlib
 import re
+import shlex
 import signal
 import sys
 
@@ -30,7 +31,7 @@ class Program:
         ranks = max(self.least_ranks, self.options.ranks)
         as_node = [TREE / "tests/gpu/as_node"] if 0 < gpus.visible(os.environ) < ranks else []
         return [TREE / "launch/mpi", "-n", ranks, *as_node, "env", *preload, f"FAULTY_RANK={ranks - 1}", BIN / self.program,
-                *self.arguments(), "--record", self.record, "--output", output, *self.options.more]
+                *self.arguments(output), "--record", self.record, *self.options.more]
 
     def found(self, _said):
         """What names the place of the first wrong data, or of a failure without them; else None."""
@@ -50,8 +51,8 @@ class Program:
 class Soak(Program):
     name = program = "soak"
 
-    def arguments(self):
-        return ["--minutes", self.options.seconds / 60]
+    def arguments(self, output):
+        return ["--minutes", self.options.seconds / 60, "--output", output]
 
 
 class Train(Program):
@@ -60,8 +61,28 @@ class Train(Program):
     least_ranks = 2
     ends_itself = False
 
-    def arguments(self):
-        return ["--check-neighbour", 1, "--deterministic", "--certificate", "off", "--warmup", 1, "--iterations", 10**9]
+    def arguments(self, output):
+        return ["--check-neighbour", 1, "--deterministic", "--certificate", "off", "--warmup", 1, "--iterations", 10**9,
+                "--output", output]
+
+
+class Invariant(Program):
+    """bin/train --invariant without the fault and then with it: the weights must be the same bits."""
+    name = "invariant"
+    program = "train"
+
+    def command(self, preload, output):
+        self.weights = [output / "right.safetensors", output / "tested.safetensors"]
+        runs = [super(Invariant, self).command(how, output) + ["--save", weights] for how, weights in zip(([], preload), self.weights)]
+        return ["bash", "-c", " && ".join(shlex.join(map(str, run)) for run in runs)]
+
+    def arguments(self, _output):
+        return ["--invariant", 4, "--warmup", 1, "--iterations", 19]
+
+    def found(self, _said):
+        if all(each.exists() for each in self.weights) and self.weights[0].read_bytes() != self.weights[1].read_bytes():
+            return {"where": "other weights after 20 steps"}
+        return None
 
 
 class GpuBurn:
@@ -100,4 +121,4 @@ class Loop:
         return {"where": f"product {wrong[1]}"} if wrong else None
 
 
-TOOLS = {tool.name: tool for tool in (Soak, Train, GpuBurn, Loop)}
+TOOLS = {tool.name: tool for tool in (Soak, Train, Invariant, GpuBurn, Loop)}

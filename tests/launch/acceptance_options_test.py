@@ -17,13 +17,12 @@ import unittest.mock
 from types import SimpleNamespace
 
 from tree import TREE
-import acceptance_samples as samples
 import transcript
 from shakedown_launch import (
     bench, command, compare_nodes, experiments, fashion_mnist, gpus, job, mpi, places, variants)
 from shakedown_launch.acceptance import main, options, stages
 from shakedown_launch.acceptance.campaign import campaign, fleet
-from shakedown_launch.acceptance.model import FAIL, WARN, Finding
+from shakedown_launch.acceptance.model import FAIL, WARN, Finding  # noqa: F401, in acceptance_functions.txt
 
 
 def names(chosen):
@@ -112,18 +111,6 @@ class Options(unittest.TestCase):
                                 stderr=subprocess.PIPE, text=True)
         self.assertEqual((result.returncode, "--quik" in result.stderr), (2, True), result.stderr)
 
-    def test_gpus_that_the_driver_does_not_name(self):
-        """Not one of another job in their place. A UUID is known once the GPU was opened."""
-        settings, tables, listings = stages.Settings(stages.PROLOG, "auto"), [], []
-        for first, second, found in [
-                (None, None, {"0": "", "1": ""}), ({0: "GPU-a"}, None, {"0": "GPU-a", "1": None}),
-                ({0: "GPU-a", 1: ""}, {0: "GPU-a", 1: "GPU-b"}, {"0": "GPU-a", "1": "GPU-b"}),
-                ({0: "", 1: "GPU-b"}, {0: "", 1: "GPU-b"}, {"0": "", "1": "GPU-b"})]:
-            tables[:] = [first, second]
-            self.assertEqual(options.gpus_of_job(settings, {"SLURM_JOB_GPUS": "0,1"}, lambda: listings.append(1),
-                                                 lambda: tables.pop(0)), found)
-        self.assertEqual(len(listings), 2)
-
     def test_output(self):
         with tempfile.TemporaryDirectory() as folder:
             new = f"{folder}/a/b"
@@ -145,16 +132,26 @@ class Options(unittest.TestCase):
                 options.output_folder(options.request(["--output", folder])[0], {})
 
 
-class Hosts(unittest.TestCase):
-    def test_hosts(self):
-        allocated = {"SLURM_JOB_ID": "1", "SLURM_JOB_NUM_NODES": "3",
-                     "SLURM_JOB_NODELIST": "n[1-3]"}
-        self.assertEqual(fleet.host_names({}, {}), [])
-        self.assertEqual(fleet.host_names({}, allocated), ["n1", "n2", "n3"])
-        self.assertEqual(fleet.host_names({"--hosts": "b,a,b"}, allocated), ["b", "a"])
-        self.assertEqual(fleet.host_names({}, {"SLURM_JOB_ID": "1", "SLURMD_NODENAME": "n1"}), [])
-        with self.assertRaisesRegex(places.UsageError, "does not name the nodes"):
-            fleet.host_names({}, {**allocated, "SLURM_JOB_NODELIST": "n1"})
+ALLOCATED = {"SLURM_JOB_ID": "1", "SLURM_JOB_NUM_NODES": "3", "SLURM_JOB_NODELIST": "n[1-3]"}
+
+
+def gpus_of_job(*tables):
+    """Of GPUs 0 and 1, where the driver answers so; how often nvidia-smi is called."""
+    answers, listings = list(tables), []
+    found = options.gpus_of_job(stages.Settings(stages.PROLOG, "auto"), {"SLURM_JOB_GPUS": "0,1"}, lambda: listings.append(1),
+                                lambda: answers.pop(0))
+    return found, len(listings)
+
+
+def not_injected(fault, *found, injected=(("compute", "n1"), ("soak", "n1"))):
+    """What is reported of a fault on two ranks of n1, where this was found."""
+    one = SimpleNamespace(injected=set(injected), ranks={"n1": 2}, kinds_of_faults=lambda: ["product", "slow"])
+    return [each.cause for each in main.not_injected(fault, one, found)]
+
+
+class Functions(unittest.TestCase):
+    def test_functions(self):
+        transcript.expressions(self, TREE / "tests/launch/acceptance_functions.txt", globals(), {places.UsageError: "refused"})
 
 
 class Main(unittest.TestCase):
@@ -214,28 +211,6 @@ class Main(unittest.TestCase):
             self.assertLess(fleet_._deadline - start + fleet_._grace, most)
             listing = sum(call.args[1] for call in smi.call_args_list)
             self.assertGreater(fleet_._deadline - start - listing, least)
-
-    def test_an_injected_fault_that_nothing_finds(self):
-        one = SimpleNamespace(injected={("compute", "n1"), ("soak", "n1")}, ranks={"n1": 2},
-                              kinds_of_faults=lambda: ["product", "slow"])
-        for found, said in [
-                ([], "slow:1 was injected and not found"),
-                ([Finding("compute", WARN, ("n1",), "warm"), Finding("compute", FAIL, ("n2",), "x"),
-                  Finding("links", FAIL, ("n1",), "y")], "slow:1 was injected and not found"),
-                ([Finding("soak", FAIL, ("n1",), "slow")], None)]:
-            causes = [each.cause for each in main.not_injected("slow:1", one, found)]
-            self.assertEqual(causes, [said] if said else [])
-        one.injected = set()
-        for fault, why in [("slow:9", "there are 2 ranks, the first is 0"),
-                           ("collective:1", "no stage of this tier finds collective on 2 ranks per node; kinds found "
-                            "here: product, slow"), ("slow:1", "no stage that finds it ran on the rank's node")]:
-            self.assertEqual(main.not_injected(fault, one, [])[0].cause,
-                             f"{fault} was given to no program: {why}")
-
-    def test_a_prolog_names_the_gpu(self):
-        of = samples.node("n001")
-        one = samples.acceptance([samples.verdict(of, samples.slow(of))])
-        self.assertIn("\nFAIL GPU 3, serial 1650000000103: 7 % slow", main.brief(one))
 
     def test_standard_output_that_cannot_be_written_changes_nothing(self):
         said = io.StringIO()

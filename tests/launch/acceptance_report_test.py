@@ -2,10 +2,8 @@
 they say, that they are bounded, and that what hosts are called and causes say is shown and never obeyed."""
 
 import collections
-import contextlib
 import dataclasses
 import html.parser
-import io
 import json
 import math
 import os
@@ -18,12 +16,11 @@ import sys
 import textwrap
 import unittest
 import xml.etree.ElementTree as xml
-from unittest import mock
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
 import acceptance_samples as samples  # noqa: E402
 import transcript  # noqa: E402
-from support import Folder, read_record  # noqa: E402
+from support import Folder  # noqa: E402
 from acceptance_fakes import concluded  # noqa: E402
 from shakedown_launch import words  # noqa: E402
 from shakedown_launch.acceptance import evidence, main  # noqa: E402
@@ -145,12 +142,65 @@ def records(acceptance, kind):
                      [json.dumps(line) for line in lines if line["kind"] == kind])
 
 
+# 'label'=value[UOM];[warn];[crit];[min];[max], as the Nagios plugin guidelines have it.
+DATA = re.compile(r"('[^'=|]+'|[^ '=|]+)=(-?[0-9.e+]+)(s|%|[KMGT]?B|c)?"
+                  r"(;[-0-9.:@~e+]*){0,2}(;[0-9.]*){0,2}( |$)")
+SAMPLE = re.compile(r'(shakedown_[a-z_]+)\{((?:[a-z_]+="(?:[^"\\\n]|\\["\\n])*",?)*)\} (-?[0-9.e+-]+|NaN|[+-]Inf)')
+
+
+def nagios(acceptance):
+    """One short line, whose data follow the guidelines."""
+    line, code = exports.nagios(acceptance)
+    assert "\n" not in line and len(line.encode()) < 1024, line
+    text, _, data = line.partition(" | ")
+    assert "|" not in data and not DATA.sub("", data), data
+    return f"{line}\nexit code {code}"
+
+
+def prometheus(acceptance):
+    """Its samples: described, in the textfile collector's form, none twice."""
+    lines, described, seen = exports.prometheus(acceptance).splitlines(), set(), set()
+    for line in lines:
+        sample = SAMPLE.fullmatch(line)
+        if line.startswith("# "):
+            described.add(line.split()[2])
+        else:
+            assert sample and sample[1] in described and sample.group(1, 2) not in seen, line
+            seen.add(sample.group(1, 2))
+    return "\n".join(line for line in lines if not line.startswith("# "))
+
+
+def junit(acceptance):
+    text = exports.junit(acceptance)
+    xml.fromstring(text)
+    return re.sub(">(?=<)", ">\n", text)
+
+
+def with_another(count, metric, nodes=("n001",), stage="collective", **more):
+    """Clean nodes, and one figure more of this metric."""
+    alone = samples.clean(count)
+    first = next(each for each in alone.figures if each.metric == metric)
+    other = changed(first, nodes=nodes, stage=stage, limit=439.0, more={**first.more, **more})
+    return changed(alone, figures=(*(each for each in alone.figures if each.metric == metric), other))
+
+
+def many_metrics():
+    """The last one fails."""
+    one = samples.clean().figures[-1]
+    names = [*(f"collective/{op}/busbw" for op in ("broadcast", "all_reduce")), *(f"setting/{i}" for i in range(40)), samples.FP16]
+    return changed(samples.clean(), figures=(*(changed(one, metric=name) for name in names),
+                                             changed(one, metric="low", outcome="FAIL", more={"slower": 0.5})))
+
+
 SHOWN = {"names": lambda given: records(given, "names"), "runs": lambda given: records(given, "stage"),
-         "figures": lambda given: records(given, "figure"), "junit": lambda given: re.sub(">(?=<)", ">\n", exports.junit(given)),
-         "prometheus": lambda given: re.sub("(?m)^# .*\n", "", exports.prometheus(given)), "text": lambda given: parts_of(given, False), "usual": lambda given: parts_of(given, True), "page": words_of_page,
+         "figures": lambda given: records(given, "figure"), "junit": junit,
+         "prometheus": prometheus, "text": lambda given: parts_of(given, False), "usual": lambda given: parts_of(given, True), "page": words_of_page,
          "rows": lambda given: "\n".join(re.findall("<td[^>]*>([^<]*; [^<]*)", page.html(given))),
          "brief": main.brief, "drain": lambda given: "\n".join(report.drain_lines(given)) or "nothing",
-         "nagios": lambda given: "{0[0]}\nexit code {0[1]}".format(exports.nagios(given))}
+         "nagios": nagios, "verdicts": lambda given: records(given, "verdict"),
+         "series": lambda given: "\n".join(f"{each.name}: {len(each.figures)}, limit {each.worst.limit:g}"
+                                            for each in series.measured(given)),
+         "first": lambda given: ", ".join(each.metric for each in series.chosen(series.measured(given), 20))}
 
 
 class Cases(unittest.TestCase):
@@ -178,34 +228,6 @@ class Text(unittest.TestCase):
         for shown in (report.text(acceptance), Page(page.html(acceptance)).text):
             self.assertNotRegex(shown, "limit|usual|missed|nan")
         self.assertIn("reference", Page(page.html(samples.clean())).text)
-
-    def test_what_distinguishes_figures_of_a_metric(self):
-        """Another number of nodes, and other conditions, are another series."""
-        alone = samples.clean(2)
-        measured = [each for each in alone.figures if each.metric == samples.ALL_REDUCE]
-        for more, nodes, stage, name in [
-                ({"condition.bytes": "1048576"}, 1, "collective", "all_reduce 1 MiB"),
-                ({"condition.dtype": "float16"}, 1, "collective", "all_reduce 1 GiB float16"),
-                ({"condition.in_place": "false"}, 1, "collective", "all_reduce 1 GiB out of place"),
-                ({"condition.world_size": "16"}, 2, "all_reduce", "all_reduce all_reduce of 2 nodes 1 GiB world_size 16")]:
-            other = dataclasses.replace(measured[0], nodes=("n001", "n002")[:nodes], stage=stage, limit=439.0,
-                                        more={**measured[0].more, **more})
-            found = series.measured(dataclasses.replace(alone, figures=(*measured, other)))
-            self.assertEqual([(len(each.figures), each.limit) for each in found], [(2, 0.92 * 478), (1, 439)])
-            self.assertEqual(found[1].name, name)
-
-    def test_of_many_metrics_the_first_to_look_at(self):
-        one = samples.clean().figures[-1]
-        names = [*(f"collective/{op}/busbw" for op in ("broadcast", "all_reduce")),
-                 *(f"setting/{i}" for i in range(40)), samples.FP16, "low"]
-        made = [dataclasses.replace(one, metric=name) for name in names]
-        made[-1] = dataclasses.replace(made[-1], outcome="FAIL", more={"slower": 0.5})
-        many = dataclasses.replace(samples.clean(), figures=tuple(made))
-        chosen = [each.metric for each in series.chosen(series.measured(many), 20)]
-        self.assertEqual(chosen, [names[1], samples.FP16, "low"])
-        self.assertIn("  and 41 more: acceptance.jsonl", report.text(many))
-        others = dataclasses.replace(many, figures=many.figures[2:42])
-        self.assertEqual(len(series.chosen(series.measured(others), 20)), 20)
 
     def test_two_values_have_no_median(self):
         """It would be their mean, which hides the factor between them."""
@@ -270,13 +292,6 @@ class Html(unittest.TestCase):
         self.assertFalse([key for key, _ in shown.attributes if key.startswith("on")])
         text.encode()
 
-    def test_without_results_there_is_a_verdict_and_no_page(self):
-        error = io.StringIO()
-        with mock.patch.dict(sys.modules, {page.__name__: None}), contextlib.redirect_stderr(error):
-            self.assertIsNone(main.page_of(samples.clean(), ()))
-        self.assertIn("no acceptance.html: ", error.getvalue())
-        self.assertIn("PASS", main.page_of(samples.clean(), ()))
-
     def test_figures_that_are_not_finite(self):
         few = samples.few()
         figures = tuple(dataclasses.replace(each, value=math.nan, samples=(math.inf, math.nan),
@@ -311,39 +326,12 @@ class Fleet(unittest.TestCase):
         self.assertIn("n0002 GPU 0: 3,6", shown.text)  # one that fails has its name in the plot
 
 
-class Words(unittest.TestCase):
-    def test_words(self):
-        self.assertEqual([words.figure(value) for value in
-                          (629.04, 55.3, 4270, 79400.4, 0, 0.01234, 1e-5, 12345678, math.nan, -3.21)],
-                         ["629.0", "55.30", "4,270", "79,400", "0", "0.01234", "1.000e-05",
-                          "1.235e+07", "unknown", "-3.210"])
-        self.assertEqual([words.duration(value) for value in (2.44, 9.97, 59.9, 431.6, 3599.7, 90061)],
-                         ["2.4 s", "10 s", "1 min 0 s", "7 min 12 s", "1 h 0 min", "25 h 1 min"])
-        self.assertFalse(re.search("[\n\u202e]", words.clean(EVIL)))
-
 # ---- for other programs --------------------------------------------------------------------------
-
-SAMPLE = re.compile(r'(shakedown_[a-z_]+)\{((?:[a-z_]+="(?:[^"\\\n]|\\["\\n])*",?)*)\} (-?[0-9.e+-]+|NaN|[+-]Inf)')
-# 'label'=value[UOM];[warn];[crit];[min];[max], as the Nagios plugin guidelines have it.
-DATA = re.compile(r"('[^'=|]+'|[^ '=|]+)=(-?[0-9.e+]+)(s|%|[KMGT]?B|c)?"
-                  r"(;[-0-9.:@~e+]*){0,2}(;[0-9.]*){0,2}( |$)")
-
 
 class Jsonl(Folder):
     def setUp(self):
         super().setUp()
         self.path = self.folder / "acceptance.jsonl"
-
-    def write(self, acceptance):
-        exports.write_records(self.path, acceptance)
-        return read_record(self.path)
-
-    def test_names_from_hosts(self):
-        of = samples.node("n1\n\x1b[2J\udc80")
-        names = [line["name"] for line in self.write(
-            samples.acceptance([samples.verdict(of, samples.slow(of))]))
-            if line.get("scope") == "node" and "stage" not in line]
-        self.assertEqual(names, [of.name.replace("\udc80", "?")])  # a byte that is no UTF-8
 
     def test_a_failed_write_leaves_what_there_was(self):
         self.path.write_text("before")
@@ -354,59 +342,7 @@ class Jsonl(Folder):
         self.assertEqual(list(self.folder.iterdir()), [self.path])
 
 
-class Nagios(unittest.TestCase):
-    def line(self, acceptance):
-        """(text, data, code); the data follow the guidelines."""
-        line, code = exports.nagios(acceptance)
-        self.assertNotIn("\n", line)
-        self.assertLess(len(line.encode()), 1024)
-        text, _, data = line.partition(" | ")
-        self.assertNotIn("|", data)
-        self.assertEqual(DATA.sub("", data), "")
-        return text, data, code
-
-    def test_performance_data(self):
-        self.line(samples.few())
-        figure = samples.Figure("collectives", ("n1",), "it's=|latency", 9.0, "us", limit=12.0)
-        _, data, _ = self.line(changed(samples.clean(), figures=(figure,)))
-        self.assertTrue(data.endswith("'its/latency'=9;;12"), data)
-
-    def test_text_of_hosts(self):
-        of = samples.node("n1|rm\n-rf")
-        bad = changed(samples.slow(of), cause="a|b\nc\x1b[2J" + "x" * 2000)
-        text, _, code = self.line(samples.acceptance([samples.verdict(of, bad)]))
-        self.assertEqual(code, 2)
-        self.assertIn("n1/rm -rf", text)
-
-    def test_thousands_of_nodes(self):
-        text, data, _ = self.line(samples.fleet(1024, per_node=1))
-        self.assertRegex(text, r"CRITICAL - \d+ of 1,024 nodes FAIL: n\[\d.*\.\.\.\] \(\d+ nodes\)")
-        self.assertIn("nodes=1024", data)
-
-
 class Prometheus(unittest.TestCase):
-    def samples_of(self, acceptance):
-        """{(metric, labels): value}; the text has the textfile collector's form."""
-        found, described = {}, set()
-        text = exports.prometheus(acceptance)
-        self.assertTrue(text.endswith("\n"))
-        for line in text.splitlines():
-            if line.startswith("# "):
-                described.add(line.split()[2])
-                continue
-            match = SAMPLE.fullmatch(line)
-            self.assertIsNotNone(match, line)
-            self.assertIn(match[1], described)
-            self.assertNotIn(match.group(1, 2), found, "a series twice")
-            found[match.group(1, 2)] = float(match[3])
-        return found
-
-    def test_any_text_and_number(self):
-        of = samples.node('n"1\\\n')
-        figure = samples.Figure("compute", (of.name,), "x", float("nan"), "TFLOP/s")
-        self.samples_of(changed(samples.acceptance([samples.verdict(of)]), figures=(figure, figure)))
-        self.samples_of(samples.few())
-
     @unittest.skipUnless(shutil.which("promtool"), "promtool is not installed")
     def test_promtool_accepts_it(self):
         for acceptance in (samples.few(), samples.clean(2)):
@@ -414,33 +350,8 @@ class Prometheus(unittest.TestCase):
             self.assertEqual((result.returncode, result.stdout + result.stderr), (0, ""))
 
 
-class Junit(unittest.TestCase):
-    def test_control_characters_are_no_xml(self):
-        of = samples.node("n1")
-        xml.fromstring(exports.junit(samples.acceptance([samples.verdict(of, changed(samples.slow(of), cause="a\x00b\x1b[1m\udcfc"))])))
-
-
 def commands(lines, name):
     return [shlex.split(line) for line in lines if line.startswith(name)]
-
-
-class HostLists(unittest.TestCase):
-    def test_as_slurm(self):
-        for names, text in [("n3 n17", "n[3,17]"), ("n1", "n1"), ("n001 n002 n003 n004 n007",
-                                                                   "n[001-004,007]"),
-                            ("n9 n10 n11 n8", "n[8-11]"), ("n09 n10 n9 n99 n100",
-                                                          "n[9,09-10,99-100]"),
-                            ("n n1 n2 login", "login,n,n[1-2]"), ("r1n1 r1n2 r2n1",
-                                                                  "r1n[1-2],r2n1"),
-                            ("a-1-b a-2-b", "a-1-b,a-2-b"), ("10 11", "[10-11]"),
-                            ("n2 n2 n1", "n[1-2]"), ("", "")]:
-            self.assertEqual(words.hostlist(names.split()), text)
-
-    def test_a_sentence_counts_what_it_cuts(self):
-        names = [f"n{i:04}" for i in range(0, 4096, 2)]
-        self.assertRegex(words.nodes(names), r"^n\[0000,0002,.*,\.\.\.\] \(2,048 nodes\)$")
-        self.assertLess(len(words.nodes(names)), 120)
-        self.assertEqual(words.nodes(["x" * 200]), "x" * 90 + ",... (1 node)")
 
 
 class SlurmLines(unittest.TestCase):

@@ -12,11 +12,11 @@ from tree import TREE
 import transcript
 from acceptance_fakes import FakeFleet, FakeJudge, concluded, conduct
 from shakedown_launch import gpus, job, slurm
-from shakedown_launch.acceptance import evidence, stages
+from shakedown_launch.acceptance import evidence, stages  # noqa: F401, in campaign.txt
 from shakedown_launch.acceptance.campaign import campaign, fleet
 from shakedown_launch.acceptance.ladder import isolation
 from shakedown_launch.acceptance.model import (
-    FAIL, HARDWARE, INCONCLUSIVE, PASS, SOFTWARE, Finding, Gpu)
+    FAIL, PASS, SOFTWARE, Finding)
 
 
 def lost(name, stage):
@@ -67,12 +67,16 @@ def given(fault):
             for task in tasks if task.stage == "compute"]
 
 
-NAMES = {name: value for name, value in globals().items() if name[:1] != "_"}
+def expecting(gpus_, tier, **more):
+    """Which programs are given how many GPUs to expect."""
+    tasks = conduct(FakeFleet("ab"), tier, expect_gpus=gpus_, **more).fleet.tasks
+    return sorted({f"{task.stage}: {' '.join(task.words[-2:])}" for task in tasks
+                   if "--expect-gpus" in task.words or task.words[0] == "node_check"})
 
 
 class Campaign(unittest.TestCase):
     def test_campaigns(self):
-        transcript.check(self, TREE / "tests/launch/campaign.txt", lambda text: str(eval(f"({text})", dict(NAMES))))
+        transcript.expressions(self, TREE / "tests/launch/campaign.txt", globals())
 
     def test_a_node_on_which_no_rank_can_run_lacks_all_stages(self):
         """As much as another one, whose variables name GPUs that are not there."""
@@ -86,15 +90,6 @@ class Campaign(unittest.TestCase):
         for ranks, backend, gpus_ in ((None, "auto", 0), (1, "cpu", 0), (None, "auto", 8)):
             one = conduct(FakeFleet("ab"), stages.DEFAULT, backend, FakeJudge(gpus_), ranks=ranks)
             self.assertEqual(one.expected()["a"], list(dict.fromkeys(task.stage for task in one.fleet.tasks)))
-
-    def test_expected_gpus_reach_every_node_check(self):
-        """Else an acceptance on the CPU of nodes with GPUs fails in the stage after the inventory."""
-        made = FakeFleet(["a", "b"])
-        conduct(made, stages.DEFAULT, backend="cpu", expect_gpus=0)
-        self.assertEqual({task.stage for task in made.tasks if "--expect-gpus" in task.words},
-                         {"inventory", "node_check", "nodes"})
-        self.assertEqual({task.words[-2:] for task in made.tasks if task.words[0] == "node_check"},
-                         {("--expect-gpus", "0")})
 
     def test_a_gpu_that_cuda_refuses_twice_fails(self):
         """Where NVML lists it, and nothing was measured at once."""
@@ -175,32 +170,6 @@ class Settling(unittest.TestCase):
             one._settle()
         self.assertEqual(readings, [0])
         self.assertIn("nvidia-smi cannot be read", logged[0])
-
-
-class Inventory(unittest.TestCase):
-    def test_a_node(self):
-        node = evidence.node("n1", [
-            {"kind": "run", "versions.nccl": "2.27", "options.backend": "gpu", "driver": ""},
-            {"kind": "health", "uuid": "GPU-b", "index": 1, "serial": "2", "model": "NVIDIA H200"},
-            {"kind": "health", "uuid": "GPU-a", "index": 0, "serial": "1", "pci_id": "0000:1b"},
-            {"kind": "run", "driver": "580.1", "versions.nccl": "2.28"}])
-        self.assertEqual([(gpu.uuid, gpu.serial) for gpu in node.gpus],
-                         [("GPU-a", "1"), ("GPU-b", "2")])
-        self.assertEqual(node.identity, {"versions.nccl": "2.27", "driver": "580.1"})
-
-
-    def test_fewer_gpus_than_most(self):
-        for counts, wrong in [
-                ({"a": 8, "b": 7, "c": 8}, ["b"]), ({"a": 8, "b": 7}, ["b"]), ({}, []), ({"a": 7}, []),
-                ({"a": 8, "b": 7, "c": 6, "d": 8}, ["b", "c"]), ({"a": 4, "b": 4, "c": 8}, [])]:
-            found = evidence.too_few(counts)
-            self.assertEqual([each.nodes for each in found], [(name,) for name in wrong], counts)
-        for count, class_, rma in [(7, HARDWARE, True), (0, SOFTWARE, False)]:
-            found, = evidence.too_few({"a": count, "b": 8, "c": 8})
-            self.assertEqual((found.cause, found.class_, "RMA" in found.action),
-                             (f"{count} GPUs, 8 on 2 of 3 nodes", class_, rma))
-        lost, = evidence.of_job("a", {"7": None}, [Gpu(0, "GPU-a")])
-        self.assertEqual(lost.class_, HARDWARE)
 
 
 class Progress(unittest.TestCase):
@@ -307,14 +276,6 @@ class Fleet(unittest.TestCase):
                 task = fleet.Task("soak", ("n1",), 2, (), 10)
                 self.assertEqual(fleet.run_of(task, result, time.gmtime(0), str(log)).note, note)
             self.assertEqual(fleet.last_error(f"{folder}/none"), [])
-
-    def test_files_of_a_job(self):
-        for task, place in [(fleet.Task("soak", ("n1",), 1, (), 1), "soak/n1"),
-                            (fleet.Task("all_reduce", ("n1", "n2"), 2, (), 1, 3, 7),
-                             "all_reduce/round-3-group-7"),
-                            (fleet.Task("all_reduce", ("n1",), 2, (), 1, 2, 1),
-                             "all_reduce/round-2-group-1")]:
-            self.assertEqual(fleet.place_of(task), place)
 
 
 if __name__ == "__main__":

@@ -18,12 +18,13 @@ METRIC = {"kind": "metric", "metric": "collective/all_reduce/busbw", "unit": "GB
           "outcome": "measured"}
 
 
-def of(node, busbw=450, hosts=None, gpus=("a", "b"), **head):
-    """The record of an all_reduce on a node."""
+def of(node, busbw=450, hosts=None, gpus=("a", "b"), code=0, **head):
+    """The record of an all_reduce on a node; code None: it did not come to its end."""
     hosts = hosts or [node, node]
     return [{**HEAD, "run_id": node, "hosts": hosts, "gpu_uuids": gpus, **head},
             {**METRIC, "run_id": node, "name": node, "hosts": hosts,
-             "samples": [busbw * (1 + 0.001 * i) for i in (-2, -1, 0, 1, 2)]}]
+             "samples": [busbw * (1 + 0.001 * i) for i in (-2, -1, 0, 1, 2)]},
+            *([] if code is None else [{"kind": "end", "run_id": node, "exit_code": code}])]
 
 
 def nodes(*several):
@@ -57,8 +58,7 @@ class Table(unittest.TestCase):
             return f"{out.getvalue()}{code}".replace(f"{folder}/", "").replace(folder, "FOLDER")
 
     def test_cases(self):
-        names = {**globals(), "compare": self.compare}
-        transcript.check(self, TREE / "tests/launch/compare_nodes.txt", lambda given: eval(f"({given})", names))
+        transcript.expressions(self, TREE / "tests/launch/compare_nodes.txt", {**globals(), "compare": self.compare})
 
 
 if __name__ == "__main__":

@@ -10,7 +10,7 @@ import transcript
 from acceptance_fakes import FakeFleet, FakeJudge, conduct, run_of as fake_run
 from shakedown_launch import records
 from shakedown_launch.acceptance import evidence, stages
-from shakedown_launch.acceptance.model import FAIL, INCONCLUSIVE, PASS, UNKNOWN, WARN, Run  # noqa: F401, in evidence.txt
+from shakedown_launch.acceptance.model import FAIL, INCONCLUSIVE, PASS, UNKNOWN, WARN, Gpu, Run  # noqa: F401, in evidence.txt
 
 HOSTS, GPUS = ["n1", "n1", "n2", "n2"], ["GPU-a", "GPU-b", "GPU-c", "GPU-d"]
 HEAD = {"kind": "run", "run_id": "r", "program": "soak", "hosts": HOSTS, "gpu_uuids": GPUS}

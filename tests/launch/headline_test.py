@@ -50,8 +50,7 @@ class AfterAJob(unittest.TestCase):
             return f"{used.removeprefix(f'{folder}/') or 'no record'}\n{text}".replace("\n\n", "\n")
 
     def test_cases(self):
-        names = {**globals(), "after": self.after}
-        transcript.check(self, TREE / "tests/launch/headline.txt", lambda given: eval(f"({given})", names))
+        transcript.expressions(self, TREE / "tests/launch/headline.txt", {**globals(), "after": self.after})
 
 
 if __name__ == "__main__":

@@ -1,6 +1,7 @@
 """acceptance/judge: findings of all runs and one verdict per node that fails closed; with a played bin/judge, and with
 the real one on nodes of two simulated H100 whose programs write what they measure."""
 
+import contextlib
 import dataclasses
 import json
 import os
@@ -12,11 +13,12 @@ import unittest.mock
 
 from tree import TREE
 import transcript
+from support import write_script
 from acceptance_fakes import FakeFleet, FakeProgram, conduct, run_of
 from shakedown_launch.acceptance import judge, stages
 from shakedown_launch.acceptance.campaign import fleet
 from shakedown_launch.acceptance.ladder import isolation
-from shakedown_launch.acceptance.model import (
+from shakedown_launch.acceptance.model import (  # noqa: F401, in judge_verdicts.txt
     FAIL, HARDWARE, INCONCLUSIVE, INFRASTRUCTURE, PASS, UNKNOWN, WARN, Facts, Finding, Node, Rounds,
     Run)
 
@@ -85,30 +87,53 @@ def figure(outcome, nodes):
             "outcome": outcome}
 
 
-class Case(unittest.TestCase):
-    def setUp(self):
-        self.folder = tempfile.mkdtemp()
-        self.addCleanup(os.rmdir, self.folder)
-        self.addCleanup(lambda: [os.unlink(each.path) for each in os.scandir(self.folder)])
-
-    def judge(self, *lines, **more):
-        made = judge.Judge(self.folder, FakeProgram(self.folder, lines, **more))
+@contextlib.contextmanager
+def played(*lines, failed=""):
+    """A judge whose bin/judge adds these lines to its record, or has no result; of runs without findings and records."""
+    with tempfile.TemporaryDirectory() as folder:
+        made = judge.Judge(folder, FakeProgram(folder, lines, failed))
         made.findings = made.records = lambda run: []
-        return made
+        yield made
+
+
+def round_of(*rates, said=()):
+    """The outcomes of three groups, the last of which has these rates; `said`: what its run says."""
+    with played(*(figure(each, GROUPS[2].nodes) for each in rates)) as made:
+        made.findings = lambda run: said if run is GROUPS[2] else []
+        return made.round(GROUPS, GROUPS, Rounds())[0]
+
+
+SOAK_A, SOAK_B = run_of("soak", "a"), run_of("soak", "b")
+
+
+def of_node(verdict, cause="", **more):
+    """A verdict of bin/judge on a."""
+    return {"kind": "verdict", "scope": "node", "name": "a", "verdict": verdict, "cause": cause, **more}
+
+
+def together(outcome, nodes, class_=""):
+    return Finding("all_reduce", outcome, nodes, "wrong elements", class_)
+
+
+def concluded(runs, *findings, lines=(), failed="", **more):
+    """Of nodes a and b: outcome, stages, what is missing, and causes; then what blames neither."""
+    with played(*lines, failed=failed) as made:
+        verdicts, others, _ = made.conclude(Facts(NODES, runs, findings, **more))
+    return "\n".join([*("; ".join(filter(None, [
+        f"{each.node.name} {each.outcome}", ", ".join(f"{stage} {outcome}" for stage, outcome in each.stages.items()),
+        f"missing {', '.join(each.missing)}" * bool(each.missing), *(f"{found.cause or 'no cause'} [{found.check}]" for found in each.findings)]))
+        for each in verdicts), *(f"{','.join(each.nodes)}: {each.outcome} {each.subject}: {each.cause}" for each in others)])
+
+
+class Case(unittest.TestCase):
+    def judge(self, *lines, **more):
+        context = played(*lines, **more)
+        self.addCleanup(context.__exit__, None, None, None)
+        return context.__enter__()
 
 
 class OfGroups(Case):
     """The outcomes that the ladder gets."""
-
-    def test_a_group_is_what_its_run_says_and_then_what_its_rates_say(self):
-        for rates, said, outcomes in [
-                ((), [], [PASS] * 3), ((FAIL,), [], [PASS, PASS, FAIL]),
-                ((INCONCLUSIVE,), [], [PASS, PASS, INCONCLUSIVE]), ((WARN, UNKNOWN), [], [PASS] * 3),
-                ((PASS, FAIL), [], [PASS, PASS, FAIL]),
-                ((), [Finding(stages.LADDER, FAIL, GROUPS[2].nodes, "wrong data")], [PASS, PASS, FAIL])]:
-            made = self.judge(*(figure(each, GROUPS[2].nodes) for each in rates))
-            made.findings = lambda run: said if run is GROUPS[2] else []
-            self.assertEqual(made.round(GROUPS, GROUPS, Rounds())[0], outcomes)
 
     def test_groups_that_passed_so_far_are_peers(self):
         """Those that were slow are no measure, nor is a group one of itself."""
@@ -159,80 +184,14 @@ class OfGroups(Case):
 
 
 class Verdicts(Case):
-    BOTH = [run_of("soak", "a"), run_of("soak", "b")]
-
-    def outcomes(self, runs, findings=(), lines=(), failed="", accepted=lambda each: each, **more):
-        made = self.judge(*lines, failed=failed)
-        self.verdicts, self.others, _ = made.conclude(Facts(NODES, runs, findings, **more), accepted)
-        self.asked = made._judging.asked
-        return {each.node.name: each.outcome for each in self.verdicts}
-
-    def test_outcomes(self):
-        """Of a and b; the causes that a has where they are given."""
-        def of_node(verdict, cause=""):
-            return {"kind": "verdict", "scope": "node", "name": "a", "verdict": verdict, "cause": cause}
-
-        def together(outcome, nodes, class_=""):
-            return Finding("all_reduce", outcome, nodes, "wrong elements", class_)
-        # Of what several did together nobody is to blame, unless it is traced to one of them or to what connects them.
-        runs, untraced = [run_of("all_reduce", ("a", "b"), 1)], together(FAIL, ("a", "b"))
-        unresolved = isolation.findings(isolation.Isolation(unresolved=(
-            isolation.Unresolved(("a", "b"), "no test of any of them passed"),)), "all_reduce")
-        wrong, why = Finding("soak", FAIL, ("a",), "wrong", HARDWARE), "bin/judge did not end within 300 s"
-        link = {"kind": "verdict", "scope": "link", "name": "0->1", "nodes": ["a", "b"], "check": "rates",
-                "metric": "link/copy_engine/one_way", "cause": "slow", "verdict": "FAIL"}
-        for of, found, lines, failed, outcomes, causes, others in [
-                (self.BOTH, [], [], "", (PASS, PASS), [], []),
-                (self.BOTH, [Finding("soak", WARN, ("a",), "warm")], [], "", (PASS, PASS), ["warm"], []),
-                (runs, [untraced], [], "", (INCONCLUSIVE, INCONCLUSIVE), None, [("a", "b")]),
-                (runs, [untraced, together(FAIL, ("b",))], [], "", (PASS, FAIL), [], [("a", "b")]),
-                (runs, [untraced, together(FAIL, ("a", "b"), INFRASTRUCTURE)], [], "", (PASS, PASS), [], [("a", "b")] * 2),
-                (runs, unresolved, [], "", (INCONCLUSIVE, INCONCLUSIVE), None, []),
-                # No result of bin/judge is no pass, and hides no failure.
-                (self.BOTH, [wrong], [], why, (FAIL, INCONCLUSIVE), ["wrong", why], []),
-                (self.BOTH, [], [of_node("INCONCLUSIVE", "--strict: 1 WARN")], "", (INCONCLUSIVE, PASS),
-                 ["--strict: 1 WARN"], []),
-                (self.BOTH, [], [of_node("WARN")], "", (PASS, PASS), [], []),
-                (self.BOTH, [], [of_node("UNKNOWN")], "", (PASS, PASS), [], []),
-                (self.BOTH, [], [of_node("FINE")], "", (INCONCLUSIVE, PASS), [""], []),
-                (self.BOTH, [], [link], "", (PASS, PASS), [], [("a", "b")])]:
-            self.assertEqual(tuple(self.outcomes(of, found, lines, failed).values()), outcomes, (found, lines))
-            if causes is not None:
-                self.assertEqual([each.cause for each in self.verdicts[0].findings], causes)
-            self.assertEqual([each.nodes for each in self.others], others)
-        self.assertEqual([(each.subject, each.gpu) for each in self.others], [("link 0->1", "")])
-        unjudged = {**link, "scope": "node", "name": "a", "nodes": ["a"], "metric": "host_link", "verdict": "INCONCLUSIVE"}
-        self.outcomes(self.BOTH[:1], lines=[of_node("INCONCLUSIVE"), unjudged], expected={"a": ["soak", "train"]})
-        self.assertEqual([each.check for each in self.verdicts[0].findings], ["missing"])
-
-    def test_worst_first(self):
-        found = [Finding("soak", WARN, ("a",), "warm"),
-                 Finding("soak", INCONCLUSIVE, ("a",), "unknown"),
-                 Finding("soak", FAIL, ("a",), "no class"),
-                 Finding("soak", FAIL, ("a",), "wrong", HARDWARE, gpu="GPU-1")]
-        self.outcomes(self.BOTH, found)
-        verdict, _ = self.verdicts
-        self.assertEqual([each.cause for each in verdict.findings],
-                         ["wrong", "no class", "unknown", "warm"])
-        self.assertEqual((verdict.outcome, verdict.stages), (FAIL, {"soak": FAIL}))
-
-    def test_a_stage_without_a_result(self):
-        """No job was started, or none ended."""
-        self.outcomes(self.BOTH, expected={"a": ["soak", "train", "links"]}, left_out={"a": "lost in soak"})
-        verdict, _ = self.verdicts
-        self.assertEqual((verdict.outcome, verdict.missing), (INCONCLUSIVE, ("train", "links")))
-        self.assertEqual(verdict.findings[0].cause, "not run: train, links: lost in soak")
-        self.assertEqual(self.outcomes([run_of("soak", "b")], expected={"a": []}),
-                         {"a": INCONCLUSIVE, "b": PASS})
-
     def test_what_bin_judge_is_told(self):
-        runs = [*self.BOTH, run_of("nodes", ["a", "b"], round=0, record="first"),
+        runs = [SOAK_A, SOAK_B, run_of("nodes", ["a", "b"], round=0, record="first"),
                 run_of("nodes", ["a", "b"], round=1, record="last")]
         warm = Finding("soak", WARN, ("a",), "warm", gpu="GPU-1", check="heat")
         link = Finding("all_reduce", FAIL, ("a", "b"), "each side passes", INFRASTRUCTURE)  # the job's
-        self.outcomes(runs, [warm, link], rates=["products"],
-                      accepted=lambda each: dataclasses.replace(each, accepted=True))
-        (options, lines), = self.asked
+        made = self.judge()
+        made.conclude(Facts(NODES, runs, (warm, link), rates=["products"]), lambda each: dataclasses.replace(each, accepted=True))
+        (options, lines), = made._judging.asked
         self.assertEqual(options, {"--rates": "products"})
         self.assertEqual([line["nodes"] for line in lines if line["kind"] == "verdict"], [["a"], []])
         self.assertEqual([(line["name"], line["hosts"]) for line in lines if line["kind"] == "node"],
@@ -255,14 +214,16 @@ class Verdicts(Case):
         self.assertEqual([line["hosts"] for line in lines if line["kind"] == "node"], [["a"], ["b.site"]])
 
 
-class Program(Case):
+class Program(unittest.TestCase):
     """bin/judge as a process."""
 
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.folder = folder.name
+
     def script(self, text):
-        path = os.path.join(self.folder, "judge")
-        with open(path, "w") as file:
-            file.write(f"#!/bin/sh\n{text}\n")
-        os.chmod(path, 0o755)
+        write_script(f"{self.folder}/judge", text)
         return judge.Program(self.folder, {**os.environ, "SHAKEDOWN_BIN": self.folder},
                                ("--reference", "/r.json"), True)
 
@@ -382,6 +343,9 @@ def accepted(count, slower=(), like_good=False):
 class Judged(unittest.TestCase):
     def test_judged(self):
         transcript.check(self, TREE / "tests/launch/judge.txt", lambda given: eval(f"accepted({given})", dict(globals())))
+
+    def test_concluded(self):
+        transcript.expressions(self, TREE / "tests/launch/judge_verdicts.txt", globals())
 
 
 if __name__ == "__main__":

@@ -52,14 +52,6 @@ class Places(unittest.TestCase):
         path = self.program("home/bin/other")
         self.assertEqual(places.find_program(path, environ), path)
 
-    def test_name_of_the_command(self):
-        for path, tree, name in [("/a/launch/mpi", True, "launch/mpi"),
-                                 ("/a/launch/mpi", False, "shakedown-mpi"),
-                                 ("/usr/bin/shakedown-mpi", False, "shakedown-mpi")]:
-            sys.argv = [path]
-            with unittest.mock.patch.object(command, "in_source_tree", lambda: tree):
-                self.assertEqual(command.name(), name)
-
     def test_new_folder(self):
         environ = {"SHAKEDOWN_RUNS": f"{self.folder}/runs"}
         with unittest.mock.patch("time.strftime", return_value="20260101-000000"):

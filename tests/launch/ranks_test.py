@@ -7,13 +7,15 @@ import pathlib
 import re
 import shlex
 import subprocess
+import sys
 import tempfile
 import unittest
 import unittest.mock
 
 from tree import TREE
 import transcript
-from shakedown_launch import command, gpus, hosts, launchers, mpi, places, ranks, slurm
+from support import write_script
+from shakedown_launch import command, gpus, hosts, launchers, mpi, places, ranks, slurm, words  # noqa: F401, in slurm.txt
 from shakedown_launch.places import Said
 
 
@@ -79,16 +81,9 @@ class Lines(unittest.TestCase):
 class Functions(unittest.TestCase):
     """Of Slurm, hosts, launchers and GPUs: what they make of variables, and of what commands print."""
 
-    def answer(self, given):
-        try:
-            return str(eval(f"({given})", dict(NAMES)))  # pylint: disable=eval-used
-        except command.UsageError as error:
-            return f"refused: {error}"
-        except places.InconclusiveError as error:
-            return f"inconclusive: {error}"
-
     def test_functions(self):
-        transcript.check(self, TREE / "tests/launch/slurm.txt", self.answer)
+        transcript.expressions(self, TREE / "tests/launch/slurm.txt", globals(),
+                               {command.UsageError: "refused", places.InconclusiveError: "inconclusive"})
 
 
 def printing(*answers):
@@ -119,53 +114,77 @@ def busiest(text):
         return gpus.busiest()
 
 
+def by_minor(*texts, more=""):
+    """Of GPUs in /proc, each with this text, and a folder more."""
+    with tempfile.TemporaryDirectory() as folder:
+        for number, text in enumerate(texts):
+            place = pathlib.Path(folder, f"gpus/0000:{number}8:00.0")
+            place.mkdir(parents=True)
+            (place / "information").write_bytes(text.encode("latin-1"))
+        if more:
+            pathlib.Path(folder, more).mkdir(parents=True)
+        return gpus.by_minor(folder)
+
+
+def information(uuid, minor):
+    return f"Model: \t\t NVIDIA H200\nGPU UUID: \t GPU-0{uuid}\nBus Location: \t 0000:18:00.0\nDevice Minor: \t {minor}\n"
+
+
+def listed(script):
+    """By an nvidia-smi that is this script; and how many CUDA shows."""
+    with tempfile.TemporaryDirectory() as folder:
+        write_script(f"{folder}/nvidia-smi", script)
+        with unittest.mock.patch.dict(os.environ, PATH=f"{folder}:{os.environ['PATH']}"):
+            found = gpus.listed(1)
+            return found and (found, gpus.visible({"BACKENDS": "gpu"}))
+
+
+def numa_nodes(*cpulists, allowed=()):
+    """Nodes with these cores, for a process that may use some."""
+    host = ranks.Host()
+    host.allowed = set(allowed) or host.allowed
+    with tempfile.TemporaryDirectory() as folder:
+        for number, cores in enumerate(cpulists):
+            pathlib.Path(folder, f"node{number}").mkdir()
+            pathlib.Path(folder, f"node{number}/cpulist").write_text(f"{cores}\n")
+        if cpulists:
+            pathlib.Path(folder, "possible").write_text(f"0-{len(cpulists) - 1}\n")
+        return host.numa_nodes(folder)
+
+
+def checked(launcher, name, *hosts_):
+    """Whether Open MPI runs on a host of this name, with others."""
+    with unittest.mock.patch.object(launchers.os, "uname", lambda: unittest.mock.Mock(nodename=name)):
+        return launcher().check(list(hosts_)) or "runs"
+
+
+def name_of(path, in_source_tree):
+    with unittest.mock.patch.object(sys, "argv", [path]), \
+            unittest.mock.patch.object(command, "in_source_tree", lambda: in_source_tree):
+        return command.name()
+
+
+def elsewhere(*hosts_, **environ):
+    """Whether a job on these may have ranks on other hosts: where it was killed, these may still run."""
+    chosen = ["--hosts", ",".join(hosts_)] if hosts_ else []
+    environ = {"PATH": os.environ["PATH"], **environ}
+    values, rest = command.parse(mpi.COMMAND, ["-n", "2", *chosen, "true"])
+    with unittest.mock.patch.object(ranks, "Host", FakeHost):
+        return mpi.job(mpi.request(values, rest, environ), environ)._elsewhere
+
+
 TWO = {"SLURM_JOB_ID": "1", "SLURM_JOB_NUM_NODES": "2"}
-NAMES = {name: value for name, value in globals().items() if name[:1] != "_"}
+ONE_OF = {"SLURM_JOB_ID": "1", "SLURM_JOB_NODELIST": "n5"}
+TWO_OF = {**TWO, "SLURM_JOB_NODELIST": "n[5-6]"}
 
 
 class Gpus(unittest.TestCase):
-    def test_gpus_that_nvidia_smi_lists(self):
+    def test_gpus_that_the_driver_does_not_list(self):
         with tempfile.TemporaryDirectory() as folder:
-            fake = pathlib.Path(folder, "nvidia-smi")
-            fake.write_text("#!/bin/sh\ncat <<'END'\nGPU 0: NVIDIA H200 (UUID: GPU-5a)\n"
-                            "  MIG 1g.18gb Device  0: (UUID: MIG-6b)\nGPU 1: NVIDIA H200 (UUID: GPU-7c)\nEND\n")
-            fake.chmod(0o755)
-            before = os.environ["PATH"]
-            self.addCleanup(os.environ.__setitem__, "PATH", before)
-            os.environ["PATH"] = f"{folder}:{before}"
-            self.assertEqual(gpus.listed(), [["GPU-5a", "MIG-6b"], ["GPU-7c"]])
-            self.assertEqual(gpus.visible({"BACKENDS": "gpu"}), 1)  # CUDA shows no instance next to a GPU
-            mpi_ = subprocess.run([TREE / "launch/mpi", "--gpus", "1,2", "--dry-run", "true"], text=True,
-                                  capture_output=True, env={**os.environ, "BACKENDS": "gpu"})
-            self.assertEqual((mpi_.returncode, "requested GPUs 1,2: 2 not found" in mpi_.stderr), (3, True),
-                             mpi_.stderr)
-            for script in ("echo 'GPU 0: NVIDIA H200 (UUID: GPU-5a)'; exit 15", "exec sleep 60", "echo GPU",
-                           "echo 'GPU 0: Unknown Error'", "echo 'GPU 0: NVIDIA H200 (UUID: )'",
-                           "echo 'Unable to determine the device handle for GPU0: GPU is lost (UUID: GPU-5a)'"):
-                fake.write_text(f"#!/bin/sh\n{script}\n")
-                self.assertEqual(gpus.listed(1), [], script)
-            os.environ["PATH"] = "/nonexistent"
-            self.assertEqual(gpus.listed(), [])
-
-    def test_gpus_by_the_numbers_of_their_device_files(self):
-        """They are Slurm's: on some machines the order of the bus, which nvidia-smi has, is another."""
-        def by_minor(*texts, more=""):
-            with tempfile.TemporaryDirectory() as folder:
-                for number, text in enumerate(texts):
-                    place = pathlib.Path(folder, f"gpus/0000:{number}8:00.0")
-                    place.mkdir(parents=True)
-                    (place / "information").write_bytes(text.encode("latin-1"))
-                if more:
-                    pathlib.Path(folder, more).mkdir(parents=True)
-                return gpus.by_minor(folder)
-        one = "Model: \t\t NVIDIA H200\nGPU UUID: \t GPU-0{0}\nBus Location: \t 0000:18:00.0\nDevice Minor: \t {1}\n"
-        self.assertEqual(by_minor(one.format("a", 1), one.format("b", 0)), {1: "GPU-0a", 0: "GPU-0b"})
-        self.assertEqual(by_minor(one.format("?", 0)), {0: ""})
-        for texts in [(), ("",), (one.format("a", 1), one.format("b", 1)), (one.format("a", "x"),), ("\xff\0",),
-                      (one.format("a", 0), one[:60])]:
-            self.assertIsNone(by_minor(*texts))
-        self.assertIsNone(by_minor(one.format("a", 0), more="capabilities/gpu0/mig/gi1"))  # of instances
-        self.assertIsNone(by_minor(one.format("a", 0), more="gpus/0000:99:00.0/information"))
+            write_script(f"{folder}/nvidia-smi", "echo 'GPU 0: NVIDIA H200 (UUID: GPU-5a)'; echo 'GPU 1: NVIDIA H200 (UUID: GPU-7c)'")
+            result = subprocess.run([TREE / "launch/mpi", "--gpus", "1,2", "--dry-run", "true"], text=True, capture_output=True,
+                                    env={**os.environ, "PATH": f"{folder}:{os.environ['PATH']}", "BACKENDS": "gpu"})
+            self.assertEqual((result.returncode, "requested GPUs 1,2: 2 not found" in result.stderr), (3, True), result.stderr)
 
     def test_gpus_that_cuda_cannot_open(self):
         fake = """\nimport os, types\ndef CDLL(name):
@@ -183,59 +202,6 @@ ctypes.CDLL = CDLL\n"""
             with unittest.mock.patch.object(gpus, "OPEN", script):
                 self.assertEqual(gpus.refused(["GPU-a"], {}, 1), {})
 
-    def test_numa_nodes_with_cores_for_this_process(self):
-        host = ranks.Host()
-        with tempfile.TemporaryDirectory() as folder:
-            self.assertEqual(host.numa_nodes(folder), 1)
-            host.allowed = {0, 1, 8}
-            for number, cores in enumerate(["0-3,8", "4-7", "", "", "8-9"]):  # two of memory alone
-                pathlib.Path(folder, f"node{number}").mkdir()
-                pathlib.Path(folder, f"node{number}/cpulist").write_text(f"{cores}\n")
-            pathlib.Path(folder, "possible").write_text("0-4\n")
-            self.assertEqual(host.numa_nodes(folder), 2)
-            self.assertEqual(host.numa_nodes(f"{folder}/none"), 1)
-
-class Options(unittest.TestCase):
-    def test_forms(self):
-        for words in [["--gpus=0,1", "true", "-n", "9"],
-                      ["--gpus", "0,1", "--", "true", "-n", "9"]]:
-            self.assertEqual(line(*words)[-4:], ["CUDA_VISIBLE_DEVICES=0,1", "true", "-n", "9"])
-        values, words = command.parse(mpi.COMMAND, ["--wat=1", "-n", "3", "word", "--", "x"],
-                                      keep_unknown=True)
-        self.assertEqual((values, words), ({"-n": "3"}, ["--wat=1", "word", "--", "x"]))
-
-class Hosts(unittest.TestCase):
-    def test_a_name_that_is_too_long_for_open_mpi(self):
-        long = "n" * 57
-        check = launchers.OpenMpi4().check
-        with unittest.mock.patch.object(launchers.os, "uname", lambda: unittest.mock.Mock(nodename=f"{long}.a")):
-            launchers.OpenMpi5().check([])
-            with self.assertRaisesRegex(places.InconclusiveError,
-                                        f"host name {long} has 57 characters; Open MPI 4 supports 56"):
-                check([])
-        cut = f"n.{'x' * 60}"  # at the first dot, unless another host has a domain as well
-        with unittest.mock.patch.object(launchers.os, "uname", lambda: unittest.mock.Mock(nodename=cut)):
-            check(["h1", "h2"])
-            with self.assertRaisesRegex(places.InconclusiveError, "has 62 characters"):
-                check(["h1.a"])
-
-    def test_ranks_elsewhere(self):
-        """Where some are, those of a job that was killed may still run there."""
-        def elsewhere(*hosts, **environ):
-            words = ["--hosts", ",".join(hosts)] if hosts else []
-            environ = {"PATH": os.environ["PATH"], **environ}
-            values, rest = command.parse(mpi.COMMAND, ["-n", "2", *words, "true"])
-            with unittest.mock.patch.object(ranks, "Host", FakeHost):
-                return mpi.job(mpi.request(values, rest, environ), environ)._elsewhere
-        one = {"SLURM_JOB_ID": "1", "SLURM_JOB_NODELIST": "n5"}
-        two = {**one, "SLURM_JOB_NUM_NODES": "2", "SLURM_JOB_NODELIST": "n[5-6]"}
-        node = {"SLURMD_NODENAME": "n5"}
-        for hosts, environ, expected in [
-                ([], {}, False), (["here", "localhost:2"], {}, False), (["here.site"], {}, False),
-                (["here.other"], {}, True), (["here", "h2"], {}, True),
-                (["h2"], {}, True), ([], {**one, **node}, False), ([], {**two, **node}, True),
-                ([], one, True), ([], two, True)]:  # on a login node
-            self.assertIs(elsewhere(*hosts, **environ), expected, (hosts, environ))
 
 if __name__ == "__main__":
     unittest.main()

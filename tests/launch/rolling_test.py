@@ -3,14 +3,16 @@
 import json
 import os
 import pathlib
+import re
+import shlex
 import subprocess
-import sys
 import tempfile
 import unittest
 
-TREE = pathlib.Path(__file__).resolve().parents[2]
-sys.path.insert(0, str(TREE / "tests/programs"))
-import report_records  # noqa: E402
+from tree import TREE
+import transcript
+import report_records
+from support import write_script
 
 FAKES = {
     "sinfo": "cat $FAKE/nodes",
@@ -26,10 +28,7 @@ class Rolling(unittest.TestCase):
         self.fake = pathlib.Path(folder.name)
         self.output = self.fake / "campaign"
         for name, text in FAKES.items():
-            path = self.fake / "bin" / name
-            path.parent.mkdir(exist_ok=True)
-            path.write_text(f"#!/bin/sh\n{text}\n")
-            path.chmod(0o755)
+            write_script(self.fake / "bin" / name, text)
         self.queue("")
         (self.fake / "count").write_text("0\n")
         self.nodes(n1="allocated", n2="idle", n3="drained", n4="idle", n5="mixed")
@@ -41,11 +40,11 @@ class Rolling(unittest.TestCase):
     def queue(self, text):
         (self.fake / "queue").write_text(text)
 
-    def result(self, node, job, verdict, cause="", ended=True):
+    def result(self, node, job, verdict, cause="", ended=True, code=0):
         folder = self.output / node / f"rolling-{job}"
         folder.mkdir(parents=True, exist_ok=True)
         lines = [{"kind": "run"}, {"kind": "verdict", "scope": "node", "name": node, "verdict": verdict, "cause": cause, "stages": ["x"]}]
-        lines += [{"kind": "end", "exit_code": 0}] if ended else []
+        lines += [{"kind": "end", "exit_code": code}] if ended else []
         (folder / "acceptance.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
 
     def night(self, node, job, busbw):
@@ -58,94 +57,53 @@ class Rolling(unittest.TestCase):
             head, rate, {"kind": "end", "exit_code": 0})))
         os.utime(folder / "acceptance.jsonl", (job, job))
 
-    def run_it(self, *words, code=3):
-        done = subprocess.run([TREE / "launch/slurm/rolling", "--output", self.output, "--partition", "gpu", *words],
+    def run_it(self, words):
+        """Its exit code, and what it prints."""
+        done = subprocess.run([TREE / "launch/slurm/rolling", "--output", self.output, "--partition", "gpu", *shlex.split(words)],
                               env={**os.environ, "FAKE": str(self.fake), "PATH": f"{self.fake / 'bin'}:{os.environ['PATH']}"},
                               capture_output=True, text=True, timeout=60)
-        self.assertEqual(done.returncode, code, done.stdout + done.stderr)
-        rows = [line.split() for line in done.stdout.splitlines()]
-        return done, {row[0]: " ".join(row[1:]) for row in rows[1:-1]}
+        return f"exit code {done.returncode}\n{done.stdout}{done.stderr}"
 
-    def submitted(self):
-        try:
-            return [line.split("--nodelist ")[1].split()[0] for line in (self.fake / "submitted").read_text().splitlines()]
-        except OSError:
-            return []
+    def do(self, line):
+        """A line of rolling.txt; what is shown of it."""
+        what, _, rest = line.strip().partition(" ")
+        words = rest.split()
+        if what == "rolling":
+            return self.run_it(rest)
+        if what == "submitted":
+            path = self.fake / "submitted"
+            return path.read_text() if path.exists() else "nothing submitted\n"
+        if what == "nodes":
+            self.nodes(**dict(word.split("=") for word in words))
+        elif what == "queue":
+            self.queue(f"{rest}\n" if rest else "")
+        elif what == "result":
+            self.result(words[0], words[1], words[2], " ".join(words[3:]))
+        elif what == "cut":  # without an end
+            self.result(words[0], "cut", "PASS", ended=False)
+        elif what == "cancelled":
+            self.result(words[0], "cancelled", "INCONCLUSIVE", code=5)
+        elif what == "folder":
+            return f"the output's folder: {'there' if self.output.exists() else 'none'}\n"
+        elif what == "old":
+            os.utime(self.output / words[0] / "acceptance.jsonl", (0, 0))
+        elif what == "nights":
+            for job, busbw in enumerate(map(int, words[2:]), int(words[1])):
+                self.night(words[0], job, busbw)
+        elif what == "sinfo":
+            write_script(self.fake / "bin/sinfo", rest)
+        else:
+            raise ValueError(line)
+        return ""
 
-    def test_idle_nodes_first_and_no_more_at_a_time_than_wanted(self):
-        _, rows = self.run_it("--once", "--most", "3", "--sbatch", "--qos=low --time=60", "--", "--full")
-        self.assertEqual(self.submitted(), ["n2", "n4"])
-        self.assertEqual(rows["n3"], "not available drained: broken fan")
-        self.assertEqual((rows["n1"], rows["n2"]), ("not yet allocated", "waiting idle"))
-        line = (self.fake / "submitted").read_text().splitlines()[0]
-        self.assertTrue(line.startswith(f"{self.output}/n2 "), line)
-        for words in ("--nodes=1", "--partition gpu", "--nice=", "--requeue", "--qos=low --time=60 ", "acceptance.sbatch --full"):
-            self.assertIn(words, line)
-        # What is in use comes when no idle one is left, in the room that there is.
-        self.run_it("--once", "--most", "3")
-        self.assertEqual(self.submitted(), ["n2", "n4", "n1"])
+    def answer(self, given):
+        self.setUp()
+        text = "".join(self.do(line) for line in given.splitlines())
+        text = re.sub(r"\d{4}-\d\d-\d\d \d\d:\d\d", "DATE", text).replace(f"{TREE}/", "TREE/").replace(str(self.fake), "FOLDER")
+        return text
 
-    def test_it_goes_on_where_it_was(self):
-        self.run_it("--once")
-        self.queue("2|RUNNING\n")  # n2's job has ended
-        self.result("n2", 1, "FAIL", "rank 0: wrong data")
-        done, rows = self.run_it("--status", code=1)
-        self.assertRegex(rows["n2"], r"FAIL \d{4}-\d\d-\d\d \d\d:\d\d rank 0: wrong data")
-        self.assertEqual(rows["n4"], "running idle")
-        self.assertIn("5 nodes: 2 not yet, 1 FAIL, 1 not available, 1 running", done.stdout)
-        self.assertEqual(self.submitted(), ["n2", "n4"])
-
-    def test_a_job_that_was_lost_is_submitted_again_but_not_for_ever(self):
-        self.nodes(n2="idle")
-        for expected in (1, 2, 3, 3):
-            self.run_it("--once")
-            self.assertEqual(len(self.submitted()), expected)
-            self.queue("")
-            self.result("n2", "cut", "PASS", ended=False) if expected == 1 else None
-        _, rows = self.run_it("--status")
-        self.assertIn("no result 3 jobs ended without one", rows["n2"])
-
-    def test_all_nodes_pass(self):
-        self.nodes(n1="idle", n2="idle")
-        for number, node in enumerate(("n1", "n2")):
-            self.result(node, number, "PASS")
-        self.run_it(code=0)  # and ends
-        self.assertEqual(self.submitted(), [])
-        os.utime(self.output / "n2/rolling-1/acceptance.jsonl", (0, 0))
-        self.run_it("--once", "--days", "30")
-        self.assertEqual(self.submitted(), ["n2"])
-
-    def test_a_slow_night_against_those_before(self):
-        self.nodes(n1="idle", n2="idle")
-        for job, busbw in enumerate([130, 100, 101, 100, 99, 100, 101, 100]):
-            self.night("n1", job, busbw)
-            self.night("n2", job, busbw)
-        done, _ = self.run_it("--status", "--against", "6", code=0)
-        self.assertIn("n1: rolling-7 compared with 6 results before: exit code 0\n", done.stdout)
-        self.night("n2", 8, 80)
-        done, _ = self.run_it("--status", "--against", "6", code=1)
-        self.assertIn("n2: rolling-8 compared with 6 results before: exit code 1\n", done.stdout)
-        self.assertRegex(done.stdout, r"all_reduce.* -20\.0 %.* REGRESSION")
-
-    def test_usage(self):
-        done, _ = self.run_it("--nodes", "n[1-9]", "--once", code=2)
-        self.assertIn("Slurm does not know n[6-9]", done.stderr)
-        done, _ = self.run_it("--full", code=2)
-        self.assertIn("--full", done.stderr)
-        (self.fake / "bin/sinfo").write_text("#!/bin/sh\necho 'Unable to contact slurm controller' >&2; exit 1\n")
-        done, _ = self.run_it()
-        self.assertIn("Unable to contact slurm controller", done.stderr)
-
-    def test_the_time_limit_before_the_first_job(self):
-        for sbatch, words, needed in [("--time=10", ["--full"], "18 min 58 s, and each job has 10 min 0 s until its time limit: "
-                                                                "request --time=00:25:00"),
-                                      ("--qos=low -t 0:50", ["--quick"], "38 s, and each job has 50 s"),
-                                      ("", ["--full", "--soak-minutes", "60"], "1 h 3 min, and each job has 30 min 0 s")]:
-            done, _ = self.run_it("--once", *(["--sbatch", sbatch] if sbatch else []), "--", *words, code=2)
-            self.assertIn(needed, done.stderr)
-        self.run_it("--once", "--sbatch", "--time=1-0", "--", "--full", "--soak-minutes", "60")
-        done, _ = self.run_it("--once", "--", "--ful", code=2)
-        self.assertIn("unknown option --ful", done.stderr)
+    def test_cases(self):
+        transcript.check(self, TREE / "tests/launch/rolling.txt", self.answer)
 
 
 if __name__ == "__main__":

@@ -38,7 +38,7 @@ class Fake {
 
 HostGpus read(const Json& host, double deadline_s = 5) {
   const Fake fake(host);
-  return GpuReader(deadline_s, false, fake_library()).read(true);
+  return GpuReader(deadline_s, fake_library()).read(true);
 }
 
 /// The first two GPUs of the fixture; the second is to be made sick.
@@ -115,7 +115,7 @@ TEST_CASE("a reading refuses unknown keys and values of another type", "[node][n
 
 TEST_CASE("a GPU is read again once its late call has returned", "[node][nvml]") {
   const Fake fake(two_gpus({{"stall_s", {{"nvmlDeviceGetPersistenceMode", 1}}}}));
-  GpuReader reader(kShort_s, false, fake_library());
+  GpuReader reader(kShort_s, fake_library());
   CHECK(reader.read().gpus.at(1).sm_clock_mhz == 345);
   CHECK_FALSE(reader.read().gpus.at(1).sm_clock_mhz);  // the call has not returned yet
   const auto start = std::chrono::steady_clock::now();
@@ -135,7 +135,7 @@ TEST_CASE("what is read of a GPU", "[node][nvml]") {
     if (in >> std::ws && in.peek() == '{') in >> changes;
     change(host["gpus"][1], changes);
     const Json healthy = fixture("h200.json")["gpus"][1];
-    host["gpus"][1]["fake"] = {{"error", errors}};
+    host["gpus"][1]["fake"]["error"] = errors;
     const HostGpus found = read(host);
     CHECK(found.gpus.at(0).failed.empty());
     CHECK(found.gpus.at(0).has_ecc == true);
@@ -157,7 +157,7 @@ TEST_CASE("whether a GPU has ECC, and its inforom where it is requested", "[node
   CHECK(has_ecc(nvml::kNotSupported) == false);
   CHECK_FALSE(has_ecc(nvml::kNotRead));  // an error says nothing of it
   const Fake fake(fixture("h200.json"));
-  CHECK_FALSE(GpuReader(5, false, fake_library()).read().gpus.at(1).inforom_valid);
+  CHECK_FALSE(GpuReader(5, fake_library()).read().gpus.at(1).inforom_valid);
 }
 
 // The lines and records of bin/gpu_monitor.

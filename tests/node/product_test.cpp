@@ -5,11 +5,15 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <numeric>
+#include <set>
+#include <span>
 #include <tuple>
 
 #include "common/numbers.hpp"
 #include "common/program.hpp"
 #include "launch/node/compute/kernels.hpp"
+#include "launch/node/compute/rates.hpp"
 #include "launch/node/compute/verify.hpp"
 #include "tests/catch.hpp"
 #include "tests/support.hpp"
@@ -19,20 +23,27 @@ namespace {
 
 constexpr std::uint64_t kSeed = 7;
 
+/// One after the other, without gaps between those of four bits.
+std::vector<double> numbers_in(std::span<const std::uint8_t> bytes,
+                               const number_format::Format& format) {
+  std::vector<double> values;
+  const auto width = static_cast<std::size_t>(format.width);
+  for (std::size_t bit = 0; bit < 8 * bytes.size(); bit += width) {
+    std::uint64_t bits = 0;
+    std::memcpy(&bits, &bytes[bit / 8], (width + 7) / 8);
+    values.push_back(
+        number_format::decode(format, number_format::low_bits(bits >> (bit % 8), format.width)));
+  }
+  return values;
+}
+
 struct Rig : test::DeviceRig {
   using DeviceRig::DeviceRig;
 
-  std::vector<double> numbers(View x) const {
-    const auto bytes = download<std::uint8_t>(*device, *stream, x.data, x.bytes());
-    const std::size_t width = size_of(x.type);
-    std::vector<double> values;
-    for (std::size_t i = 0; i < x.count; ++i) {
-      std::uint64_t bits = 0;
-      std::memcpy(&bits, bytes.data() + i * width, width);
-      values.push_back(number_format::decode(number_format::format_of(x.type), bits));
-    }
-    return values;
+  std::vector<double> numbers(View x, const number_format::Format& format) const {
+    return numbers_in(download<std::uint8_t>(*device, *stream, x.data, x.bytes()), format);
   }
+  std::vector<double> numbers(View x) const { return numbers(x, number_format::format_of(x.type)); }
   std::unique_ptr<Product> product(const ProductSpec& spec, const std::string& algorithm = "") {
     return make_product(spec, *device, *stream, algorithm);
   }
@@ -91,8 +102,8 @@ TEST_CASE("products are right and repeat to the bit", "[product]") {
     for (const Operands operands : all_operands()) {
       CAPTURE(name_of(operands));
       product->fill({operands, kSeed}, *rig.stream);
-      CHECK(rig.numbers(product->a()) == operand(spec, operands, 0));
-      CHECK(rig.numbers(product->b()) == operand(spec, operands, 1));
+      CHECK(rig.numbers(product->a(), operand_format(type)) == operand(spec, operands, 0));
+      CHECK(rig.numbers(product->b(), operand_format(type)) == operand(spec, operands, 1));
       product->run(*rig.stream);
       const std::vector<double> c = rig.numbers(product->c());
       const std::vector<double> expected = naive(spec, operands);
@@ -222,12 +233,15 @@ TEST_CASE("C is the same wherever it begins in its buffer", "[product]") {
 
 TEST_CASE("operands of integers are dense, small, and give a C that its type holds", "[product]") {
   const ProductSpec spec = GENERATE(ProductSpec{ProductType::bf16, 24, 24, 8192},
-                                    ProductSpec{ProductType::fp8, 24, 24, 16384});
+                                    ProductSpec{ProductType::fp8, 24, 24, 16384},
+                                    ProductSpec{ProductType::mxfp8, 24, 24, 16384},
+                                    ProductSpec{ProductType::nvfp4, 24, 24, 16384});
   const std::vector<double> b = operand(spec, Operands::integers, 1);
   const auto zeros = std::count(b.begin(), b.end(), 0.0);
-  CHECK(zeros < static_cast<long>(b.size() / 20));
-  CHECK(*std::min_element(b.begin(), b.end()) == -15);
-  CHECK(*std::max_element(b.begin(), b.end()) == 15);
+  const int most = spec.type == ProductType::nvfp4 ? 4 : 15;
+  CHECK(zeros < static_cast<long>(b.size() / (most + 1)));
+  CHECK(*std::min_element(b.begin(), b.end()) == -most);
+  CHECK(*std::max_element(b.begin(), b.end()) == most);
   const std::vector<double> c = naive(spec, Operands::integers);
   CHECK(std::count(c.begin(), c.end(), 0.0) < static_cast<long>(c.size() / 10));
   for (const double x : c) CHECK(std::fabs(x) <= 256);
@@ -308,10 +322,11 @@ TEST_CASE("the sums of a product of integers place one flipped bit", "[product][
       CHECK(text_of(wrong, spec).starts_with("element (17, 5) of 300 x 272 differs by "));
     }
     // an operand that memory changed: a whole row of C
-    std::size_t index = 9 * 1024;
-    while (operand_value(type, Operands::integers, 3, 0, index) == 0) ++index;
-    const int sign = 8 * static_cast<int>(size_of(operand_type(type))) - 1;
-    flip_bit(*device, *stream, product->a(), index, sign);
+    std::size_t index = 9 * 1024 + 1;  // whose sign is the top bit of its word
+    while (operand_value(type, Operands::integers, 3, 0, index) == 0) index += 2;
+    const int bits_of_word = 8 * static_cast<int>(size_of(operand_type(type)));
+    flip_bit(*device, *stream, product->a(), index * operand_format(type).width / bits_of_word,
+             bits_of_word - 1);
     product->run(*stream);
     const WrongSums wrong = verifier.check(product->c(), *stream);
     REQUIRE(wrong.rows.size() <= 1);
@@ -325,6 +340,106 @@ TEST_CASE("the sums of a product of integers place one flipped bit", "[product][
     product->run(*stream);
     CHECK(sampled_error(*product, 3, 20, *device, *stream) > 0.1);
   }
+}
+
+namespace {
+
+/// Of what lies in memory of the host, in double: for the types that no CPU's library multiplies.
+class NaiveProduct final : public Product {
+ public:
+  NaiveProduct(const ProductSpec& spec, Device& device) : Product(spec, device) {}
+  std::string algorithm() const override { return "naive"; }
+  std::vector<std::string> algorithms() const override { return {algorithm()}; }
+  void run(Stream&) override {
+    const std::vector<double> first = numbers_of(a());
+    const std::vector<double> second = numbers_of(b());
+    auto* to = static_cast<std::uint16_t*>(c().data);
+    const auto k = static_cast<std::size_t>(spec().k);
+    for (std::size_t row = 0; row < first.size(); row += k)
+      for (std::size_t column = 0; column < second.size(); column += k)
+        *to++ = float_to_bfloat16(static_cast<float>(
+            std::inner_product(&first[row], &first[row] + k, &second[column], 0.0)));
+  }
+
+ private:
+  std::vector<double> numbers_of(View x) const {
+    return numbers_in({static_cast<const std::uint8_t*>(x.data), x.bytes()},
+                      operand_format(spec().type));
+  }
+};
+
+}  // namespace
+
+TEST_CASE("block-scaled products are verified as all others", "[product][kernels]") {
+  const ProductType type = GENERATE(ProductType::mxfp8, ProductType::nvfp4);
+  CAPTURE(name_of(type));
+  Rig rig(BackendKind::cpu);
+  const ProductSpec spec{type, 48, 40, 1024};
+  NaiveProduct product(spec, *rig.device);
+  CHECK(product.a().bytes() == 48 * 1024 / (type == ProductType::nvfp4 ? 2 : 1));
+  for (const Operands operands : all_operands()) {
+    CAPTURE(name_of(operands));
+    product.fill({operands, kSeed}, *rig.stream);
+    CHECK(rig.numbers(product.a(), operand_format(type)) == operand(spec, operands, 0));
+    CHECK(rig.numbers(product.b(), operand_format(type)) == operand(spec, operands, 1));
+    for (const double x : operand(spec, operands, 1)) CHECK(std::isfinite(x));
+  }
+  const ProductVerifier verifier(spec, kSeed, *rig.device, *rig.stream);
+  const auto wrong = [&] {
+    product.run(*rig.stream);
+    return verifier.check(product.c(), *rig.stream);
+  };
+  product.fill({Operands::integers, kSeed}, *rig.stream);
+  CHECK(wrong().none());
+  CHECK(rig.numbers(product.c()) == naive(spec, Operands::integers));
+  flip_bit(*rig.device, *rig.stream, product.c(), 17 * 40 + 5, 14);
+  CHECK(text_of(verifier.check(product.c(), *rig.stream), spec)
+            .starts_with("element (17, 5) of 48 x 40 differs by "));
+  // One element of A in memory, to its lowest bit: its row of C, and no other.
+  flip_bit(*rig.device, *rig.stream, product.a(), product.a().count / 48 * 9 + 3, 0);
+  const WrongSums found = wrong();
+  CHECK(found.columns.size() > 1);
+  for (const WrongSum& row : found.rows) CHECK(row.index == 9);
+  WordErrors errors[2];
+  product.compare(errors, *rig.stream);
+  CHECK((errors[0].count == 1 && errors[0].first == product.a().count / 48 * 9 + 3));
+  CHECK(errors[1].count == 0);
+
+  product.fill({Operands::full_entropy, kSeed}, *rig.stream);
+  product.run(*rig.stream);
+  CHECK(sampled_error(product, kSeed, 50, *rig.device, *rig.stream) <= tolerance(type));
+  CHECK(sampled_error(product, kSeed + 1, 50, *rig.device, *rig.stream) > 0.1);
+  std::set<double> values;
+  for (const double x : operand(spec, Operands::full_entropy, 0)) values.insert(std::fabs(x));
+  if (type == ProductType::nvfp4) CHECK(values == std::set<double>{0, 0.5, 1, 1.5, 2, 3, 4, 6});
+}
+
+TEST_CASE("scale factors fill whole tiles of 128 rows and 4 factors", "[product]") {
+  CHECK(scale_bytes({ProductType::fp8, 128, 128, 128}) == 0);
+  CHECK(scale_bytes({ProductType::mxfp8, 8192, 9472, 8192}) == 9472 * 8192 / 32);
+  CHECK(scale_bytes({ProductType::nvfp4, 8192, 9472, 8192}) == 9472 * 8192 / 16);
+  CHECK(scale_bytes({ProductType::mxfp8, 96, 64, 160}) == 128 * 8);
+  CHECK(scale_bytes({ProductType::nvfp4, 129, 64, 32}) == 256 * 4);
+}
+
+TEST_CASE("a product that the library does not support is left out with its words", "[product]") {
+  struct NoTest final : RateTest {
+    NoTest() : RateTest({}) {}
+    void measure() override {}
+  };
+  const SupportedTests all =
+      supported_tests({ProductType::bf16, ProductType::nvfp4}, test::session(),
+                      [](ProductType type) -> std::unique_ptr<RateTest> {
+                        if (type == ProductType::nvfp4) throw NotSupported("not on this GPU");
+                        return std::make_unique<NoTest>();
+                      });
+  CHECK(all.tests.size() == 1);
+  CHECK(all.remarks == std::vector<std::string>{"N/A product/nvfp4: rank 0: not on this GPU"});
+  CHECK_THROWS_AS(supported_tests({ProductType::fp8}, test::session(),
+                                  [](ProductType) -> std::unique_ptr<RateTest> {
+                                    throw UsageError("another error");
+                                  }),
+                  UsageError);
 }
 
 TEST_CASE("wrong sums name an element where it is one", "[product]") {

@@ -245,7 +245,7 @@ std::string judged(const Words& words) {
 std::string power(const Words& words) {
   const Json json = Json::parse(fmt::format("{}", fmt::join(words.begin() + 2, words.end(), " ")));
   Checked checked;
-  for (const ProductType type : all_product_types())
+  for (const ProductType type : soaked(all_product_types()))
     if (json.contains(name_of(type)))
       checked.products[type] = {json[name_of(type)][0], json[name_of(type)][1], 8192. * 8192};
   checked.processors = json.value("processors", 0.);

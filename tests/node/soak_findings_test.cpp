@@ -119,13 +119,18 @@ TEST_CASE("the summary has each type's rate of checked products", "[soak]") {
 TEST_CASE("DCGM#55: what a device cannot run is never left out without a word", "[soak]") {
   using enum ProductType;
   const std::vector<std::vector<ProductType>> ranks{{fp32, bf16, fp8}, {fp32, bf16}};
-  const TypeChoice choice = choose_types({"all"}, ranks);
+  const std::vector<ProductType> soak = soaked(all_product_types());
+  const TypeChoice choice = choose_types(soak, {"all"}, ranks);
   CHECK(choice.types == std::vector{fp32, bf16});
   CHECK(choice.remark ==
         "types left out, as not every device has them: fp64 (rank 0), tf32 (rank 0), fp16 "
         "(rank 0), fp8 (rank 1), int8 (rank 0)");
-  CHECK(choose_types({"fp32"}, ranks).remark.empty());
-  CHECK_THROWS_AS(choose_types({"fp32", "fp8"}, ranks), UsageError);
+  CHECK(choose_types(soak, {"fp32"}, ranks).remark.empty());
+  CHECK_THROWS_AS(choose_types(soak, {"fp32", "fp8"}, ranks), UsageError);
+  CHECK_THROWS_WITH(choose_types(all_product_types(), {"nvfp4"}, ranks),
+                    "--types nvfp4: the device of rank 0 has only fp32, bf16, fp8");
+  CHECK(choose_types(all_product_types(), {}, ranks)
+            .remark.ends_with("mxfp8 (rank 0), nvfp4 (rank 0)"));
 }
 
 TEST_CASE("a mismatch becomes a verdict with serial, bits and circumstances", "[soak]") {

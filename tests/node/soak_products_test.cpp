@@ -29,7 +29,7 @@ TEST_CASE("a square wave has two periods in its window", "[soak]") {
 }
 
 TEST_CASE("products have 83 % of a lone GPU's time, in windows of two seconds at most", "[soak]") {
-  const auto cycle = phases_of_cycle({"all"}, {"all"}, all_product_types(), true, 2);
+  const auto cycle = phases_of_cycle({"all"}, {"all"}, soaked(all_product_types()), true, 2);
   double all = 0;
   double products = 0;
   for (const Phase& phase : cycle) {
@@ -39,10 +39,11 @@ TEST_CASE("products have 83 % of a lone GPU's time, in windows of two seconds at
   CHECK(products / all == Approx(0.833).margin(0.001));
   CHECK(window_seconds(900, cycle) == 2);
   CHECK(window_seconds(10, cycle) == Approx(10 / (2 * all)));
-  for (const Phase& phase : phases_of_cycle({"sweep"}, {"all"}, all_product_types(), true, 0))
+  for (const Phase& phase :
+       phases_of_cycle({"sweep"}, {"all"}, soaked(all_product_types()), true, 0))
     CHECK(phase.share <= (phase.has(LoadKind::products) ? 0 : 0.15));
-  CHECK(window_seconds(1, phases_of_cycle({"sweep"}, {"products"}, all_product_types(), true, 0)) ==
-        2);
+  CHECK(window_seconds(1, phases_of_cycle({"sweep"}, {"products"}, soaked(all_product_types()),
+                                          true, 0)) == 2);
 }
 
 namespace {
@@ -116,7 +117,7 @@ TEST_CASE("one GPU alone is the jury of its products, by turns", "[soak]") {
 GPU_TEST_CASE("products of the soak's size are alike in every turn, in every type", "[soak]") {
   const auto device = test::open_device(BackendKind::gpu);
   if (test::session().world_size() > 1) return;
-  for (const ProductType type : product_types(*device)) {
+  for (const ProductType type : soaked(product_types(*device))) {
     CAPTURE(name_of(type));
     ProductSettings settings;
     settings.spec = product_spec(type, 8192);
@@ -186,14 +187,14 @@ TEST_CASE("few tiles that differ between turns are a fault, most are the algorit
   CHECK(keeps_bits(own, unsteady));
   const BackendKind kind = GENERATE(from_range(test::backends()));
   const auto device = test::open_device(kind);
-  for (const ProductType type : product_types(*device)) {
+  for (const ProductType type : soaked(product_types(*device))) {
     CAPTURE(name_of(kind), name_of(type));
     CHECK(choose_algorithm({type, 256, 256, 256}, *device, test::session()).turns);
   }
 }
 
 TEST_CASE("the matrices of a soak's product have as many bytes each", "[soak]") {
-  for (const ProductType type : all_product_types()) {
+  for (const ProductType type : soaked(all_product_types())) {
     CAPTURE(name_of(type));
     const ProductSpec spec = product_spec(type, 8192);
     CHECK(spec.m * spec.k * static_cast<std::int64_t>(size_of(operand_type(type))) ==
@@ -222,7 +223,7 @@ std::ptrdiff_t differing_tiles(const std::vector<TileRecord>& a, const std::vect
 TEST_CASE("the CPU's tile is what the device computes, and wrong bits lie beyond it", "[soak]") {
   const BackendKind kind = GENERATE(from_range(test::backends()));
   const auto device = test::open_device(kind);
-  for (const ProductType type : product_types(*device)) {
+  for (const ProductType type : soaked(product_types(*device))) {
     CAPTURE(name_of(kind), name_of(type));
     const ProductSpec spec{type, 256, 128, 256};
     ProductRig rig(spec, *device, "", 1);

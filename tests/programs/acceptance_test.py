@@ -9,15 +9,14 @@ import signal
 import subprocess
 import unittest
 
-from support import BIN, TREE, Folder, needs_cpu_backend, read_record, run_bare, wait_until
+from support import BIN, BUILD, TREE, Folder, needs_cpu_backend, read_record, run_bare, wait_until, write_script
 from shakedown_launch import job
-from shakedown_launch.acceptance import options, stages
+from shakedown_launch.acceptance import stages
 from shakedown_launch.acceptance.model import (CONFIG, ENVIRONMENT, FAIL, HARDWARE, INCONCLUSIVE,
                                                PASS, SOFTWARE, UNKNOWN, WARN)
 
 HOST = os.uname().nodename
 LINE = [TREE / "launch/acceptance", "--backend", "cpu"]
-BUILD = pathlib.Path(os.environ.get("SHAKEDOWN_TEST_BUILD", TREE / "build"))
 
 
 def program_of(pid):
@@ -91,12 +90,6 @@ class Acceptance(Folder):
         self.assertEqual(self.verdict(records)["class"], CONFIG)
         self.assertIn("--reference compares none of its rates", self.verdict(records)["cause"])
 
-    def test_what_bin_judge_cannot_conclude_is_no_pass(self):
-        (self.folder / "judge").write_text("#!/bin/sh\necho error: limits.json: no JSON >&2; exit 4\n")
-        (self.folder / "judge").chmod(0o755)
-        result = run_bare(*LINE, "--passive", "--output", self.folder / "out", env={"SHAKEDOWN_BIN": str(self.folder)})
-        self.expect(result, 3, f"INCONCLUSIVE {HOST}", "limits.json: no JSON")
-
     def test_a_slow_rank_of_a_cpu_fails_nobody(self):
         """Of two ranks that differ which is right is not known; where they share a core nothing is."""
         result = run_bare(*LINE, "--prolog", "-n", "2", "--inject-fault", "slow:1")
@@ -105,9 +98,7 @@ class Acceptance(Folder):
         self.assertNotIn("FAIL", result.stdout)
 
     def test_a_rank_that_dies(self):
-        longer = self.folder / "train"
-        longer.write_text(f'#!/bin/sh\nexec {BIN}/train "$@" --iterations 1000000\n')
-        longer.chmod(0o755)
+        write_script(self.folder / "train", f'exec {BIN}/train "$@" --iterations 1000000')
         process = self.start(env={**os.environ, "SHAKEDOWN_BIN": str(self.folder)})
         record = self.folder / f"out/train/{HOST}.jsonl"
         self.assertTrue(wait_until(lambda: record.exists() and record.stat().st_size, 60))
@@ -219,12 +210,6 @@ class Acceptance(Folder):
                         words = stages.words(stage, settings, 2, fault, self.folder)
                         result = run_bare(BIN / words[0], *words[1:], "--no-such-option")
                         self.expect(result, 2, "unknown option --no-such-option")
-
-    def test_usage(self):
-        result = run_bare(*LINE, "--reference", self.folder / "none")
-        self.assertEqual(result.returncode, 2, result.stdout + result.stderr)
-        self.assertIn("--help", result.stderr)
-        self.expect(run_bare(*LINE, "--help"), 0, *options.TIER_OPTIONS)
 
 
 if __name__ == "__main__":

@@ -64,14 +64,16 @@ class ComputePerf(Folder):
 
     @unittest.skipIf(GPUS, "a GPU has other types")
     def test_a_type_that_is_named_and_left_out_is_reported(self):
-        out, _ = self.measure("--tests", "products", "--rounds", 1, "--types", "fp64,fp32,tf32,fp16,bf16,fp8,int8")
+        out, _ = self.measure("--tests", "products", "--rounds", 1, "--types", "all")
         self.assertIn("types left out, as not every device has them: fp64 (rank 0), ", out)
+        self.assertIn(", mxfp8 (rank 0), nvfp4 (rank 0)\n", out)
 
     @unittest.skipIf(GPUS, "a GPU has other types")
     def test_what_the_device_does_not_have_is_named_with_the_option(self):
-        result = run_bare(COMPUTE_PERF, "--types", "fp16")
-        self.assertRegex(result.stderr, r"--types fp16: the device of rank 0 has only fp32, (bf16, )?int8\n")  # by the processor
-        self.assertEqual(result.returncode, 2)
+        for lacking in ("fp16", "mxfp8", "nvfp4"):
+            result = run_bare(COMPUTE_PERF, "--types", lacking)
+            self.assertRegex(result.stderr, lacking + r": the device of rank 0 has only fp32, (bf16, )?int8\n")  # by the processor
+            self.assertEqual(result.returncode, 2)
 
     @unittest.skipIf(GPUS, "tests/gpu/compute injects amounts")
     def test_a_slow_device_is_measured_again_and_named(self):

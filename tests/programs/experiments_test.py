@@ -3,11 +3,13 @@
 import json
 import os
 import pathlib
+import shlex
 import shutil
 import tempfile
 import unittest
 
 from support import TREE, make_image_folder, read_record, run_bare
+import transcript  # support says where it is
 from shakedown_launch import command, experiments  # support says where it is
 
 EXPERIMENTS = TREE / "launch/experiments"
@@ -61,26 +63,17 @@ class Experiments(unittest.TestCase):
         self.assertNotIn("images/s", out)  # none has trained
 
     def test_usage(self):
-        def refused(text, *words):
-            with self.assertRaisesRegex(command.UsageError, text):
-                experiments.main([*map(str, words), "--output", str(self.output)])
-        data = ["--data-dir", self.folder]
-        refused("--data-dir is required")
-        refused("/nowhere is not a folder", "--data-dir", self.folder / "nowhere")
-        refused("--epochs 0", *data, "--epochs", 0)
-        refused("--epochs requires an argument", "--epochs", "")
-        refused("--quick and --epochs cannot be combined", *data, "--epochs", 2, "--quick")
-        for option, why in [("--record", "each experiment writes its own record"),
-                            ("--strategy", "use --strategies"), ("--train-dir", "use --data-dir"),
-                            ("--iterations", "use --epochs"),
-                            ("--checkpoint-dir", "the second experiment would continue"), ("--save", "each experiment")]:
-            refused(f"{option} cannot be used: {why}", *data, option, "x")
-            refused(f"{option} cannot be used: {why}", *data, f"{option.replace('r-d', 'r_d')}=x")
-        for words in [["--strategies", ""], ["--strategies="]]:
-            refused("--strategies requires an argument", *data, *words)
+        def answer(given):
+            words = [word.replace("FOLDER", str(self.folder)) for word in shlex.split(given)]
+            try:
+                return experiments.main([*words[1:], "--output", str(self.output)])
+            except command.UsageError as error:
+                return f"refused: {error}".replace(str(self.folder), "FOLDER")
+        transcript.check(self, TREE / "tests/programs/experiments.txt", answer)
         self.assertFalse(self.output.exists())
         self.output.mkdir()
-        refused("exists already", *data)
+        with self.assertRaisesRegex(command.UsageError, "exists already"):
+            experiments.main(["--data-dir", str(self.folder), "--output", str(self.output)])
         self.assertIn("--data-dir is required", self.experiments(2))
         self.assertIn("--quick", run_bare(EXPERIMENTS, "--help").stdout)
 

@@ -3,15 +3,12 @@ Run by tests/run."""
 
 import copy
 import json
-import os
-import pathlib
 import subprocess
 import sys
 import unittest
 
-from support import BIN, GPUS, TREE, Folder, needs_cpu_backend, read_record, run, schema_error
+from support import BIN, BUILD, GPUS, TREE, Folder, needs_cpu_backend, read_record, run, schema_error
 
-BUILD = pathlib.Path(os.environ.get("SHAKEDOWN_TEST_BUILD", TREE / "build"))
 LIBRARY = BUILD / ("libfaulty.so" if GPUS else "libfaulty_cpu.so")
 sys.path.insert(0, str(TREE / "tests/faulty"))
 import injection  # noqa: E402
@@ -168,6 +165,12 @@ class Injections(Faulty):
         line, = self.records()
         self.assertTrue(line["found"], line)
         self.assertIn("rank 2 computed other gradients than ranks 0, 1", line["named"])
+
+    @needs_cpu_backend
+    def test_invariant_weights_differ_by_a_fault_alone(self):
+        self.inject("--tool", "invariant", "--model", "none", "--model", "sm", "--", "--model", "tiny", "--image-size", 32,
+                    "--batch-size", 2)
+        self.assertEqual([(line["found"], line["products"] > 0) for line in self.records()], [(False, True), (True, True)])
 
     @needs_cpu_backend
     def test_records_and_their_table(self):

@@ -10,7 +10,7 @@ import tempfile
 import unittest
 from pathlib import Path
 
-from support import TREE
+from support import TREE, write_script
 
 # What decides where things are found; each test sets its own.
 PLACES = ["LIGHT", "BACKENDS", "CUDA_HOME", "CUDA_PATH", "CUDA_ROOT", "CUDA_ARCHS", "CUDNN_HOME",
@@ -29,12 +29,6 @@ def environment(**changes):
 def run(*command, timeout=60, cwd=None, **changes):
     return subprocess.run([str(word) for word in command], env=environment(**changes), text=True,
                           stdin=subprocess.DEVNULL, capture_output=True, timeout=timeout, cwd=cwd)
-
-
-def write_script(path, text):
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text("#!/bin/bash\n" + text)
-    path.chmod(0o755)
 
 
 class Scratch(unittest.TestCase):

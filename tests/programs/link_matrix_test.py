@@ -6,7 +6,7 @@ import statistics
 import unittest
 
 import support
-from support import BIN, Folder
+from support import BIN, INJECTED, Folder, injected
 
 LINK_MATRIX = BIN / "link_matrix"
 QUICK = ["--bytes", 65536, "--iterations", 3, "--warmup", 1, "--latency-iterations", 5]
@@ -18,6 +18,9 @@ SLOW = ["--iterations", 1, "--latency-iterations", 1, "--alone", "off"]
 class LinkMatrix(Folder):
     def measure(self, *arguments, ranks, code=0):
         return self.measured(LINK_MATRIX, *QUICK, *arguments, ranks=ranks, code=code)
+
+    def measure_injected(self, injection, *arguments, ranks, code=0):
+        return self.measured(INJECTED / "link_matrix", *QUICK, *arguments, ranks=ranks, code=code, env=injection)
 
     def verdicts(self, records, scope):
         """By name; of a link with several, one is FAIL or none."""
@@ -84,16 +87,8 @@ class LinkMatrix(Folder):
             self.assertAlmostEqual(statistics.median(metric["samples"]), line["bandwidth_gbs"])
             self.assertEqual(metric["condition.bytes"], str(line["bytes"]))
 
-    def test_alone_off_and_no_matrix(self):
-        out, records = self.measure("--alone", "off", "--matrix", "off", "--min-bandwidth", 1e-6,
-                                    "--max-latency", 1e6, ranks=3)  # limits that all links keep
-        self.assertEqual(len(records["link"]), 9)
-        self.assertTrue(all(line["concurrency"] == "concurrent" for line in records["link"]))
-        self.assertNotIn("from\\to", out)
-
     def test_a_wrong_word_fails_and_is_named(self):
-        out, records = self.measure("--inject-fault", 1, "--alone", "off", "--pretend-nodes", 2,
-                                    ranks=3, code=1)
+        out, records = self.measure_injected(injected(1), "--alone", "off", "--pretend-nodes", 2, ranks=3, code=1)
         for line in records["metric"]:
             touched = line["name"] in ("0->1", "2->1", "0<->1", "1<->2") or line["scope"] != "link"
             if line["scope"] != "rail":
@@ -117,7 +112,7 @@ class LinkMatrix(Folder):
             self.assertEqual((line.get("wrong_bit_flip", 0), line.get("wrong_stale", 0)), (exchanges, 0), line)
 
     def test_wrong_data_of_sampled_pairs_are_links_with_their_class(self):
-        _, records = self.measure("--inject-fault", "1:stale:2", "--pairs", 1, "--pretend-nodes", 2, ranks=4, code=1)
+        _, records = self.measure_injected(injected("1:stale:2"), "--pairs", 1, "--pretend-nodes", 2, ranks=4, code=1)
         self.assertEqual({frozenset((x["from"], x["to"])) for x in records["visit"]},
                          {frozenset(pair) for pair in ((2, 3), (0, 2), (0, 3))})
         self.assertEqual({frozenset((x["from"], x["to"])) for x in records["link"]},
@@ -129,8 +124,8 @@ class LinkMatrix(Folder):
 
     def test_others_wait_past_the_timeout_for_a_slow_rank(self):
         # Each message ends within the time-out; a pair's turn, which the others wait for, does not.
-        _, records = self.measure(*SLOW, "--alone", "on", "--timeout", 1, "--inject-delay",
-                                  f"2:{DELAY_US * 3 // 2}", ranks=4)
+        _, records = self.measure_injected(injected(delay=f"2:{DELAY_US * 3 // 2}"), *SLOW, "--alone", "on", "--timeout", 1,
+                                           ranks=4)
         slow, others = ([line["time_us_p50"] for line in records["link"] if (2 in (line["from"], line["to"])) == of_2]
                         for of_2 in (True, False))
         self.assertGreater(min(slow), DELAY_US)
@@ -147,7 +142,10 @@ class LinkMatrix(Folder):
         self.assertRegex(out, r"FAIL rank 0 on \S+: link/mpi/one_way: 4 of its 4 links are slow")
 
     def test_nodes_are_measured_by_rail_by_node_and_without_each(self):
-        _, records = self.measure("--pretend-nodes", 2, "--alone", "off", ranks=4)
+        out, records = self.measure("--pretend-nodes", 2, "--alone", "off", "--matrix", "off", "--min-bandwidth", 1e-6,
+                                    "--max-latency", 1e6, ranks=4)  # limits that all links keep
+        self.assertEqual({line["concurrency"] for line in records["link"]}, {"concurrent"})
+        self.assertNotIn("from\\to", out)
         self.assertEqual([(x["scope"], x["name"], x["world_size"]) for x in records["split"]],
                          [("all", "all", 4), ("rail", "0", 2), ("rail", "1", 2),
                           ("node", "node0", 2), ("node", "node1", 2)])
@@ -175,8 +173,7 @@ class LinkMatrix(Folder):
     def test_sampled_pairs_of_nodes(self):
         """Three rounds of four nodes are all pairs of nodes, rank by rank, and one more is from rail to rail; a rank that
         is late fails with each partner. The record has tables."""
-        out, records = self.measure(*SLOW, "--pairs", 3, "--pretend-nodes", 4,
-                                    "--inject-delay", f"2:{DELAY_US}", ranks=8)
+        out, records = self.measure_injected(injected(delay=f"2:{DELAY_US}"), *SLOW, "--pairs", 3, "--pretend-nodes", 4, ranks=8)
         pairs = {round_: [(x["from"], x["to"]) for x in records["visit"] if x["round"] == round_] for round_ in range(5)}
         self.assertEqual(sorted(pairs[0]), [(0, 1), (2, 3), (4, 5), (6, 7)])
         self.assertEqual(sorted(pairs[1] + pairs[2] + pairs[3]),
@@ -200,8 +197,7 @@ class LinkMatrix(Folder):
         self.assertIn("between nodes, one way: 3 rounds of pairs of nodes, 1 from rail to rail", out)
 
     def test_without_a_slow_node_the_others_are_fast(self):
-        _, records = self.measure(*SLOW, "--inject-delay", f"1:{DELAY_US}",
-                                  "--pretend-nodes", 3, ranks=3)
+        _, records = self.measure_injected(injected(delay=f"1:{DELAY_US}"), *SLOW, "--pretend-nodes", 3, ranks=3)
         time_us = {x["name"]: x["time_us_p50"] for x in records["split"]
                    if x["scope"] == "without_node"}
         self.assertEqual(list(time_us), ["node0", "node1", "node2"])

@@ -11,7 +11,7 @@ import unittest
 from pathlib import Path
 
 from launch_support import environment
-from support import BIN, TREE, gone, needs_cpu_backend
+from support import BIN, TREE, gone, needs_cpu_backend, write_script
 
 MPI = TREE / "launch/mpi"
 PROBE = r"""
@@ -125,10 +125,7 @@ class Ranks(Mpi):
 
 class Usage(Mpi):
     def test_no_mpi(self):
-        another = self.folder / "fakes/mpirun"
-        another.parent.mkdir()
-        another.write_text("#!/bin/sh\necho Another MPI\n")
-        another.chmod(0o755)
+        another = write_script(self.folder / "fakes/mpirun", "echo Another MPI")
         alone = self.folder / "python"
         alone.mkdir()
         (alone / "python3").symlink_to(sys.executable)
@@ -143,10 +140,14 @@ class Usage(Mpi):
                          127)  # no python3
 
     def test_refused_in_one_line(self):
-        for words in [["--grace", "0", "true"], ["no_such_program"], ["--wat", "true"]]:
+        (self.folder / "python3").symlink_to(sys.executable)
+        for words in [["--grace", "0", "true"], ["no_such_program"], ["--wat", "true"], ["-n", "9" * 5000, "true"]]:
             result = self.mpi(*words)
             self.assertEqual((result.returncode, len(result.stderr.splitlines())), (2, 1), words)
             self.assertIn(words[0], result.stderr)
+        result = self.mpi("--launcher", "hydra", MPI, PATH=self.folder)
+        self.assertEqual(result.returncode, 2, result.stderr)
+        self.assertIn("--launcher hydra: mpiexec.hydra is not in PATH", result.stderr)
 
     def test_dry_run(self):
         result = self.mpi("--dry-run", "-n", 2, "true", "a b")

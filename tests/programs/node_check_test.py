@@ -9,10 +9,9 @@ import time
 import unittest
 import unittest.mock
 
-from support import BIN, TREE, Folder, read_record, run, run_bare
+from support import BIN, BUILD, TREE, Folder, read_record, run, run_bare
 
 NODE_CHECK = BIN / "node_check"
-BUILD = pathlib.Path(os.environ.get("SHAKEDOWN_TEST_BUILD", TREE / "build"))
 HEALTHY = json.loads((TREE / "tests/node/fixtures/h200.json").read_text())
 # As Slurm starts HealthCheckProgram: root, without HOME.
 BARE = {"PATH": "/usr/bin:/bin"}
@@ -92,23 +91,12 @@ class NodeCheck(Folder):
         self.assertRegex(out, r"FAIL +recovery-action +GPU 3: .* -> reset GPU")
 
     def test_mig_is_as_expected_or_not(self):
-        def divided(gpus):
-            def change(host):
-                for gpu in gpus:
-                    host["gpus"][gpu].update(mig_enabled=True, mig_devices=["1g.18gb", "1g.18gb", "3g.71gb"])
-            return change
-        mixed, alike = divided(range(4)), divided(range(8))
-        for options, change, code, line in [
-                ((), mixed, 0, r"WARN +mig +GPU 0: MIG is on"),
-                (("--expect-mig", "3g.71gb:1,1g.18gb:2"), alike, 0, r"PASS +mig +8 GPUs: MIG 1g.18gb:2,3g.71gb:1"),
-                (("--expect-mig", "any"), mixed, 1, r"FAIL +mig +GPU 4: MIG is off, --expect-mig any")]:
-            with self.subTest(options):
-                out, records = self.check("--passive", "--readings", self.readings(change), *options, code=code)
-                self.assertRegex(out, line)
-                self.assertEqual(records["health"][0]["mig_layout"], "1g.18gb 1g.18gb 3g.71gb")
-        for layout in "1g.18gb", "1g.18gb:", "1g.18gb:0", ":7", "1g.18gb:7x", "1g.18gb:7,,":
-            self.expect(run_bare(NODE_CHECK, "--passive", "--expect-mig", layout), 2,
-                        f"--expect-mig {layout}: must be 'any' or PROFILE:NUMBER,..., as 1g.18gb:7")
+        def divided(host):
+            for gpu in host["gpus"][:4]:
+                gpu.update(mig_enabled=True, mig_devices=["1g.18gb", "1g.18gb", "3g.71gb"])
+        out, records = self.check("--passive", "--readings", self.readings(divided), "--expect-mig", "any", code=1)
+        self.assertRegex(out, r"FAIL +mig +GPU 4: MIG is off, --expect-mig any")
+        self.assertEqual(records["health"][0]["mig_layout"], "1g.18gb 1g.18gb 3g.71gb")
 
     def test_a_check_that_hangs_ends_with_3_and_says_so(self):
         """CHS: a check that timed out counted as passed."""
@@ -139,25 +127,6 @@ class NodeCheck(Folder):
                 self.assertLess(time.monotonic() - start, 30)  # of stalls of 60 s
                 for line in lines:
                     self.assertRegex(out, line.replace("{}", call))
-
-    def test_what_becomes_of_the_driver_s_answers(self):
-        """gpustack/runtime#26: an error is not "not supported"."""
-        def blackwell(host):
-            faked(range(8), effective_errors=0, receive_errors=2)(host)
-            for gpu in host["gpus"]:
-                gpu["model"] = "NVIDIA B200"
-                for link in gpu["nvlinks"]:
-                    del link["crc_errors"], link["replay_errors"]
-        one = dict.fromkeys(["nvmlDeviceGetName", "nvmlDeviceGetTemperatureV", "nvmlDeviceGetTemperature"], 10)
-        for change, code, line in [
-                (faked([4], error=one), 1,
-                 r"FAIL +management-error +GPU 4: nvmlDeviceGetName: Timeout, which other GPUs"),
-                (faked(range(8), error={"nvmlDeviceGetPersistenceMode": 10}), 3,
-                 "management-error: nvmlDeviceGetPersistenceMode: Timeout"),
-                (blackwell, 0, r"PASS +nvlink-errors +8 GPUs: NVLink errors are few")]:
-            with self.subTest(line):
-                out, _ = self.check("--passive", "--deadline", 20, code=code, **self.fake(change))
-                self.assertRegex(out, line)
 
     def test_a_driver_that_cannot_start_fails_in_a_pod_too(self):
         """soperator#2684, open-gpu-kernel-modules#626. One that works fails nowhere, whatever version /proc has."""

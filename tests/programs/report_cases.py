@@ -2,7 +2,6 @@
 
 import json
 import shutil
-import sys
 
 import report_records
 from report_records import (breakdown, collective, exchange, header, link_cost, prediction, record, step, training,
@@ -11,9 +10,8 @@ from report_support import Report, called, read_runs
 from reporting import findings, text as text_module, training_logs
 from reporting.records import UsageError
 from support import TREE
+import transcript  # support says where it is
 
-sys.path.insert(0, str(TREE / "tests/support"))
-import transcript  # noqa: E402
 
 END = {"kind": "end", "exit_code": 0, "elapsed_s": 1}
 CRASHED = {"kind": "crashed"}  # in the place of an end
@@ -73,7 +71,7 @@ def nights(*rates):
 
 # Notes of tables, which report_golden.txt has.
 NOTES = ("the round with the median step", "exposed = total", "busbw: the highest", "distinct: from", "More: ",
-         "Shakedown: ", "low-high unknown", "MHz, W:", "most exposed: which", "assumes that all links")
+         "Shakedown: ", "low-high unknown", "MHz, W:", "medians over the rounds", "assumes that all links")
 AGAINST_NOTES = ("OLD against", "its interval: from", "no interval: the", "efficiency (images/s", "low-high", "a single measure",
                  "OLD: NVIDIA H200, 1 run", "NEW: NVIDIA H200, 1 run", "slower, ", "of 0.1", "two standard deviations")
 
@@ -165,8 +163,20 @@ class Cases(Report):
         lines = [line for part_ in parts for line in part_.splitlines() if line.strip("-=#") and not line.startswith(NOTES)]
         return "\n".join(lines).replace(f"{self.folder}/given/", "")
 
+    def written(self, kind, *stems, records):
+        """The files of a kind with these names, or all of the kind."""
+        shutil.rmtree(self.out, ignore_errors=True)
+        self.report(*self.files_of(records), "--output", self.out, *["--csv"] * (kind == "csv"))
+        found = {path.name: path.read_text().replace(str(self.folder), "FOLDER") for path in sorted(self.out.glob(f"*.{kind}"))
+                 if not stems or path.stem in stems}
+        if kind == "json":  # but what is null, or of every strategy
+            found = {name: "\n".join(f"{key}: {json.dumps(value)}" for key, value in json.loads(text).items()
+                                     if value not in (None, [], "") and key not in report_records.IDENTITY)
+                     for name, text in found.items()}
+        return "\n".join(f"{name}\n{text}" for name, text in found.items())
+
     def answer(self, given):
-        """Of "NAMES | RECORDS", or "against [notes] OPTIONS | RECORDS, RECORDS"."""
+        """Of "NAMES | RECORDS", "csv FILES | RECORDS", "json FILES | RECORDS", or "against [notes] OPTIONS | RECORDS, RECORDS"."""
         words, _, records = given.partition("|")
         found = eval(f"({records})", dict(NAMES))  # pylint: disable=eval-used
         names = words.split()
@@ -175,6 +185,8 @@ class Cases(Report):
         if names[0] == "refused":
             (self.folder / "bad.jsonl").write_bytes(found if isinstance(found, bytes) else found.encode())
             return self.report(self.folder / "bad.jsonl", "--output", self.out, code=2).stderr.replace(f"{self.folder}/", "")
+        if names[0] in ("csv", "json"):
+            return self.written(*names, records=found)
         if names[0] in LOGS:
             try:
                 return LOGS[names[0]](read_runs(self.files_of(found)), *names[1:])

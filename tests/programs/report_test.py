@@ -5,7 +5,6 @@ committed ones, and the last class feeds it what the programs write. What the re
 report_cases.txt and report_records.txt, files and options in report_reading.py.
 """
 
-import csv
 import json
 import os
 import pathlib
@@ -22,7 +21,7 @@ from report_model import Recorded, StepModel  # noqa: F401, are run
 from report_reading import (  # noqa: F401, are run
     Against, Folders, Layers, Paths, Reading, Shown, Training, Usage, Verdicts)
 from report_power import Power  # noqa: F401, is run
-from report_records import breakdown, collective, everything, header, link_cost, record, step, training
+from report_records import everything, header, training
 from report_support import Report, called, prefer_one_with_matplotlib
 from support import BIN, TREE, make_image_folder, run, run_bare
 
@@ -33,25 +32,6 @@ from reporting import text as text_module  # noqa: E402
 
 prefer_one_with_matplotlib()
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
-
-
-class Figures(Report):
-    def test_one_json_a_strategy(self):
-        self.text_of(*training("ddp", [0.5, 0.75], peak_memory_bytes=[5, 7]), step("ddp", 850, setting="no-overlap"), step("ddp", 900),
-                     step("parameter-server", 700, push_ms=3, pull_ms=4, comm_ms=7, ranks_computing=3),
-                     step("all-reduce", 800, comm_ms=5), step("parameter-server-async", 600))
-        written = {path.name: json.loads(path.read_text()) for path in self.out.glob("*.json")}
-        self.assertEqual(set(written), {"results_baseline_ddp.json", "results_all_reduce.json", "results_ps.json",
-                                        "results_parameter_server_async.json"})
-        ddp, served = written["results_baseline_ddp.json"], written["results_ps.json"]
-        for key, value in {"throughput_images_per_s": 1000, "seconds_per_epoch": 50, "best_accuracy": 0.75,
-                           "train_loss": [2, 1], "val_top1": [0.5, 0.75], "peak_memory_bytes": 7,
-                           "communication_ms": None}.items():
-            self.assertEqual(ddp[key], value, key)
-        self.assertEqual([(other["setting"], other["throughput_images_per_s"]) for other in ddp["other_configurations"]],
-                         [("", 900), ("no-overlap", 850)])
-        self.assertEqual([served[key] for key in ("push_ms", "pull_ms", "communication_ms", "ranks_computing")],
-                         [3, 4, 7, 3])
 
 
 COMMITTED = TREE / "results/0.1/h200"
@@ -108,45 +88,6 @@ class Page(Report):
             self.assertEqual(text_module.terminal_width(), 90)
         self.assertIsNone(text_module.terminal_width())
 
-    def test_csv_has_the_figures_unrounded_with_their_units(self):
-        path = self.write("r.jsonl", step("ddp", 1000.25, 0.01), step("all-reduce", 750.1875), step("none", 1100),
-                          breakdown("ddp", compute_ms=8.125, exposed_comm_ms=1.0) |
-                          {"comm_ms": 4.0, "hidden_comm_ms": 3.0},
-                          step("ddp", 1500.375, setting="a"), step("ddp", 1500.375, setting="a"),
-                          link_cost(), record("advice", "ddp", change="b", gain_percent=5),
-                          collective(4 << 20, 100), {"kind": "split", "scope": "node", "name": "n1", "bytes": 64 << 20,
-                                                     "busbw_gbs": 300})
-        self.report(path, "--output", self.out, "--csv")
-        with (self.out / "strategies.csv").open(newline="") as file:
-            ddp, none = [row for row in csv.DictReader(file) if row["strategy"] != "all-reduce" and
-                         not row["setting"]]
-        self.assertEqual((ddp["strategy"], ddp["throughput_median_images_per_s"], ddp["batch"]),
-                         ("ddp", "1000.25", "64"))
-        self.assertEqual((none["strategy"], none["breakdown.compute_ms"]), ("none", ""))
-        for name, strategy, figures in (
-                ("breakdown", "ddp", {"compute (ms)": "8.125"}),
-                ("throughput", "all-reduce", {"median (images/s)": "750.1875", "slower by (fraction)": "0.25"}),
-                ("communication", "ddp", {"hidden (ms)": "3.0", "hidden (fraction)": "0.75"}),
-                ("settings", "a", {"low (images/s)": "1500.375", "high (images/s)": "1500.375"}),
-                ("advice", "ddp", {"gain (fraction)": "0.05"}),
-                ("collectives", "all_reduce", {"at (bytes)": "4194304"}),
-                ("splits", "node n1, NVIDIA H200", {"bytes": "67108864"}),
-                ("links_fitted", "ring messages", {"half bandwidth at (bytes)": "1000000."})):
-            with (self.out / f"{name}.csv").open(newline="") as file:
-                found = next(row for row in csv.DictReader(file) if strategy in row.values())
-            self.assertEqual({key: found[key][:8] for key in figures}, figures)
-
-    def test_csv_has_the_records_that_are_rows(self):
-        path = self.write("r.jsonl", collective(8, 1.5, samples_us=[1.5, 2.25], wrong_elements=None),
-                          collective(64, 2, transports=["P2P", "NET"]))
-        self.report(path, "--output", self.out, "--csv")
-        with (self.out / "records_collective.csv").open(newline="") as file:
-            small, large = csv.DictReader(file)
-        self.assertEqual([small[key] for key in ("bytes", "time_us_p50", "samples_us", "in_place",
-                                                 "wrong_elements", "transports")], ["8", "1.5", "1.5 2.25", "false", "", ""])
-        self.assertEqual([large[key] for key in ("bytes", "samples_us", "transports")], ["64", "", "P2P NET"])
-        self.assertFalse((self.out / "records_link.csv").exists())
-
 
 class Measured(Report):
     def test_the_page_is_that_of_the_records(self):
@@ -169,7 +110,7 @@ class Measured(Report):
 class Pictures(Report):
     NAMES = {"throughput_comparison", "training_time_comparison", "loss_curves", "accuracy_curves",
              "communication_overhead", "step_breakdown", "scaling", "bucket_timeline",
-             "strategy_map", "collective_bandwidth", "link_matrix", "gpu_samples"}
+             "collective_bandwidth", "link_matrix", "gpu_samples"}
 
     @classmethod
     def setUpClass(cls):

@@ -75,8 +75,11 @@ class Soak(Folder):
         out, _ = self.soak("--replay", capsule, "--repeats", 5, "--inject-fault", "product:0",
                            ranks=1, code=1)
         self.assertIn("reproduces 5 of 5", out)
-        del kept["seed"]
         broken = self.folder / "broken.json"
+        broken.write_text(json.dumps({**kept, "type": "fp64"}))  # of a device that has it
+        self.expect(run(SOAK, "--backend", "cpu", "--replay", broken), 2,
+                    f"--replay {broken}: type fp64: the device of rank 0 has only ")
+        del kept["seed"]
         broken.write_text(json.dumps(kept))
         self.expect(run(SOAK, "--replay", broken), 2, f"{broken}: seed: must be")
 
@@ -111,6 +114,12 @@ class Soak(Folder):
                 self.assertEqual(verdict["class"], class_)
                 self.assertTrue(any(all(words in str(line.get(key)) for key, words in said.items()) for line in mismatches),
                                 mismatches)
+
+    def test_a_fault_that_would_not_be_found_is_refused(self):
+        for words, said in [(["--inject-fault", "hash:0"], "KIND one of product, memory, copy, slow"),
+                            (["--inject-fault", "memory:0", "--loads", "products", "--shape", "mixed"],
+                             "--loads products with --shape mixed: no work for 1 rank")]:
+            self.expect(run(SOAK, "--minutes", 0.004, *words), 2, said)
 
     def test_a_slow_rank_is_measured_and_a_gpu_named(self):
         out, records = self.soak(*QUICK, "--loads", "products", "--inject-fault", "slow:1", ranks=2,

@@ -18,6 +18,8 @@ import zlib
 
 TREE = pathlib.Path(__file__).resolve().parents[2]
 BIN = pathlib.Path(os.environ.get("BIN", TREE / "bin")).resolve()
+BUILD = pathlib.Path(os.environ.get("SHAKEDOWN_TEST_BUILD", TREE / "build"))
+INJECTED = BUILD.resolve() / "injected"  # late or wrong, as `injected`
 SCHEMA = json.loads((TREE / "results/schema.json").read_text())
 
 try:
@@ -26,7 +28,7 @@ except ImportError:  # then records are only parsed; make test installs it where
     jsonschema = None
 
 
-sys.path.insert(0, str(TREE / "launch"))
+sys.path[:0] = [str(TREE / "launch"), str(TREE / "tests/support")]
 from shakedown_launch import gpus  # noqa: E402
 
 GPUS = gpus.visible(os.environ)
@@ -56,6 +58,20 @@ def run_bare(*arguments, env=None, timeout=300):
     """Runs a program without a launcher."""
     return subprocess.run(list(map(str, arguments)), cwd=TREE, capture_output=True, text=True,
                           timeout=timeout, env={**os.environ, **(env or {})})
+
+
+def write_script(path, text):
+    """A program that is this text of bash; its path."""
+    path = pathlib.Path(path)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(f"#!/bin/bash\n{text}\n")
+    path.chmod(0o755)
+    return path
+
+
+def injected(fault="", delay=""):
+    """Environment of a program of INJECTED: tests/support/injection.hpp."""
+    return {"SHAKEDOWN_TEST_FAULT": str(fault), "SHAKEDOWN_TEST_DELAY": delay}
 
 
 def wait_until(done, seconds=60):

@@ -4,13 +4,11 @@ import json
 import os
 import re
 import shlex
-import sys
 import unittest
 
 from support import BIN, TREE, Folder, make_image_folder, needs_cpu_backend, run_bare
+import transcript  # support says where it is
 
-sys.path.insert(0, str(TREE / "tests/support"))
-import transcript  # noqa: E402
 
 HOST = os.uname().nodename
 

@@ -5,18 +5,17 @@ import contextlib
 import io
 import json
 import os
+import shlex
 import shutil
 import tempfile
-import sys
 import unittest
 
 import support
+import transcript  # support says where it is
 from launch_support import run
 from support import BIN, GPUS, TREE, read_record
-from shakedown_launch import command, variants, variants_table  # support says where it is
+from shakedown_launch import command, variants  # support says where it is
 
-sys.path.insert(0, str(TREE / "tests/support"))
-import transcript  # noqa: E402
 
 RUN = {"kind": "run", "transport": "nccl", "program": "fake", "world_size": 2, "backend": "gpu", "hosts": ["h", "h"]}
 
@@ -36,10 +35,7 @@ class Folder(support.Folder):
 
     def program(self, text):
         """A program that --record FILE is given to, as $record."""
-        path = self.folder / "program"
-        path.write_text(f'#!/bin/bash\nrecord=${{@: -1}}\n{text}\n')
-        path.chmod(0o755)
-        return path
+        return support.write_script(self.folder / "program", f"record=${{@: -1}}\n{text}")
 
     def results(self):
         folders = list((self.folder / "runs").glob("variants-*"))
@@ -139,70 +135,44 @@ class Runs(Folder):
         self.assertTrue(support.gone(*pids), "still running")
 
 
-class Choice(unittest.TestCase):
-    """Which variants, and what each sets."""
+def choose(text=None, words=("true",), gpus=2):
+    """Which variants."""
+    return [variant.name for variant in variants.choose(text, list(words), {}, "OMPI_", lambda _: gpus)]
 
-    def choose(self, text=None, words=("true",), gpus=2):
-        return [variant.name for variant in variants.choose(text, list(words), {}, "OMPI_", lambda _: gpus)]
 
-    def test_those_that_the_transport_reads(self):
-        nccls = [variant.name for variant in variants.VARIANTS if "mpi" not in variant.name]
-        self.assertEqual(self.choose(), nccls)
-        for on_cpu in [self.choose(gpus=0), self.choose(words=["true", "--backend", "cpu"])]:
-            self.assertEqual(on_cpu, ["default", "mpi-tcp", "mpi-no-cma"])
-        self.assertEqual(self.choose("ring,default,ring"), ["ring", "default"])
-        for text, named in [("x", "'x'"), ("ring,,tree", "''")]:
-            with self.assertRaisesRegex(command.UsageError, f"--variants {text}: {named} is none of default"):
-                self.choose(text)
+def settings(**users):
+    """What each variant adds to a user's environment."""
+    for variant in variants.VARIANTS:
+        made = variants.environment(variant, variant.name, "/f", users)
+        yield f"{variant.name}: {' '.join(f'{key}={value}' for key, value in made.items() if users.get(key) != value)}"
 
-    def test_settings(self):
-        users = {"NCCL_ALGO": "CollNet", "NCCL_DEBUG": "VERSION", "HOME": "/h"}
-        set_by = {variant.name: variants.environment(variant, variant.name, "/f", users) for variant in variants.VARIANTS}
-        for name, words in [("no-p2p-no-shm", "NCCL_P2P_DISABLE=1 NCCL_SHM_DISABLE=1"), ("no-ib", "NCCL_IB_DISABLE=1"),
-                            ("ring", "NCCL_ALGO=Ring"), ("tree", "NCCL_ALGO=Tree"), ("default", ""),
-                            ("more-channels", "NCCL_MIN_NCHANNELS=32"),
-                            ("mpi-tcp", "OMPI_MCA_pml=ob1 OMPI_MCA_btl=tcp,self"),
-                            ("mpi-no-cma", "OMPI_MCA_pml=ob1 OMPI_MCA_btl_vader_single_copy_mechanism=none "
-                                           "OMPI_MCA_smsc=^cma")]:
-            self.assertEqual(set_by[name], {**users, "NCCL_DEBUG_FILE": f"/f/{name}.nccl.%h.%p",
-                                            **dict(word.split("=", 1) for word in words.split())})
-        self.assertEqual(variants.environment(variants.VARIANTS[0], "default", "/f", {})["NCCL_DEBUG"], "WARN")
 
-    def test_what_node_check_finds_of_shared_memory(self):
-        small = {"kind": "verdict", "scope": "node", "name": "h", "check": "shared-memory", "verdict": "WARN",
-                 "cause": "/dev/shm: 0.1 of 0.1 GiB free", "action": "--ipc=host"}
-        for line, code, said in [(small, 0, "WARN shared-memory: /dev/shm: 0.1 of 0.1 GiB free -> --ipc=host"),
-                                 ({**small, "check": "nics"}, 0, "shared memory and limits of this host: no finding"),
-                                 (small, 0, "WARN"), ({"kind": "end", "exit_code": 3}, 3, "not known: node_check 3")]:
-            with tempfile.TemporaryDirectory() as folder:
-                path = os.path.join(folder, "node_check")
-                with open(path, "w") as file:
-                    file.write(f"#!/bin/sh\necho '{json.dumps(line)}' >$3; exit {code}\n")
-                os.chmod(path, 0o755)
-                self.assertIn(said, "\n".join(variants.fitness(folder, {**os.environ, "SHAKEDOWN_BIN": folder})))
+def fitness(line, code):
+    """Of a node_check that records this line and ends with this code."""
+    with tempfile.TemporaryDirectory() as folder:
+        support.write_script(f"{folder}/node_check", f"echo '{json.dumps(line)}' >$3; exit {code}")
+        yield from variants.fitness(folder, {**os.environ, "SHAKEDOWN_BIN": folder})
 
-    def test_what_is_set_already_is_pointed_out(self):
-        with tempfile.NamedTemporaryFile("w") as file:
-            file.write("NCCL_IB_DISABLE=0\n")
-            file.flush()
-            notes = list(variants.notes(variants.VARIANTS, {"NCCL_ALGO": "CollNet"}, [file.name, "/nonexistent"]))
-            self.assertEqual(notes, [
-                f"note: {file.name} sets NCCL_IB_DISABLE; no-ib runs with NCCL_IB_DISABLE=1 instead",
-                "note: your environment has NCCL_ALGO=CollNet; ring runs with NCCL_ALGO=Ring instead",
-                "note: your environment has NCCL_ALGO=CollNet; tree runs with NCCL_ALGO=Tree instead"])
 
-    def test_refused(self):
-        out = io.StringIO()
-        for words, named in [([], "no program"), (["--wat", "true"], "--wat"), (["--variants"], "--variants"),
-                             (["--timeout", "x", "true"], "--timeout x"), (["--timeout", "0", "true"], "--timeout 0"),
-                             (["--find", "100", "true"], "--find 100"), (["--find", "30", "--launches", "2", "true"], "one of them"),
-                             (["--channels", "8", "true"], "--channels is of --sweep"), (["-n", "0", "true"], "-n 0"), (["--gpus", "", "true"], "--gpus"),
-                             (["--bind", "x", "true"], "--bind x"), (["no_such_program"], "no_such_program"),
-                             (["--variants", "x", "true"], "'x'"), (["true", "--record", "x"], "--record"),
-                             (["true", "--record=x"], "--record"), (["true", "--checkpoint-dir", "x"], "continue the first"), (["--table", "/nonexistent"], "/nonexistent")]:
-            with contextlib.redirect_stdout(out), self.assertRaisesRegex(command.UsageError, named, msg=words):
-                variants.main(words)
-        self.assertEqual(out.getvalue(), "")
+def notes(settings_, **environ):
+    """Of a file of NCCL's with these settings, and one that is not there."""
+    with tempfile.NamedTemporaryFile("w") as file:
+        file.write(settings_)
+        file.flush()
+        for line in variants.notes(variants.VARIANTS, environ, [file.name, "/nonexistent"]):
+            yield line.replace(file.name, "FILE")
+
+
+def main(line):
+    with contextlib.redirect_stdout(io.StringIO()) as out:
+        try:
+            return variants.main(shlex.split(line))
+        finally:
+            assert out.getvalue() == ""
+
+
+SMALL = {"kind": "verdict", "scope": "node", "name": "h", "check": "shared-memory", "verdict": "WARN",
+         "cause": "/dev/shm: 0.1 of 0.1 GiB free", "action": "--ipc=host"}
 
 
 def of(busbw, *samples, **ends):
@@ -258,7 +228,7 @@ class Table(Folder):
 
     def test_tables(self):
         names = {**globals(), "table": self.table}
-        transcript.check(self, TREE / "tests/programs/variants.txt", lambda given: eval(f"({given})", names))
+        transcript.expressions(self, TREE / "tests/programs/variants.txt", names, {command.UsageError: "refused"})
 
 
 if __name__ == "__main__":

@@ -2,6 +2,7 @@
 
 import os
 import re
+import types
 
 CASE = re.compile(r"((?![#>\s]).*\n(?: .*\n)*)((?:>.*\n)*)", re.M)
 
@@ -20,3 +21,15 @@ def check(test, path, answer):
     test.assertRegex(text, "(?m)^>")
     if os.environ.get("UPDATE_GOLDEN"):
         path.write_text(text)
+
+
+def expressions(test, path, names, refusals=None):
+    """Of each case that is a Python expression, in which these names are known: its value, of a generator a line each; or the
+    word for an error that is one of the refusals, and what it says."""
+    def answer(given):
+        try:
+            found = eval(f"({given})", names)  # pylint: disable=eval-used
+        except tuple(refusals or ()) as error:
+            return f"{refusals[type(error)]}: {error}"
+        return "\n".join(map(str, found)) if isinstance(found, types.GeneratorType) else str(found)
+    check(test, path, answer)

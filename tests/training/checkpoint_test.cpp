@@ -135,7 +135,7 @@ TEST_CASE("two generations of a checkpoint are kept, the older in reserve", "[ch
   const std::string latest = checkpoint_path(folder.path, kLatest);
   const std::string previous = previous_path(folder.path, kLatest);
   CHECK_FALSE(find_checkpoint(folder.path));
-  CHECK_FALSE(has_checkpoint(folder.path));
+  CHECK(checkpoints_in(folder.path).empty());
   for (const long update : {1, 2, 3}) write_checkpoint(folder.path, kLatest, checkpoint_at(update));
   CHECK(folder.files() ==
         Texts{"checkpoint_latest.previous.safetensors", "checkpoint_latest.safetensors"});
@@ -148,16 +148,43 @@ TEST_CASE("two generations of a checkpoint are kept, the older in reserve", "[ch
   const auto found = find_checkpoint(folder.path);
   CHECK(found->path == previous);
   REQUIRE(found->refused.size() == 1);
-  CHECK(found->refused[0].find(latest) == 0);
+  CHECK(found->refused.at(latest).find(latest) == 0);
 
   fs::resize_file(latest, fs::file_size(latest) / 2);
   CHECK(find_checkpoint(folder.path)->path == previous);
   fs::remove(latest);  // a crash between two renames
-  CHECK(has_checkpoint(folder.path));
+  CHECK(checkpoints_in(folder.path) == Texts{previous});
   CHECK(find_checkpoint(folder.path)->path == previous);
   flip_last_byte(previous);
   CHECK_THROWS_WITH(find_checkpoint(folder.path),
                     ContainsSubstring("no checkpoint in it can be read"));
+}
+
+TEST_CASE("a best checkpoint is continued where no latest was due since", "[checkpoint]") {
+  const TempFolder folder;
+  const std::string latest = checkpoint_path(folder.path, kLatest);
+  const std::string best = checkpoint_path(folder.path, kBest);
+  const auto written = [&](const std::string& path, int seconds) {
+    fs::last_write_time(path, fs::file_time_type(std::chrono::seconds(seconds)));
+  };
+  write_checkpoint(folder.path, kBest, checkpoint_at(3));
+  CHECK(find_checkpoint(folder.path)->path == best);  // there is no other yet
+  write_checkpoint(folder.path, kLatest, checkpoint_at(2));
+  written(latest, 1);
+  written(best, 2);
+  CHECK(find_checkpoint(folder.path)->path == best);
+  written(latest, 3);  // of a training that began anew
+  CHECK(find_checkpoint(folder.path)->path == latest);
+  write_checkpoint(folder.path, kLatest, checkpoint_at(4));
+  written(previous_path(folder.path, kLatest), 1);
+  written(latest, 3);
+  CHECK(find_checkpoint(folder.path)->path == latest);
+  written(best, 4);  // a copied folder
+  CHECK(find_checkpoint(folder.path)->path == latest);
+  flip_last_byte(latest);
+  const auto found = find_checkpoint(folder.path);
+  CHECK(found->path == best);
+  CHECK(set_aside(latest) == folder.path + "/checkpoint_latest.refused.safetensors");
 }
 
 TEST_CASE("a write that is killed at any moment leaves a sound checkpoint", "[checkpoint]") {
@@ -199,7 +226,8 @@ TEST_CASE("a checkpoint that was refused becomes nobody's previous one", "[check
   for (const long update : {1, 2}) write_checkpoint(folder.path, kLatest, checkpoint_at(update));
   flip_last_byte(checkpoint_path(folder.path, kLatest));
   REQUIRE(find_checkpoint(folder.path)->refused.size() == 1);
-  CHECK(set_aside(folder.path) == folder.path + "/checkpoint_latest.refused.safetensors");
+  CHECK(set_aside(checkpoint_path(folder.path, kLatest)) ==
+        folder.path + "/checkpoint_latest.refused.safetensors");
   write_checkpoint(folder.path, kLatest, checkpoint_at(3));
   CHECK(update_in(checkpoint_path(folder.path, kLatest)) == 3);
   CHECK(update_in(previous_path(folder.path, kLatest)) == 1);

@@ -80,7 +80,7 @@ TEST_CASE("links are followed, and refused where they lead back") {
   CHECK_THROWS_AS(scan_image_folder(root), UsageError);
   fs::remove(root / "a/loop");
   fs::create_symlink("self.png", root / "a/self.png");
-  CHECK_THROWS_WITH(scan_image_folder(root), ContainsSubstring("a/self.png cannot be read"));
+  CHECK_THROWS_WITH(scan_image_folder(root), ContainsSubstring("a/self.png: cannot be read"));
   fs::remove(root / "a/self.png");
   fs::create_directory_symlink("../moved", root / "b");
   CHECK_THROWS_WITH(scan_image_folder(root), ContainsSubstring("images/b leads nowhere"));
@@ -91,7 +91,7 @@ TEST_CASE("an image folder that cannot serve is named") {
   CHECK_ERROR(UsageError, scan_image_folder(folder.path),
               ContainsSubstring(folder.path) && ContainsSubstring("no sub-folders"));
   CHECK_ERROR(UsageError, scan_image_folder(folder.path + "/nowhere"),
-              ContainsSubstring("/nowhere cannot be read: No such file"));
+              ContainsSubstring("/nowhere: cannot be read: No such file"));
   folder.touch("full/1.png");
   folder.touch("empty/1.txt");
   CHECK_ERROR(UsageError, scan_image_folder(folder.path),

@@ -91,6 +91,15 @@ TEST_CASE("what is unknown of a GPU is null in the record, and not zero", "[reco
   CHECK_FALSE(record_of(host).contains("power_w"));
 }
 
+TEST_CASE("the terms that are printed of a step add up to it", "[records]") {
+  Breakdown step;
+  step.step_ms = 10;
+  step.compute_ms = 6;
+  step.optimizer_ms = 5;
+  CHECK_THAT(summary_of(step), ContainsSubstring("10.00 ms traced: 6.00 forward and backward") &&
+                                   ContainsSubstring("5.00 optimizer, -1.00 residual;"));
+}
+
 TEST_CASE("an epoch's record has what it did", "[records]") {
   EpochResult result;
   result.validated = Validation{2.0, 0.5, 0.9, 24, 1};

@@ -5,6 +5,7 @@
 #include <sys/statvfs.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cmath>
 #include <cstdio>
@@ -12,7 +13,9 @@
 #include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
+#include <ranges>
 #include <system_error>
+#include <utility>
 
 #include "common/error.hpp"
 
@@ -109,12 +112,46 @@ std::string previous_path(const std::string& dir, const std::string& name) {
   return checkpoint_path(dir, name + ".previous");
 }
 
+namespace {
+
+/// Sound or not.
+bool is_there(const std::string& path) {
+  std::error_code error;  // any other error than not_found must not start the training afresh
+  return std::filesystem::status(path, error).type() != std::filesystem::file_type::not_found;
+}
+
+/// Whether it was written later, and is further on: of a folder that was copied, or in which
+/// another training began, one of the two alone says nothing.
+bool is_newer(const std::string& path, const std::string& other) {
+  const auto position = [](const std::string& of) {
+    const TrainingPosition at = read_state(of).position;
+    return std::pair(at.epoch, at.update);
+  };
+  try {
+    return std::filesystem::last_write_time(path) > std::filesystem::last_write_time(other) &&
+           position(path) > position(other);
+  } catch (const std::exception&) {  // its reader reports it
+    return false;
+  }
+}
+
+}  // namespace
+
 bool has_checkpoint(const std::string& dir, const std::string& name) {
-  std::error_code error;
-  for (const std::string& path : {checkpoint_path(dir, name), previous_path(dir, name)})
-    if (std::filesystem::status(path, error).type() != std::filesystem::file_type::not_found)
-      return true;  // with any other error too
-  return false;
+  return is_there(checkpoint_path(dir, name)) || is_there(previous_path(dir, name));
+}
+
+std::vector<std::string> checkpoints_in(const std::string& dir) {
+  std::vector<std::string> newest_first;
+  for (const char* name : {kLatest, kBest})
+    for (const std::string& path : {checkpoint_path(dir, name), previous_path(dir, name)})
+      if (is_there(path))
+        newest_first.insert(std::ranges::find_if(newest_first,
+                                                 [&](const std::string& other) {
+                                                   return name == kBest && is_newer(path, other);
+                                                 }),
+                            path);
+  return newest_first;
 }
 
 void check_writable_folder(const std::string& dir) {
@@ -185,26 +222,24 @@ CheckpointState read_state(const std::string& path) {
 }
 
 std::optional<FoundCheckpoint> find_checkpoint(const std::string& dir) {
-  std::vector<std::string> refused;
-  for (const std::string& path : {checkpoint_path(dir, kLatest), previous_path(dir, kLatest)}) {
-    std::error_code error;
-    if (std::filesystem::status(path, error).type() == std::filesystem::file_type::not_found)
-      continue;  // any other error must not start the training afresh
+  std::map<std::string, std::string> refused;
+  for (const std::string& path : checkpoints_in(dir)) {
     try {
       return FoundCheckpoint{path, read_checkpoint(path), refused};
     } catch (const UsageError& why) {
-      refused.push_back(why.what());
+      refused[path] = why.what();
     }
   }
   if (refused.empty()) return std::nullopt;
   throw UsageError(fmt::format("--checkpoint-dir {}: no checkpoint in it can be read: {}", dir,
-                               fmt::join(refused, "; ")));
+                               fmt::join(std::views::values(refused), "; ")));
 }
 
-std::string set_aside(const std::string& dir) {
-  const std::string path = checkpoint_path(dir, std::string(kLatest) + ".refused");
-  rename_file(checkpoint_path(dir, kLatest), path);
-  return path;
+std::string set_aside(const std::string& path) {
+  const std::string aside =
+      std::filesystem::path(path).replace_extension(".refused.safetensors").string();
+  rename_file(path, aside);
+  return aside;
 }
 
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(TrainingPosition, epoch, update, images, seconds, skipped_before,

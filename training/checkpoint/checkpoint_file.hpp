@@ -81,7 +81,10 @@ std::string checkpoint_path(const std::string& dir, const std::string& name);
 std::string previous_path(const std::string& dir, const std::string& name);
 
 /// Whether a file of this name, of either generation, is there, sound or not.
-bool has_checkpoint(const std::string& dir, const std::string& name = kLatest);
+bool has_checkpoint(const std::string& dir, const std::string& name);
+/// The paths of all, sound or not, the newest first: a best one is newer than the latest where no
+/// latest was due since (--checkpoint-every).
+std::vector<std::string> checkpoints_in(const std::string& dir);
 
 /// Makes the folder. Throws UsageError where nothing can be written there.
 void check_writable_folder(const std::string& dir);
@@ -110,13 +113,13 @@ CheckpointState read_state(const std::string& path);
 struct FoundCheckpoint {
   std::string path;
   Checkpoint checkpoint;
-  std::vector<std::string> refused;  // what is wrong with newer ones
+  std::map<std::string, std::string> refused;  // newer ones, and what is wrong with each
 };
-/// The newest sound checkpoint_latest; none where there is no such file. Throws UsageError where
-/// there are some and none is sound.
+/// The newest sound one; none where there is no such file. Throws UsageError where there are some
+/// and none is sound.
 std::optional<FoundCheckpoint> find_checkpoint(const std::string& dir);
-/// Renames a checkpoint_latest that was refused, so that it becomes nobody's previous one, and
-/// returns its new path.
-std::string set_aside(const std::string& dir);
+/// Renames a checkpoint that was refused, so that it becomes nobody's previous one, and returns its
+/// new path.
+std::string set_aside(const std::string& path);
 
 }  // namespace shakedown::training

@@ -61,6 +61,10 @@ void declare_options(OptionSet& options, CheckpointOptions& values) {
       .at_least(0)
       .only_with({"--checkpoint-dir"})
       .metavar("SECONDS");
+  options.check([&] {  // else each start of a job would begin anew
+    if (values.dir.empty() && values.resume == "auto" && options.given("--resume"))
+      throw UsageError("--resume auto: only with --checkpoint-dir");
+  });
 }
 
 namespace {
@@ -144,14 +148,13 @@ void lock_folder(CheckpointOptions& options, const std::string& run_id, const Mp
 
 bool continues(const CheckpointOptions& options) {
   if (options.resume != "auto") return options.resume != "none";
-  return !options.dir.empty() && has_checkpoint(options.dir);
+  return !options.dir.empty() && !checkpoints_in(options.dir).empty();
 }
 
 std::string saved_fact(const CheckpointOptions& options, const std::string& name) {
   if (!continues(options)) return "";
-  std::vector<std::string> files{options.resume};
-  if (options.resume == "auto")
-    files = {checkpoint_path(options.dir, kLatest), previous_path(options.dir, kLatest)};
+  const auto files = options.resume == "auto" ? checkpoints_in(options.dir)
+                                              : std::vector<std::string>{options.resume};
   for (const std::string& file : files) {
     try {
       const RunFacts facts = read_state(file).facts;
@@ -192,9 +195,9 @@ TrainingPosition Checkpoints::resume() {
                                       settings_.options.dir));
     return {};
   }
-  for (const std::string& refused : found.refused)
-    std::fprintf(stderr, "warning: %s; the one before is used, this one is %s now\n",
-                 refused.c_str(), set_aside(settings_.options.dir).c_str());
+  for (const auto& [path, why] : found.refused)
+    std::fprintf(stderr, "warning: %s; the one before is used, this one is %s now\n", why.c_str(),
+                 set_aside(path).c_str());
   const CheckpointState state = state_of(text);
   const auto changes = check_continues(state.facts, settings_.facts, found.path);
   if (settings_.bad_images != nullptr) settings_.bad_images->restore(state.bad_images);

@@ -107,8 +107,7 @@ std::vector<std::string> class_folders(const std::string& root) {
   for (const fs::directory_entry& entry : fs::directory_iterator(root)) {
     if (is_hidden(entry.path())) continue;
     if (entry.is_symlink() && !entry.exists())  // perhaps a class, which must not be missed
-      throw UsageError(
-          fmt::format("image folder {}: the link {} leads nowhere", root, entry.path().string()));
+      throw UsageError(fmt::format("{}: the link {} leads nowhere", root, entry.path().string()));
     if (entry.is_directory()) names.push_back(entry.path().filename().string());
   }
   std::sort(names.begin(), names.end());
@@ -121,7 +120,7 @@ void refuse_loop(const fs::path& link, const fs::path& top) {
   const fs::path target = fs::canonical(link);
   for (fs::path around = link.parent_path();; around = around.parent_path()) {
     if (fs::canonical(around) == target)
-      throw UsageError(fmt::format("class folder {}: the link {} leads back to a folder it lies in",
+      throw UsageError(fmt::format("{}: the link {} leads back to a folder it lies in",
                                    top.string(), link.string()));
     if (around == top) return;
   }
@@ -179,19 +178,17 @@ ImageFolder scan_image_folder(const std::string& root) {
       reading = fs::path(root) / folder.classes[label];
       const std::vector<fs::path> images = images_below(reading, folder.left_out);
       if (images.empty())
-        throw UsageError(fmt::format("class folder {}: there is no .jpg, .jpeg or .png file in it",
-                                     reading.string()));
+        throw UsageError(fmt::format(
+            "{}: there is no .jpg, .jpeg or .png file in this class folder", reading.string()));
       for (const fs::path& path : images)
         folder.samples.push_back({path.lexically_relative(root).string(), static_cast<int>(label)});
     }
   } catch (const fs::filesystem_error& error) {
     const std::string path = error.path1().empty() ? reading.string() : error.path1().string();
-    throw UsageError(
-        fmt::format("image folder: {} cannot be read: {}", path, error.code().message()));
+    throw UsageError(fmt::format("{}: cannot be read: {}", path, error.code().message()));
   }
   if (folder.classes.empty())
-    throw UsageError(
-        fmt::format("image folder {}: it has no sub-folders, and each class should be one", root));
+    throw UsageError(fmt::format("{}: it has no sub-folders, and each class should be one", root));
   return folder;
 }
 

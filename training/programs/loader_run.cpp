@@ -144,7 +144,7 @@ ExitCode pack_images(const TrainOptions& options, MpiSession& session) {
     throw UsageError(
         fmt::format("--pack {}: this file exists and is no packed file: remove it, or name another",
                     options.pack));
-  const auto source = open_images(options.data.train_dir);
+  const auto source = open_images("--train-dir", options.data.train_dir);
   say(session, text_of(*source));
   const int workers =
       workers_of(options.data, static_cast<int>(std::thread::hardware_concurrency()));

@@ -236,17 +236,19 @@ std::string checksum_text(const ImageSource* source) {
 
 }  // namespace
 
-std::unique_ptr<ImageSource> open_images(const std::string& path) {
-  std::error_code ignored;
-  if (std::filesystem::is_regular_file(path, ignored)) return std::make_unique<PackSource>(path);
-  return std::make_unique<FolderSource>(scan_image_folder(path));
+std::unique_ptr<ImageSource> open_images(const char* option, const std::string& path) {
+  return named_by(option, [&]() -> std::unique_ptr<ImageSource> {
+    std::error_code ignored;
+    if (std::filesystem::is_regular_file(path, ignored)) return std::make_unique<PackSource>(path);
+    return std::make_unique<FolderSource>(scan_image_folder(path));
+  });
 }
 
 Dataset::Dataset(const DataOptions& options, const ModelOptions& model, bool evaluates,
                  const MpiSession& session)
     : classes_(model.classes) {
-  if (!options.train_dir.empty()) training_ = open_images(options.train_dir);
-  if (!options.val_dir.empty()) validation_ = open_images(options.val_dir);
+  if (!options.train_dir.empty()) training_ = open_images("--train-dir", options.train_dir);
+  if (!options.val_dir.empty()) validation_ = open_images("--val-dir", options.val_dir);
   check_ranks_agree(session);
   if (training_ && validation_) check_same_classes(*training_, *validation_);
   if (synthetic() && !evaluates) return;

@@ -77,8 +77,8 @@ class Dataset {
   std::unique_ptr<ImageSource> validation_;
 };
 
-/// The images of a folder or of a packed file; see --cache. Throws UsageError that names it.
-std::unique_ptr<ImageSource> open_images(const std::string& path);
+/// The images of a folder or of a packed file, which the option names. Throws UsageError.
+std::unique_ptr<ImageSource> open_images(const char* option, const std::string& path);
 
 class TrainingData {
  public:

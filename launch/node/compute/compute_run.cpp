@@ -28,10 +28,18 @@ Tests make_tests(const ComputeOptions& options, const Bench& bench) {
   Tests tests;
   const BackendKind kind = bench.device().kind();
   if (options.has("products")) {
-    const TypeChoice choice = choose_types(options.types, bench.device(), bench.session);
+    const TypeChoice choice =
+        choose_types(options.types.empty() ? soaked(all_product_types()) : all_product_types(),
+                     options.types, bench.device(), bench.session);
     if (!options.types.empty()) say(bench.session, choice.remark);
-    for (const ProductType type : choice.types)
-      tests.push_back(make_product_test(bench, product_spec(options, type, bench.unit)));
+    SupportedTests products = supported_tests(choice.types, bench.session, [&](ProductType type) {
+      return make_product_test(bench, product_spec(options, type, bench.unit));
+    });
+    for (const std::string& remark : products.remarks) say(bench.session, remark);
+    tests = std::move(products.tests);
+    if (tests.empty() && !options.types.empty())
+      throw UsageError(
+          fmt::format("--types {}: no product is left", fmt::join(options.types, ",")));
   }
   const std::size_t bytes = buffer_bytes(options, kind);
   try {
@@ -221,9 +229,12 @@ void declare_options(OptionSet& options, ComputeOptions& values) {
            "GB/s of device memory\nhost: GB/s between host and device, each GPU alone and all at "
            "once")
       .one_of({"products", "memory", "host"});
-  options.add("--types", values.types, "types of the products")
+  options
+      .add("--types", values.types,
+           "types of the products; mxfp8 and nvfp4 need compute capability 10.0 and CUDA 12.8, and "
+           "have not run there yet")
       .one_of(types)
-      .default_text("all that every device supports");
+      .default_text("all that every device supports, without mxfp8 and nvfp4");
   options.add("--size", values.size, "rows and columns of the matrices, a multiple of 32")
       .at_least(32)
       .at_most(65536)

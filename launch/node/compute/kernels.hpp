@@ -102,10 +102,10 @@ class ComputeKernels {
 
   virtual ~ComputeKernels() = default;
 
-  /// The operand's rows, of `columns` elements, in this order.
+  /// The operand's rows, of `columns` words (operand_word), in this order.
   virtual void fill_operand(View x, std::int64_t columns, const OperandRule& rule,
                             const LineOrder& order, Stream& stream) const = 0;
-  /// Adds the elements in memory that are others.
+  /// Adds the words in memory that are others.
   virtual void compare_operand(View x, std::int64_t columns, const OperandRule& rule,
                                const LineOrder& order, WordErrors* wrong, Stream& stream) const = 0;
 

@@ -21,22 +21,32 @@ struct Types {
   const char* name;
   DataType operand, result;
   std::int64_t exact_k;  // for integers
+  bool soaked = true;
+  int scale_block = 0;
 };
 
 const Types& types_of(ProductType type) {
   constexpr std::int64_t kAny = 65536;
-  static constexpr Types kTypes[] = {{"fp64", DataType::float64, DataType::float64, kAny},
-                                     {"fp32", DataType::float32, DataType::float32, kAny},
-                                     {"tf32", DataType::float32, DataType::float32, kAny},
-                                     {"fp16", DataType::float16, DataType::float16, kAny},
-                                     {"bf16", DataType::bfloat16, DataType::bfloat16, 8192},
-                                     {"fp8", DataType::float8_e4m3, DataType::bfloat16, 16384},
-                                     {"int8", DataType::int8, DataType::int32, kAny}};
+  static constexpr Types kTypes[] = {
+      {"fp64", DataType::float64, DataType::float64, kAny},
+      {"fp32", DataType::float32, DataType::float32, kAny},
+      {"tf32", DataType::float32, DataType::float32, kAny},
+      {"fp16", DataType::float16, DataType::float16, kAny},
+      {"bf16", DataType::bfloat16, DataType::bfloat16, 8192},
+      {"fp8", DataType::float8_e4m3, DataType::bfloat16, 16384},
+      {"int8", DataType::int8, DataType::int32, kAny},
+      {"mxfp8", DataType::float8_e4m3, DataType::bfloat16, 16384, false, 32},
+      {"nvfp4", DataType::uint8, DataType::bfloat16, 16384, false, 16}};
   return kTypes[static_cast<int>(type)];
 }
 
 Buffer buffer_of(Device& device, DataType type, std::int64_t elements) {
   return Buffer(device, static_cast<std::size_t>(elements) * size_of(type));
+}
+
+/// Of a row of A or B in memory.
+std::int64_t words_of(const ProductSpec& spec) {
+  return spec.type == ProductType::nvfp4 ? spec.k / 2 : spec.k;
 }
 
 /// Fisher & Yates.
@@ -61,8 +71,13 @@ LineOrder draw_order(std::int64_t lines, std::size_t group, Random& random) {
 }  // namespace
 
 std::vector<ProductType> all_product_types() {
-  return {ProductType::fp64, ProductType::fp32, ProductType::tf32, ProductType::fp16,
-          ProductType::bf16, ProductType::fp8,  ProductType::int8};
+  return {ProductType::fp64, ProductType::fp32,  ProductType::tf32,
+          ProductType::fp16, ProductType::bf16,  ProductType::fp8,
+          ProductType::int8, ProductType::mxfp8, ProductType::nvfp4};
+}
+std::vector<ProductType> soaked(std::vector<ProductType> types) {
+  std::erase_if(types, [](ProductType type) { return !types_of(type).soaked; });
+  return types;
 }
 std::vector<Operands> all_operands() {
   return {Operands::integers, Operands::full_entropy, Operands::low_toggle, Operands::high_toggle,
@@ -76,31 +91,47 @@ const char* name_of(Operands operands) {
 }
 DataType operand_type(ProductType type) { return types_of(type).operand; }
 DataType result_type(ProductType type) { return types_of(type).result; }
+number_format::Format operand_format(ProductType type) {
+  constexpr number_format::Format kE2m1{4, 1, 2, true};
+  return type == ProductType::nvfp4 ? kE2m1 : number_format::format_of(operand_type(type));
+}
+int scale_block(ProductType type) { return types_of(type).scale_block; }
+
+std::size_t scale_bytes(const ProductSpec& spec) {
+  const auto rounded_up = [](std::int64_t x, std::int64_t unit) {
+    return (x + unit - 1) / unit * unit;
+  };
+  const int block = scale_block(spec.type);
+  if (block == 0) return 0;
+  const std::int64_t along_k = rounded_up(spec.k, block) / block;
+  return static_cast<std::size_t>(rounded_up(std::max(spec.m, spec.n), 128) *
+                                  rounded_up(along_k, 4));
+}
 
 double operand_value(ProductType type, Operands operands, std::uint64_t seed, int matrix,
                      std::uint64_t index) {
   const OperandRule rule = operand_rule(type, operands, seed, matrix);
-  return number_format::decode(number_format::format_of(rule.type), operand_bits(rule, index));
+  return number_format::decode(rule.format, operand_bits(rule, index));
 }
 
 Product::Product(const ProductSpec& spec, Device& device)
     : spec_(spec),
       kernels_(make_compute_kernels(device.kind())),
-      a_(buffer_of(device, operand_type(spec.type), spec.m * spec.k)),
-      b_(buffer_of(device, operand_type(spec.type), spec.n * spec.k)),
+      a_(buffer_of(device, operand_type(spec.type), spec.m * words_of(spec))),
+      b_(buffer_of(device, operand_type(spec.type), spec.n * words_of(spec))),
       c_(buffer_of(device, result_type(spec.type), (spec.m + kTileEdge) * spec.n)) {}
 
 void Product::fill(const Draw& draw, Stream& stream) {
   if (draw.operands == Operands::integers) check_exact(spec_);
   draw_ = draw;
   turn_ = turn_of(spec_, draw.seed, draw.turn);
-  kernels_->fill_operand(a(), spec_.k, rule_of(0), turn_.rows, stream);
-  kernels_->fill_operand(b(), spec_.k, rule_of(1), turn_.columns, stream);
+  kernels_->fill_operand(a(), words_of(spec_), rule_of(0), turn_.rows, stream);
+  kernels_->fill_operand(b(), words_of(spec_), rule_of(1), turn_.columns, stream);
 }
 
 void Product::compare(WordErrors* wrong, Stream& stream) {
-  kernels_->compare_operand(a(), spec_.k, rule_of(0), turn_.rows, wrong, stream);
-  kernels_->compare_operand(b(), spec_.k, rule_of(1), turn_.columns, wrong + 1, stream);
+  kernels_->compare_operand(a(), words_of(spec_), rule_of(0), turn_.rows, wrong, stream);
+  kernels_->compare_operand(b(), words_of(spec_), rule_of(1), turn_.columns, wrong + 1, stream);
 }
 
 OperandRule Product::rule_of(int matrix) const {
@@ -180,16 +211,17 @@ std::unique_ptr<Product> make_product(const ProductSpec& spec, Device& device, S
                                            : cpu::make_product(spec, device, stream, algorithm);
 }
 
-TypeChoice choose_types(const std::vector<std::string>& requested,
-                        const std::vector<std::vector<ProductType>>& by_rank) {
+TypeChoice choose_types(const std::vector<ProductType>& types,
+                        const std::vector<std::string>& requested,
+                        const std::vector<std::vector<ProductType>>& by_rank,
+                        const std::string& option) {
   const auto lists = [](const auto& list, const auto& value) {
     return std::ranges::find(list, value) != list.end();
   };
-  const bool all = requested.empty() || lists(requested, "all") ||
-                   requested.size() == all_product_types().size();
+  const bool all = requested.empty() || lists(requested, "all") || requested.size() == types.size();
   TypeChoice choice;
   std::vector<std::string> left_out;
-  for (const ProductType type : all_product_types()) {
+  for (const ProductType type : types) {
     if (!all && !lists(requested, name_of(type))) continue;
     const auto lacking = std::ranges::find_if(
         by_rank, [&](const std::vector<ProductType>& here) { return !lists(here, type); });
@@ -201,8 +233,8 @@ TypeChoice choose_types(const std::vector<std::string>& requested,
     } else {
       std::vector<std::string> has;
       for (const ProductType other : *lacking) has.emplace_back(name_of(other));
-      throw UsageError(fmt::format("--types {}: the device of rank {} has only {}", name_of(type),
-                                   rank, fmt::join(has, ", ")));
+      throw UsageError(fmt::format("{} {}: the device of rank {} has only {}", option,
+                                   name_of(type), rank, fmt::join(has, ", ")));
     }
   }
   if (!left_out.empty())
@@ -211,8 +243,9 @@ TypeChoice choose_types(const std::vector<std::string>& requested,
   return choice;
 }
 
-TypeChoice choose_types(const std::vector<std::string>& requested, const Device& device,
-                        const MpiSession& session) {
+TypeChoice choose_types(const std::vector<ProductType>& types,
+                        const std::vector<std::string>& requested, const Device& device,
+                        const MpiSession& session, const std::string& option) {
   double mine = 0;  // a bit per type
   for (const ProductType type : product_types(device)) mine += 1 << static_cast<int>(type);
   std::vector<std::vector<ProductType>> by_rank;
@@ -222,7 +255,7 @@ TypeChoice choose_types(const std::vector<std::string>& requested, const Device&
       if ((static_cast<unsigned>(bits) >> static_cast<int>(type) & 1U) != 0)
         by_rank.back().push_back(type);
   }
-  return choose_types(requested, by_rank);
+  return choose_types(types, requested, by_rank, option);
 }
 
 }  // namespace shakedown::node

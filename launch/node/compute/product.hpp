@@ -12,6 +12,7 @@
 #include "common/device.hpp"
 #include "common/host_device.hpp"
 #include "common/numbers.hpp"
+#include "common/usage_error.hpp"
 
 namespace shakedown {
 class MpiSession;
@@ -19,18 +20,26 @@ class MpiSession;
 
 namespace shakedown::node {
 
-/// What is multiplied, and in what is accumulated: fp32 for tf32, fp16, bf16 and fp8; int32 for
-/// int8. The result C has float64, float32 (fp32, tf32), float16, bfloat16 (bf16, fp8) or int32.
-enum class ProductType { fp64, fp32, tf32, fp16, bf16, fp8, int8 };
+/// What is multiplied, and in what is accumulated: int32 for int8, fp32 for tf32, fp16, bf16 and
+/// what is narrower. The result C has float64, float32 (fp32, tf32), float16, int32, or bfloat16
+/// (bf16, fp8, mxfp8, nvfp4). mxfp8 and nvfp4 are e4m3 and e2m1 with scale factors, all of them 1
+/// here; no Blackwell GPU, which alone has them, has run these yet.
+enum class ProductType { fp64, fp32, tf32, fp16, bf16, fp8, int8, mxfp8, nvfp4 };
 std::vector<ProductType> all_product_types();
-const char* name_of(ProductType type);  // "bf16"
-DataType operand_type(ProductType type);
+/// Of these, those that bin/soak multiplies.
+std::vector<ProductType> soaked(std::vector<ProductType> types);
+const char* name_of(ProductType type);    // "bf16"
+DataType operand_type(ProductType type);  // as it lies in memory: nvfp4 has two elements in a uint8
 DataType result_type(ProductType type);
+number_format::Format operand_format(ProductType type);  // of an element
+/// Elements along k that share a scale factor; 0: there are none.
+int scale_block(ProductType type);
 
 enum class Operands {
   integers,      // small ones, for which every sum is exact in any order, and so is C
   full_entropy,  // all bits of the significand in use, magnitudes as of normal data
-  // What excites some circuits more than random bits do; of int8 the last two are as carries.
+  // What excites some circuits more than random bits do; of int8 the last two are as carries, of
+  // nvfp4 denormals.
   low_toggle,   // 256 equal elements after one another along k
   high_toggle,  // neighbours along k differ in their sign and in each bit of the significand
   carries,      // near +-1 and +-2, a step off: sums whose carries run far
@@ -45,6 +54,10 @@ struct ProductSpec {
   ProductType type = ProductType::bf16;
   std::int64_t m = 8192, n = 8192, k = 8192;
 };
+
+/// Of the scale factors of A or of B, whichever has more rows: a byte each, in cuBLASLt's tiles of
+/// 128 rows and 4 factors along k.
+std::size_t scale_bytes(const ProductSpec& spec);
 
 // Turns of a product: the same product with the rows of A and the rows of B in another order. C has
 // the same elements in other places, each of them the same sum in the same order: the same to the
@@ -109,13 +122,13 @@ class Product {
 
   /// A and B = values of the draw's operands and seed and of the index alone, with their rows where
   /// the turn has them. Throws UsageError for integers with which C would not be exact: k must be a
-  /// multiple of 32; of bf16 at most 8192, of fp8 16384.
+  /// multiple of 32; of bf16 at most 8192, of fp8, mxfp8 and nvfp4 16384.
   void fill(const Draw& draw, Stream& stream);
   const Draw& draw() const { return draw_; }
   OperandRule rule_of(int matrix) const;  // of the draw; 0: A, 1: B
   const Turn& turn() const { return turn_; }
-  /// Adds to wrong[0] and wrong[1], in device memory, the elements of A and B in memory that are
-  /// not what fill() writes.
+  /// Adds to wrong[0] and wrong[1], in device memory, the elements of A and B in memory (of nvfp4
+  /// pairs of them) that are not what fill() writes.
   void compare(WordErrors* wrong, Stream& stream);
   /// From now on C begins this many of its rows later in its buffer: kTileEdge at most.
   void move_result(std::int64_t rows);
@@ -162,15 +175,22 @@ std::unique_ptr<Product> make_product(const ProductSpec& spec, Device& device, S
                                       const std::string& algorithm);
 }  // namespace cpu
 namespace gpu {
-/// Those that this GPU has: fp8 from compute capability 8.9 on.
+/// Those that this GPU has: fp8 from compute capability 8.9 on; mxfp8 and nvfp4 from 10.0 on, with
+/// cuBLAS of CUDA 12.8 or later.
 std::vector<ProductType> product_types();
 std::unique_ptr<Product> make_product(const ProductSpec& spec, Device& device, Stream& stream,
                                       const std::string& algorithm);
 }  // namespace gpu
 
+/// The library's own answer: it has no such product for this device.
+struct NotSupported : UsageError {
+  using UsageError::UsageError;
+};
+
 /// By the device's backend. `algorithm`: what algorithm() of another product of this spec has
 /// returned, to repeat it; empty: the library's first choice, which is the same on all GPUs of a
-/// model. Throws UsageError where the library has no such algorithm.
+/// model. Throws UsageError where the library has no such algorithm, NotSupported where it has
+/// none.
 std::vector<ProductType> product_types(const Device& device);
 std::unique_ptr<Product> make_product(const ProductSpec& spec, Device& device, Stream& stream,
                                       const std::string& algorithm = "");
@@ -179,20 +199,23 @@ struct TypeChoice {
   std::vector<ProductType> types;  // that every rank's device has
   std::string remark;              // on those of all that a device lacks; empty: none
 };
-/// Of `requested` ("all", or none: all), where the ranks' devices have these. Throws UsageError
-/// naming one that was given by name and that a device lacks.
-TypeChoice choose_types(const std::vector<std::string>& requested,
-                        const std::vector<std::vector<ProductType>>& by_rank);
+/// Of `requested` ("all", or none: all of `types`), where the ranks' devices have these. Throws
+/// UsageError naming one that `option` has by name and that a device lacks.
+TypeChoice choose_types(const std::vector<ProductType>& types,
+                        const std::vector<std::string>& requested,
+                        const std::vector<std::vector<ProductType>>& by_rank,
+                        const std::string& option = "--types");
 /// Collective.
-TypeChoice choose_types(const std::vector<std::string>& requested, const Device& device,
-                        const MpiSession& session);
+TypeChoice choose_types(const std::vector<ProductType>& types,
+                        const std::vector<std::string>& requested, const Device& device,
+                        const MpiSession& session, const std::string& option = "--types");
 
 // The values of a product's operands: a function of type, kind, seed, matrix and index alone,
 // shared by both backends' kernels and the host.
 
 /// One of the two matrices of a product.
 struct OperandRule {
-  DataType type = DataType::float32;
+  number_format::Format format = {};
   Operands kind = Operands::integers;
   int matrix = 0;          // 0: A, 1: B
   std::uint64_t seed = 0;  // of this matrix
@@ -200,7 +223,7 @@ struct OperandRule {
 
 inline OperandRule operand_rule(ProductType type, Operands kind, std::uint64_t seed, int matrix) {
   const std::uint64_t own = seed * 2 + static_cast<std::uint64_t>(matrix);
-  return {operand_type(type), kind, matrix, number_format::hash(own, 0)};
+  return {operand_format(type), kind, matrix, number_format::hash(own, 0)};
 }
 
 namespace operands {
@@ -214,23 +237,27 @@ namespace operands {
 //     a sum's largest term: exact, as sums of 32 products are below 2^13 and whole pairs are added;
 //   - |C| <= 15 (k / block + 1), which is at most 256 for k <= 16 blocks: C is exact in bfloat16
 //     too.
+// In e2m1, which has no odd numbers above 3, v is in [-4, 4] and w in [-3, 3]: all bounds are
+// lower.
 inline constexpr std::uint64_t kPartner = 16;
 
-/// A block has 2^this elements of B: in fp8, whose products have a larger k, twice as many.
-SHAKEDOWN_HOST_DEVICE inline int block_bits(DataType type) {
-  return type == DataType::float8_e4m3 ? 10 : 9;
+/// A block has 2^this elements of B: in e4m3 and e2m1, whose products have a larger k, twice as
+/// many.
+SHAKEDOWN_HOST_DEVICE inline int block_bits(number_format::Format format) {
+  return format.width <= 8 && format.exponent > 0 ? 10 : 9;
 }
 
 SHAKEDOWN_HOST_DEVICE inline int integer(const OperandRule& rule, std::uint64_t index) {
   const bool second = (index & kPartner) != 0;
   const std::uint64_t h = number_format::hash(rule.seed, index & ~kPartner);
+  const bool narrow = rule.format.width == 4;
   if (rule.matrix == 0) {
-    const int v = static_cast<int>(h % 31) - 15;
+    const int v = narrow ? static_cast<int>(h % 9) - 4 : static_cast<int>(h % 31) - 15;
     return second ? -v : v;
   }
-  const int w = static_cast<int>(h % 29) - 14;
+  const int w = narrow ? static_cast<int>(h % 7) - 3 : static_cast<int>(h % 29) - 14;
   if (!second) return w;
-  const int bits = block_bits(rule.type);
+  const int bits = block_bits(rule.format);
   const std::uint64_t block_hash = number_format::hash(rule.seed, ~(index >> bits));
   const std::uint64_t in_block = number_format::low_bits(index, bits);
   const std::uint64_t pair = in_block / (2 * kPartner) * kPartner + index % kPartner;
@@ -253,11 +280,11 @@ SHAKEDOWN_HOST_DEVICE inline double normal_like(const OperandRule& rule, std::ui
 
 namespace operands {
 
-/// Of full entropy; int8 with a standard deviation of 30.
+/// Of full entropy; int8 with a standard deviation of 30, e2m1 up to 6, its largest number.
 SHAKEDOWN_HOST_DEVICE inline std::uint64_t random_bits(const OperandRule& rule,
                                                        std::uint64_t index) {
-  const number_format::Format format = number_format::format_of(rule.type);
-  const double value = normal_like(rule, index);
+  const number_format::Format format = rule.format;
+  const double value = normal_like(rule, index) * (format.width == 4 ? 1.5 : 1);
   if (format.exponent > 0) return number_format::encode(format, value);
   return number_format::low_bits(static_cast<std::uint64_t>(static_cast<std::int64_t>(26 * value)),
                                  format.width);
@@ -283,7 +310,7 @@ SHAKEDOWN_HOST_DEVICE inline double coarse(double value, int bits) {
 /// The bits of an element.
 SHAKEDOWN_HOST_DEVICE inline std::uint64_t operand_bits(const OperandRule& rule,
                                                         std::uint64_t index) {
-  const number_format::Format format = number_format::format_of(rule.type);
+  const number_format::Format format = rule.format;
   const std::uint64_t h = number_format::hash(rule.seed, index);
   const bool whole = format.exponent == 0;
   switch (rule.kind) {
@@ -302,7 +329,7 @@ SHAKEDOWN_HOST_DEVICE inline std::uint64_t operand_bits(const OperandRule& rule,
     }
     case Operands::carries: break;
     case Operands::denormals: {
-      if (whole) break;
+      if (whole || format.width == 4) break;
       if (rule.matrix == 0)
         return (h & 1U) << (format.width - 1) | number_format::low_bits(h >> 1, format.mantissa);
       const int half_bias = (1 << (format.exponent - 1)) / 2;
@@ -317,6 +344,13 @@ SHAKEDOWN_HOST_DEVICE inline std::uint64_t operand_bits(const OperandRule& rule,
     }
   }
   return operands::carry_bits(format, h);
+}
+
+/// A word of an operand in memory: an element, or two of four bits, the first in the low ones.
+SHAKEDOWN_HOST_DEVICE inline std::uint64_t operand_word(const OperandRule& rule,
+                                                        std::uint64_t index) {
+  if (rule.format.width != 4) return operand_bits(rule, index);
+  return operand_bits(rule, 2 * index) | operand_bits(rule, 2 * index + 1) << 4;
 }
 
 /// Whether C is exact for operands of integers: k a multiple of 32, and small enough for its type.

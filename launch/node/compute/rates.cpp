@@ -136,6 +136,28 @@ std::unique_ptr<RateTest> make_product_test(const Bench& bench, const ProductSpe
   return std::make_unique<ProductTest>(bench, spec);
 }
 
+SupportedTests supported_tests(const std::vector<ProductType>& types, const MpiSession& session,
+                               const std::function<std::unique_ptr<RateTest>(ProductType)>& make) {
+  SupportedTests all;
+  for (const ProductType type : types) {
+    std::unique_ptr<RateTest> test;
+    std::string refusal;
+    try {
+      test = make(type);
+    } catch (const NotSupported& error) {
+      refusal = error.what();
+    }
+    const std::vector<std::string> refusals = session.all_gather(refusal);
+    const auto first = std::ranges::find_if(refusals, std::not_fn(&std::string::empty));
+    if (first == refusals.end())
+      all.tests.push_back(std::move(test));
+    else
+      all.remarks.push_back(fmt::format("N/A product/{}: rank {}: {}", name_of(type),
+                                        first - refusals.begin(), *first));
+  }
+  return all;
+}
+
 namespace {
 
 // Other work on a memory or a link only adds time: of several short samples, some have none.

@@ -157,6 +157,14 @@ class RateTest {
 };
 
 std::unique_ptr<RateTest> make_product_test(const Bench& bench, const ProductSpec& spec);
+struct SupportedTests {
+  std::vector<std::unique_ptr<RateTest>> tests;
+  std::vector<std::string> remarks;  // a line for each type that is left out
+};
+/// What `make` makes of each type, without those that some rank's library does not support: the
+/// remark has its words. Collective.
+SupportedTests supported_tests(const std::vector<ProductType>& types, const MpiSession& session,
+                               const std::function<std::unique_ptr<RateTest>(ProductType)>& make);
 /// Streams through three buffers of `bytes` each.
 std::unique_ptr<RateTest> make_memory_test(const Bench& bench, std::size_t bytes);
 /// Copies of `bytes`, of kMostHostBytes at most, between pinned host memory and the device.

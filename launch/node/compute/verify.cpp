@@ -80,7 +80,9 @@ double sampled_error(Product& product, std::uint64_t seed, int samples, Device& 
   const ProductSpec& spec = product.spec();
   const View c = product.c();
   const number_format::Format format = number_format::format_of(c.type);
-  const double deviation = spec.type == ProductType::int8 ? 30 * 30 : 4.0 / 3;
+  const double deviation = spec.type == ProductType::int8    ? 30 * 30
+                           : spec.type == ProductType::nvfp4 ? 4.0 / 3 * 1.5 * 1.5
+                                                             : 4.0 / 3;
   Random random(derive_seed(seed, choice));
   double worst = 0;
   for (int sample = 0; sample < samples; ++sample) {

@@ -363,8 +363,6 @@ ExitCode gpu_monitor(const MonitorOptions& options, const OptionSet& set, MpiSes
   check_distinct({{"--record", options.record}, {"--save-readings", options.save_readings}});
   session.set_timeout(options.timeout_s);
   Record record(session.is_root() ? options.record : "");
-  const auto fault = parse_fault(options.fault, {FaultKind::stall}, session.world_size());
-  if (fault) say(session, line_of(*fault));
   if (session.is_root() && !options.save_readings.empty())
     check_writable({"--save-readings", options.save_readings});
   const NodeMap nodes = map_nodes(session.hosts(), options.pretend_nodes);
@@ -372,10 +370,7 @@ ExitCode gpu_monitor(const MonitorOptions& options, const OptionSet& set, MpiSes
   const std::string& node = nodes.name_of(session.rank());
   const auto readers = session.split(nodes.local_rank[rank] == 0 ? 0 : -1);
   std::optional<HostMonitor> monitor;
-  if (readers)
-    monitor =
-        HostMonitor{node, std::make_unique<GpuReader>(options.call_deadline_s,
-                                                      fault && nodes.name_of(fault->rank) == node)};
+  if (readers) monitor = HostMonitor{node, std::make_unique<GpuReader>(options.call_deadline_s)};
   Json run = describe_process(set, session.hosts(), session.boot_ids());
   if (monitor && monitor->reader->host().driver_version)
     run["driver"] = *monitor->reader->host().driver_version;
@@ -424,7 +419,6 @@ void declare_options(OptionSet& options, MonitorOptions& values) {
       .metavar("FILE");
   options.add("--record", values.record, ".jsonl file to which the readings are appended")
       .metavar("FILE");
-  declare_fault_option(options, values.fault);
   declare_pretended_nodes(options, values.pretend_nodes);
 }
 

@@ -24,9 +24,7 @@ struct MonitorOptions {
   double timeout_s = 300;
   std::string save_readings;
   std::string record;
-  // for tests
-  std::string fault;
-  int pretend_nodes = 0;
+  int pretend_nodes = 0;  // for tests
 };
 
 void declare_options(OptionSet& options, MonitorOptions& values);

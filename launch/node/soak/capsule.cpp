@@ -64,7 +64,7 @@ class Reader {
 
 ProductType type_of(const Reader& reader) {
   const std::string name = reader.text("type");
-  for (const ProductType type : all_product_types())
+  for (const ProductType type : soaked(all_product_types()))
     if (name == name_of(type)) return type;
   reader.refuse("type", "must be fp64, fp32, tf32, fp16, bf16, fp8 or int8");
 }
@@ -214,6 +214,8 @@ std::vector<Verdict> verdicts_of(const std::vector<Look>& looks, const Capsule& 
 ExitCode replay_capsule(const SoakOptions& options, Backend& backend, MpiSession& session,
                         Record& record) {
   const Capsule capsule = read_capsule(options.replay);
+  choose_types(soaked(all_product_types()), {name_of(capsule.spec.type)}, *backend.device, session,
+               fmt::format("--replay {}: type", options.replay));
   const auto fault =
       parse_fault(options.fault, {FaultKind::product, FaultKind::hash}, session.world_size());
   if (fault) say(session, line_of(*fault));

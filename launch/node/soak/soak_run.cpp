@@ -20,16 +20,16 @@
 namespace shakedown::node {
 namespace {
 
-/// Those that are found: of the loads that run; without GPUs no call of their driver can stall.
-std::vector<FaultKind> faults_of(BackendKind kind, const std::vector<Phase>& cycle) {
+/// Those that are found: of the loads that run; a rank alone has no other hash of the same bytes.
+std::vector<FaultKind> faults_of(const std::vector<Phase>& cycle, int ranks) {
   const auto runs = [&](LoadKind load) { return any_has(cycle, load); };
   std::vector<FaultKind> faults;
   if (runs(LoadKind::products) || runs(LoadKind::probes)) faults.push_back(FaultKind::product);
   if (runs(LoadKind::products) || runs(LoadKind::memory)) faults.push_back(FaultKind::memory);
   if (runs(LoadKind::copies)) faults.push_back(FaultKind::copy);
-  if (runs(LoadKind::products)) faults.insert(faults.end(), {FaultKind::hash, FaultKind::slow});
+  if (runs(LoadKind::products)) faults.push_back(FaultKind::slow);
+  if (runs(LoadKind::products) && ranks > 1) faults.push_back(FaultKind::hash);
   if (runs(LoadKind::collectives)) faults.push_back(FaultKind::collective);
-  if (kind == BackendKind::gpu) faults.push_back(FaultKind::stall);
   return faults;
 }
 
@@ -100,27 +100,23 @@ class SoakRun {
         kernel_(backend.device->identity().pci_id),
         identity_{{"backend", name_of(backend.kind)}, {"world_size", session.world_size()}} {
     if (session.is_root()) court_.emplace(options.judge);
-    const TypeChoice choice = choose_types(options.types, *backend.device, session);
+    const TypeChoice choice =
+        choose_types(soaked(all_product_types()), options.types, *backend.device, session);
     types_ = choice.types;
     say(session, choice.remark);
-    if (const auto fault =
-            parse_fault(options.fault, faults_of(backend.kind, phases(0)), session.world_size())) {
+    check_loads_run(phases(0));
+    const int ranks = session.world_size();
+    if (const auto fault = parse_fault(options.fault, faults_of(phases(0), ranks), ranks)) {
       say(session, line_of(*fault));
       if (fault->rank == session.rank()) fault_ = fault->kind;
     }
-    health_ = std::make_unique<GpuHealth>(ranks_[static_cast<std::size_t>(session.rank())].uuid,
-                                          fault_ == FaultKind::stall);
+    health_ = std::make_unique<GpuHealth>(ranks_[static_cast<std::size_t>(session.rank())].uuid);
     const auto serials = session.all_gather(health_->serial());
     for (std::size_t r = 0; r < serials.size(); ++r) ranks_[r].serial = serials[r];
   }
 
   ExitCode run() {
     const std::vector<Phase> first = phases(0);
-    if (first.empty())
-      throw UsageError(fmt::format("--loads {} with --shape {}: no work for {}",
-                                   fmt::join(options_.loads, ","), fmt::join(options_.shapes, ","),
-                                   counted(session_.world_size(), "rank")));
-    check_loads_run(first);
     window_s_ = window_seconds(60 * options_.minutes, first);
     WorkSettings settings;
     settings.phases = first;
@@ -161,8 +157,13 @@ class SoakRun {
     return std::chrono::duration<double>(std::chrono::steady_clock::now() - start_).count();
   }
 
-  /// Throws UsageError where a load that --loads names is in no phase. All of them are the default.
+  /// Throws UsageError where there is no phase, or a load that --loads names is in none. All of
+  /// them are the default.
   void check_loads_run(const std::vector<Phase>& cycle) const {
+    if (cycle.empty())
+      throw UsageError(fmt::format("--loads {} with --shape {}: no work for {}",
+                                   fmt::join(options_.loads, ","), fmt::join(options_.shapes, ","),
+                                   counted(session_.world_size(), "rank")));
     if (options_.loads.size() == kLoadKinds) return;
     for (const LoadKind kind : kLoads) {
       const bool named =
@@ -404,7 +405,7 @@ void declare_options(OptionSet& options, SoakOptions& values) {
       .at_most(1e6)
       .idle_with({"--replay"});
   options.add("--types", values.types, "types of the products; all: those that the devices have")
-      .one_of(names_of(all_product_types()))
+      .one_of(names_of(soaked(all_product_types())))
       .idle_with({"--replay"});
   options.add("--loads", values.loads, "kinds of work")
       .one_of(names_of(kLoads))

@@ -9,6 +9,8 @@ import json
 import math
 import os
 
+from reporting import soak
+
 from .. import places, records
 from ..words import valid
 from . import evidence, stages
@@ -284,19 +286,14 @@ class Judge:
         return self._judging.run(["--record-reference", os.path.abspath(path)])
 
     def statement(self, runs):
-        """What the soak proves, in the report's words; in the program's where launch/ was copied without results/."""
-        try:
-            from reporting.soak import statement
-        except ImportError:
-            def statement(_):
-                return ""
+        """What the soak proves, in the report's words."""
         found = {}
         for run in runs:
             if run.stage == "soak":
                 lines = self.records(run)
                 passed = [line["cause"] for line in lines if line.get("kind") == "verdict"
                           and line.get("scope") == "job" and line.get("verdict") == PASS]
-                proved = [statement(line) for line in lines if line.get("kind") == "soak_summary"]
+                proved = [soak.statement(line) for line in lines if line.get("kind") == "soak_summary"]
                 if passed:
                     found[run.nodes[0]] = next(filter(None, proved), passed[-1])
         if not found:

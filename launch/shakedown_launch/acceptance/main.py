@@ -18,7 +18,7 @@ from .campaign.campaign import Campaign, Log, Progress
 from .campaign.fleet import Fleet, host_names
 from .judge import LIMIT_S, Judge, Program, write_runs
 from .model import EXIT_CODES, FAIL, INCONCLUSIVE, STOPPED, Acceptance, Finding
-from .report import digest, exports, history, text
+from .report import digest, exports, history, page, text
 
 # Of Slurm's hooks, which may need 20 s and 5 s: seconds until their jobs are ended, then killed.
 BUDGET_S = {stages.PROLOG: (14, 3), stages.PASSIVE: (4.3, 0.5)}
@@ -184,10 +184,9 @@ def write(acceptance, judge, request, output, log, stopped):
     try:
         log.line(f"{acceptance.outcome}\n{shown}")
         exports.write_records(f"{output}/acceptance.jsonl", acceptance, bool(stopped))
-        for file, content in [("acceptance.txt", shown), ("acceptance.html", page_of(acceptance, sections))]:
-            if content:
-                with open(f"{output}/{file}", "w", encoding="utf-8", errors="replace") as opened:
-                    opened.write(content)
+        for file, content in [("acceptance.txt", shown), ("acceptance.html", page.html(acceptance, sections))]:
+            with open(f"{output}/{file}", "w", encoding="utf-8", errors="replace") as opened:
+                opened.write(content)
         for path, report in [(request.prometheus, exports.prometheus), (request.junit, exports.junit)]:
             if path:
                 exports.write(path, report(acceptance))
@@ -202,16 +201,6 @@ def write(acceptance, judge, request, output, log, stopped):
     if request.settings.tier == stages.PROLOG and acceptance.outcome != FAIL:
         return 0
     return EXIT_CODES[acceptance.outcome]
-
-
-def page_of(acceptance, sections):
-    """None where launch/ was copied without results/: no reason to end without a verdict."""
-    try:
-        from .report.page import html
-    except ImportError as error:
-        say(f"no acceptance.html: {error}")
-        return None
-    return html(acceptance, sections)
 
 
 def show(what):

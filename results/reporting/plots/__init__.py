@@ -12,7 +12,6 @@ PLOTS = [
     ("step_breakdown", "Where a step's time goes", communication.breakdown),
     ("scaling", "Throughput over ranks", scaling.scaling),
     ("bucket_timeline", "Exchanges of a step", exchanges.timeline),
-    ("strategy_map", "Fastest strategy by the step model", scaling.strategy_map),
     ("collective_bandwidth", "Bus bandwidth of the collectives", machine.collective_bandwidth),
     ("link_matrix", "Bandwidth of each link", machine.link_matrix),
     ("gpu_samples", "GPU samples", machine.gpu_samples),

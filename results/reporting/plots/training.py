@@ -2,16 +2,13 @@
 
 from .. import colours, words
 from ..records import number
+from ..tables import fastest_first
 from . import style
-
-
-def by_rate(group):
-    return sorted((m for m in group if m.rate), key=lambda measured: -measured.rate.median)
 
 
 def throughput(summary):
     """Medians with their intervals; none, where measured, is the bound that a line shows."""
-    figure, found = style.comparison_panels(summary, by_rate, height=2.6)
+    figure, found = style.comparison_panels(summary, lambda group: fastest_first(m for m in group if m.rate), height=2.6)
     for axes, names, rated in found:
         rates = [measured.rate for measured in rated]
         style.bars(axes, names, [measured.strategy for measured in rated],

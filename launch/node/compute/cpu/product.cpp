@@ -109,16 +109,16 @@ namespace {
 
 using checksums::with_source;
 
-/// visit(i, bits): what element i of an operand is, its rows in this order; on all threads.
+/// visit(i, bits): what word i of an operand is, its rows in this order; on all threads.
 template <class Visit>
-void for_each_element(std::size_t count, const OperandRule& rule, const LineOrder& order,
-                      std::int64_t columns, Visit&& visit) {
+void for_each_word(std::size_t count, const OperandRule& rule, const LineOrder& order,
+                   std::int64_t columns, Visit&& visit) {
   const auto rows = static_cast<std::int64_t>(count) / columns;
 #pragma omp parallel for schedule(static)
   for (std::int64_t row = 0; row < rows; ++row)
     for (std::int64_t column = 0; column < columns; ++column)
       visit(static_cast<std::size_t>(row * columns + column),
-            operand_bits(rule, static_cast<std::uint64_t>(order.original(row) * columns + column)));
+            operand_word(rule, static_cast<std::uint64_t>(order.original(row) * columns + column)));
 }
 
 std::int64_t* integers(View view) { return static_cast<std::int64_t*>(view.data); }
@@ -158,7 +158,7 @@ class HostKernels final : public ComputeKernels {
                     Stream&) const override {
     const std::size_t width = size_of(x.type);
     auto* const to = static_cast<std::byte*>(x.data);
-    for_each_element(x.count, rule, order, columns, [&](std::size_t i, std::uint64_t bits) {
+    for_each_word(x.count, rule, order, columns, [&](std::size_t i, std::uint64_t bits) {
       std::memcpy(to + i * width, &bits, width);  // little-endian, as all machines here
     });
   }
@@ -166,7 +166,7 @@ class HostKernels final : public ComputeKernels {
                        const LineOrder& order, WordErrors* wrong, Stream&) const override {
     const std::size_t width = size_of(x.type);
     const auto* const from = static_cast<const std::byte*>(x.data);
-    for_each_element(x.count, rule, order, columns, [&](std::size_t i, std::uint64_t bits) {
+    for_each_word(x.count, rule, order, columns, [&](std::size_t i, std::uint64_t bits) {
       if (std::memcmp(from + i * width, &bits, width) == 0) return;
 #pragma omp critical(shakedown_operand_errors)
       {

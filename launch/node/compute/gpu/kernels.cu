@@ -78,7 +78,7 @@ __global__ void fill_operand_kernel(Bits* x, std::int64_t columns, OperandRule r
   const std::int64_t original = order.original(blockIdx.x) * columns;
   for (std::int64_t column = threadIdx.x; column < columns; column += blockDim.x)
     x[first + column] =
-        static_cast<Bits>(operand_bits(rule, static_cast<std::uint64_t>(original + column)));
+        static_cast<Bits>(operand_word(rule, static_cast<std::uint64_t>(original + column)));
 }
 
 template <class Bits>
@@ -89,14 +89,14 @@ __global__ void compare_operand_kernel(const Bits* x, std::int64_t columns, Oper
   for (std::int64_t column = threadIdx.x; column < columns; column += blockDim.x) {
     const Bits found = __ldcs(x + first + column);
     if (found ==
-        static_cast<Bits>(operand_bits(rule, static_cast<std::uint64_t>(original + column))))
+        static_cast<Bits>(operand_word(rule, static_cast<std::uint64_t>(original + column))))
       continue;
     atomicAdd(&wrong->count, 1ULL);
     atomicMin(&wrong->first, static_cast<Word>(first + column));
   }
 }
 
-/// Calls launch with the bits of the operand's elements, and its rows: blocks.
+/// Calls launch with the operand's words, and its rows: blocks.
 template <class Launch>
 void with_bits(View x, std::int64_t columns, Launch&& launch) {
   const auto rows = static_cast<unsigned>(static_cast<std::int64_t>(x.count) / columns);

@@ -13,6 +13,7 @@ namespace shakedown::node::gpu {
 namespace {
 
 constexpr int kCandidates = 6;
+constexpr std::size_t kBlockScaling = 120800;                   // the first cuBLAS that has it
 constexpr std::size_t kWorkspaceBytes = std::size_t{32} << 20;  // cuBLAS's on Hopper
 
 void check_cublas(cublasStatus_t status, const char* expression, const char* file, int line) {
@@ -41,6 +42,9 @@ cudaDataType_t cuda_type(DataType type) {
     case DataType::float8_e4m3: return CUDA_R_8F_E4M3;
     case DataType::int8: return CUDA_R_8I;
     case DataType::int32: return CUDA_R_32I;
+#if CUBLAS_VERSION >= 120800
+    case DataType::uint8: return CUDA_R_4F_E2M1;  // two in each
+#endif
     default: throw InternalError(fmt::format("no products of {}", name_of(type)));
   }
 }
@@ -110,6 +114,7 @@ class CublasProduct final : public Product {
     make(first_, operand_type(spec.type), spec.k, spec.n);
     make(second_, operand_type(spec.type), spec.k, spec.m);
     make(result_, result_type(spec.type), spec.n, spec.m);
+    if (scale_block(spec.type) > 0) scale_blocks(device, stream);
     choose(algorithm, stream);
   }
 
@@ -141,6 +146,28 @@ class CublasProduct final : public Product {
       default: f.fp32 = static_cast<float>(value);
     }
     return f;
+  }
+
+  /// One buffer for A and B: all factors are 1, in whatever order cuBLASLt reads them. Without the
+  /// pointers its heuristic is an error. By the documentation: it has not run on Blackwell.
+  void scale_blocks([[maybe_unused]] Device& device, [[maybe_unused]] Stream& stream) {
+#if CUBLAS_VERSION >= 120800
+    const bool of_32 = scale_block(spec().type) == 32;
+    const int one = of_32 ? 0x7F : 0x38;  // in UE8M0 and in UE4M3
+    const std::int32_t mode =
+        of_32 ? CUBLASLT_MATMUL_MATRIX_SCALE_VEC32_UE8M0 : CUBLASLT_MATMUL_MATRIX_SCALE_VEC16_UE4M3;
+    scales_ = Buffer(device, scale_bytes(spec()));
+    CHECK_CUDA(
+        cudaMemsetAsync(scales_.data(), one, scales_.bytes(), shakedown::gpu::native(stream)));
+    const auto set = [&](cublasLtMatmulDescAttributes_t attribute, auto value) {
+      CHECK_CUBLASLT(
+          cublasLtMatmulDescSetAttribute(operation_.get, attribute, &value, sizeof(value)));
+    };
+    set(CUBLASLT_MATMUL_DESC_A_SCALE_MODE, mode);
+    set(CUBLASLT_MATMUL_DESC_B_SCALE_MODE, mode);
+    set(CUBLASLT_MATMUL_DESC_A_SCALE_POINTER, scales_.data());
+    set(CUBLASLT_MATMUL_DESC_B_SCALE_POINTER, scales_.data());
+#endif
   }
 
   /// The library's, its first choice first, without those of the same text; none where it has none.
@@ -187,8 +214,10 @@ class CublasProduct final : public Product {
   void choose(const std::string& algorithm, Stream& stream) {
     const std::vector<cublasLtMatmulAlgo_t> all = candidates();
     if (all.empty())
-      throw UsageError(fmt::format("cuBLASLt has no {} product with m = {}, n = {}, k = {} here",
-                                   name_of(spec().type), spec().m, spec().n, spec().k));
+      throw NotSupported(
+          fmt::format("cuBLASLt {} has no {} product with m = {}, n = {}, k = {} here: {}",
+                      cublasLtGetVersion(), name_of(spec().type), spec().m, spec().n, spec().k,
+                      cublasLtGetStatusString(CUBLAS_STATUS_NOT_SUPPORTED)));
     const auto found = std::find_if(all.begin(), all.end(), [&](const auto& one) {
       return algorithm.empty() ? enqueue(one, stream) == CUBLAS_STATUS_SUCCESS
                                : text_of(one) == algorithm;
@@ -202,7 +231,7 @@ class CublasProduct final : public Product {
     algorithm_ = *found;
   }
 
-  Buffer workspace_;
+  Buffer workspace_, scales_;
   CublasHandle<cublasLtHandle_t, cublasLtDestroy> library_;
   CublasHandle<cublasLtMatmulDesc_t, cublasLtMatmulDescDestroy> operation_;
   Layout first_, second_, result_;
@@ -221,7 +250,10 @@ std::vector<ProductType> product_types() {
   std::vector<ProductType> types;
   for (const ProductType type : all_product_types()) {
     const bool needs_ampere = type == ProductType::tf32 || type == ProductType::bf16;
-    const int needed = type == ProductType::fp8 ? 89 : needs_ampere ? 80 : 0;
+    const bool scaled = scale_block(type) > 0;
+    if (scaled && (CUBLAS_VERSION < kBlockScaling || cublasLtGetVersion() < kBlockScaling))
+      continue;
+    const int needed = scaled ? 100 : type == ProductType::fp8 ? 89 : needs_ampere ? 80 : 0;
     if (10 * major + minor >= needed) types.push_back(type);
   }
   return types;

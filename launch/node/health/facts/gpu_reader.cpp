@@ -2,14 +2,12 @@
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
-#include <unistd.h>
 
 #include <array>
 #include <chrono>
 #include <cmath>
 #include <future>
 #include <nlohmann/json.hpp>
-#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -95,18 +93,6 @@ void open_driver(const nvml::Library& library, Caller& call, HostGpus& host) {
     host.cuda_driver_version = fmt::format("{}.{}", cuda / 1000, cuda % 1000 / 10);
 }
 
-int never_returns(nvml::Device, unsigned*) {
-  for (;;) pause();
-}
-
-nvml::FindFunction stalling(nvml::FindFunction find) {
-  return [find = std::move(find)](const char* name) {
-    return name == std::string_view("nvmlDeviceGetPowerUsage")
-               ? reinterpret_cast<void*>(never_returns)
-               : find(name);
-  };
-}
-
 /// A GPU's reading where an earlier call has not returned yet.
 GpuReading still_stalled(const GpuReading& earlier) {
   GpuReading reading;
@@ -123,7 +109,7 @@ GpuReading still_stalled(const GpuReading& earlier) {
 }  // namespace
 
 /// The driver is not shut down at the end: that call, too, might not return.
-GpuReader::GpuReader(double deadline_s, bool stalls, const std::string& library, double whole_s)
+GpuReader::GpuReader(double deadline_s, const std::string& library, double whole_s)
     : deadline_s_(deadline_s), whole_s_(whole_s) {
   std::string problem;
   const nvml::FindFunction find = nvml::open_library(library, problem);
@@ -131,7 +117,7 @@ GpuReader::GpuReader(double deadline_s, bool stalls, const std::string& library,
     host_.problem = problem;
     return;
   }
-  library_ = std::make_shared<nvml::Library>(stalls ? stalling(find) : find);
+  library_ = std::make_shared<nvml::Library>(find);
   constexpr double kOpening = 0.8;
   const auto before = Caller::Clock::now();
   const auto open = [library = library_](Caller& call, HostGpus& host) {
@@ -174,10 +160,10 @@ const HostGpus& GpuReader::read(bool inforom) {
   return host_;
 }
 
-GpuHealth::GpuHealth(std::string uuid, bool stall) : uuid_(std::move(uuid)) {
+GpuHealth::GpuHealth(std::string uuid) : uuid_(std::move(uuid)) {
   if (uuid_.empty()) return;
   constexpr double kDeadline_s = 5;
-  reader_ = std::make_unique<GpuReader>(kDeadline_s, stall);
+  reader_ = std::make_unique<GpuReader>(kDeadline_s);
   last_ = read();
 }
 

@@ -61,13 +61,12 @@ void read_gpu(const nvml::Library& library, Caller& call, GpuReading& reading, b
 
 class GpuReader {
  public:
-  /// Opens NVML. Where that fails every reading says why. `deadline_s`: of each call. Where it
-  /// `stalls` (--inject-fault stall), the call that reads a GPU's power never returns. `library`:
+  /// Opens NVML. Where that fails every reading says why. `deadline_s`: of each call. `library`:
   /// another file in NVML's place, for tests. `whole_s`: of all that this reader ever does, four
   /// fifths of it for opening NVML, which is slow where the driver has to initialize its GPUs
   /// first.
-  explicit GpuReader(double deadline_s, bool stalls = false,
-                     const std::string& library = nvml::library_name(), double whole_s = INFINITY);
+  explicit GpuReader(double deadline_s, const std::string& library = nvml::library_name(),
+                     double whole_s = INFINITY);
   ~GpuReader();
   GpuReader(const GpuReader&) = delete;
   GpuReader& operator=(const GpuReader&) = delete;
@@ -103,8 +102,8 @@ struct HealthDelta {
 
 class GpuHealth {
  public:
-  /// `uuid` empty (cpu): everything is unknown. `stall`: a fault for tests.
-  GpuHealth(std::string uuid, bool stall);
+  /// `uuid` empty (cpu): everything is unknown.
+  explicit GpuHealth(std::string uuid);
 
   /// Since the last call, or the construction.
   HealthDelta delta();

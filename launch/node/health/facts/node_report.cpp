@@ -56,10 +56,10 @@ NodeReport read_node(const std::string& host, const ReportSource& source,
   NodeReport report;
   const auto start = std::chrono::steady_clock::now();
   report.host = host;
-  report.gpus = source.readings.empty()
-                    ? GpuReader(source.call_s, false, nvml::library_name(), source.whole_s)
-                          .read(source.inforom)
-                    : gpus_in(source.readings);
+  report.gpus =
+      source.readings.empty()
+          ? GpuReader(source.call_s, nvml::library_name(), source.whole_s).read(source.inforom)
+          : gpus_in(source.readings);
   report.reading_ms =
       std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - start).count();
   report.facts = facts.get();

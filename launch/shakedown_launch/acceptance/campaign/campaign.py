@@ -315,14 +315,11 @@ class Campaign:
         """The nodes of a run that no longer answer: they would hold up all that is to come."""
         lost = {name for name in run.nodes if name in dict(run.lost)}
         if len(run.nodes) == 1 and (run.lost or
-                                    run.code == 3 and run.seconds >= self._limit(stage)):
+                                    run.code == 3 and run.seconds >= stages.limit(stage, self.settings)):
             lost = set(run.nodes)
         for name in lost:
             self.left_out[name] = f"lost in {stage.name}" + (f": {run.note}" if run.note else "")
         return lost
-
-    def _limit(self, stage):
-        return stages.limit(stage, self.settings)
 
     def _settle(self):
         """Until this host's GPUs are idle; other hosts have the same time."""
@@ -336,7 +333,7 @@ class Campaign:
                 time.monotonic() < end:
             time.sleep(0.2)
         if busiest is None:
-            self.progress.note("not known whether the GPUs were idle: nvidia-smi cannot be read")
+            self.progress.log("not known whether the GPUs were idle: nvidia-smi cannot be read")
 
 
 # ---- progress ------------------------------------------------------------------------------------
@@ -354,7 +351,7 @@ class Progress:
     """`log` is given each stage once. Nothing is written elsewhere unless `shown`."""
 
     def __init__(self, log, shown=True, write=None, terminal=None):
-        self._log, self._shown = log, shown
+        self.log, self._shown = log, shown
         self._write = write or to_standard_error
         self._terminal = os.isatty(2) if terminal is None else terminal
         self._coming = {}  # stage: seconds
@@ -372,13 +369,10 @@ class Progress:
             self._number += 1
             self._until = time.monotonic() + self._coming.pop(stage, 0)
         self._stage, self._what = stage, what
-        self._log(self._line())
+        self.log(self._line())
         if self._shown and not self._terminal:
             self._write(f"{self._line()}\n")
         self.tick()
-
-    def note(self, text):
-        self._log(text)
 
     def tick(self):
         if self._shown and self._terminal and self._line() != self._last:

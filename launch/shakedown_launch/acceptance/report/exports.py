@@ -273,7 +273,7 @@ def performance(acceptance):
     yield f"inconclusive={of.count(INCONCLUSIVE)};0;;0;{len(of)}"
     yield f"time={acceptance.seconds:.0f}s;;;0"
     for each in series.headlines(series.measured(acceptance), FIGURES):
-        limit = f"{each.limit:.6g}" if math.isfinite(each.limit) else ""
+        limit = f"{each.worst.limit:.6g}" if math.isfinite(each.worst.limit) else ""
         label = each.name.replace("'", "").replace("=", "").replace("|", "/")
         yield f"'{label}'={each.worst.value:.6g};;" + \
             (f"{limit}:" if limit and each.higher_is_better else limit)

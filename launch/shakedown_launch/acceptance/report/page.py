@@ -140,7 +140,7 @@ def figure_rows(found, plots, most=math.inf):
         return figure(value) if value == value else ""
     rows = [[each.name, each.unit, f"{len(each.figures):,}",
              (figure(each.worst.value), "missed" * each.missed), series.where(each.worst, plots.gpus),
-             each.slower, known(each.median), figure(each.best), known(each.limit), known(each.usual),
+             each.slower, known(each.median), figure(each.best), known(each.worst.limit), known(each.worst.usual),
              each.witness, plots.of(each) if at < most else None] for at, each in enumerate(found)]
     return table(["metric", "unit", "values", "worst", "of", "slower", "median", "best",
                   "limit", "usual", "by", "over nodes"], rows, (2, 3, 5, 6, 7, 8, 9))
@@ -162,7 +162,8 @@ class Plots:
                               if each.outcome == FAIL for name in each.nodes)
 
     def of(self, each):
-        values = [of.value for of in each.figures] + [each.limit] * math.isfinite(each.limit)
+        known = each.worst.limit
+        values = [of.value for of in each.figures] + [known] * math.isfinite(known)
         room = max(0.1 * (max(values) - min(values)), SPREAD / 2 * max(map(abs, values))) or 1
         low, high = min(values) - room, max(values) + room
 
@@ -170,8 +171,8 @@ class Plots:
             return round(HEIGHT * (high - value) / (high - low))
         dots = sorted(((self.is_named(of), self.x(of), y(of.value), of) for of in each.figures),
                       key=lambda dot: dot[0], reverse=True)
-        limit = element("line", x1=0, x2=WIDTH, y1=y(each.limit), y2=y(each.limit), stroke=RED,
-                        stroke_dasharray="4 3") if math.isfinite(each.limit) else None
+        limit = element("line", x1=0, x2=WIDTH, y1=y(known), y2=y(known), stroke=RED,
+                        stroke_dasharray="4 3") if math.isfinite(known) else None
         many = dict.fromkeys(f"M{x} {at}h0" for _, x, at, _ in dots[DOTS:])
         return element(
             "svg", limit, element("path", d="".join(many), stroke=BLUE, stroke_width=3, stroke_linecap="round")

@@ -6,7 +6,9 @@ import math
 import re
 import statistics
 
-from ...words import clean, nodes, size
+from reporting.words import size
+
+from ...words import clean, nodes
 from ..model import FAIL, PASS
 
 FEW = 3  # values that have a median: of two it is their mean
@@ -50,14 +52,6 @@ class Series:
         """"7.2 %": the worst than usual, as bin/judge has it; "" where it is not."""
         share = number(self.worst.more.get("slower"))
         return f"{100 * share:.1f} %" if share >= 0.0005 else ""
-
-    @property
-    def usual(self):
-        return self.worst.usual
-
-    @property
-    def limit(self):
-        return self.worst.limit
 
     @property
     def witness(self):

@@ -5,7 +5,9 @@ import math
 import re
 import textwrap
 
-from ...words import aligned, clean, count, duration, figure, glued, hostlist, nodes
+from reporting.words import glued
+
+from ...words import aligned, clean, count, duration, figure, hostlist, nodes
 from ..model import FAIL, INCONCLUSIVE, MISSING, PASS
 from . import digest, series
 
@@ -110,8 +112,8 @@ def figure_lines(acceptance):
     chosen = series.chosen(found, METRICS)
     lines = aligned([
         [each.name, each.unit, figure(each.worst.value), series.where(each.worst, gpus), each.slower,
-         known(math.nan if each.usual == each.usual else each.median),
-         known(each.best if len(each.figures) == 2 else math.nan), known(each.limit), known(each.usual),
+         known(math.nan if each.worst.usual == each.worst.usual else each.median),
+         known(each.best if len(each.figures) == 2 else math.nan), known(each.worst.limit), known(each.worst.usual),
          "missed" * each.missed] for each in chosen], {0, 1, 3, 9},
         ["", "unit", "worst", "of", "slower", "median", "best", "limit", "usual", ""], WIDTH)
     if len(found) > len(chosen):

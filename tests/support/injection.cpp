@@ -1,4 +1,4 @@
-#include "collectives/injection.hpp"
+#include "tests/support/injection.hpp"
 
 #include <fmt/format.h>
 
@@ -12,10 +12,7 @@
 #include <thread>
 #include <vector>
 
-#include "collectives/links/links.hpp"
-#include "collectives/perf/bench.hpp"
 #include "collectives/wrong_data.hpp"
-#include "common/options.hpp"
 #include "common/program.hpp"
 #include "common/usage_error.hpp"
 
@@ -110,83 +107,36 @@ class InjectedMessages final : public LinkMessages {
 
 }  // namespace
 
-void declare_options(OptionSet& options, InjectionOptions& values) {
-  options.heading("");
-  options.add("--inject-fault", values.fault,
-              "RANK[:OPERATION[:INDEX[:BIT]]]: flip a bit of what this rank receives; or "
-              "RANK:CLASS[:OPERATION[:BYTE[:LENGTH]]]: what a fault of this class leaves there");
-  options.add("--inject-delay", values.delay,
-              "RANK:MICROSECONDS: this rank sleeps before each iteration or message");
-}
-
-namespace {
-
-/// "1:stale:7:4096:512".
-bool parse_class(const std::string& text, int ranks, Injection& injection) {
-  std::array<char, 16> name{};
-  char rest = 0;
-  const int read =
-      std::sscanf(text.c_str(), "%d:%15[a-z-]:%ld:%zu:%zu%c", &injection.wrong_rank, name.data(),
-                  &injection.operation, &injection.first_byte, &injection.bytes, &rest);
-  if (read < 2 || read > 5) return false;
-  for (const operands::WrongData kind : operands::all_wrong_data())
-    if (operands::option_name_of(kind) == std::string_view(name.data()))
-      injection.damage = Damage{.kind = kind, .rank = (injection.wrong_rank + 1) % ranks};
-  return injection.damage.has_value();
-}
-
-bool parse_flip(const std::string& text, Injection& injection) {
-  char rest = 0;
-  const int read = std::sscanf(text.c_str(), "%d:%ld:%zu:%d%c", &injection.wrong_rank,
-                               &injection.operation, &injection.index, &injection.bit, &rest);
-  return read >= 1 && read <= 4 && (read > 1 || text.find(':') == std::string::npos);
-}
-
-}  // namespace
-
-Injection parse_injection(const InjectionOptions& options, int ranks) {
+Injection parse_injection(const std::string& fault, const std::string& delay, int ranks) {
   Injection injection;
-  char rest = 0;
-  if (!options.fault.empty()) {
-    const bool parsed =
-        parse_class(options.fault, ranks, injection) || parse_flip(options.fault, injection);
-    if (!parsed || injection.wrong_rank < 0 || injection.wrong_rank >= ranks) {
-      std::vector<const char*> classes;
-      for (const operands::WrongData kind : operands::all_wrong_data())
-        classes.push_back(operands::option_name_of(kind));
-      throw UsageError(fmt::format(
-          "--inject-fault {}: must be RANK[:OPERATION[:INDEX[:BIT]]] or "
-          "RANK:CLASS[:OPERATION[:BYTE[:LENGTH]]] with a rank below {} and a class of {}",
-          options.fault, ranks, fmt::join(classes, ", ")));
-    }
-  }
-  if (!options.delay.empty()) {
-    const int read = std::sscanf(options.delay.c_str(), "%d:%d%c", &injection.late_rank,
-                                 &injection.delay_us, &rest);
-    if (read != 2 || injection.late_rank < 0 || injection.late_rank >= ranks ||
-        injection.delay_us < 0)
-      throw UsageError(
-          fmt::format("--inject-delay {}: must be RANK:MICROSECONDS with a rank below {}",
-                      options.delay, ranks));
-  }
+  std::array<char, 16> name{};
+  const int of_class =
+      std::sscanf(fault.c_str(), "%d:%15[a-z_]:%ld:%zu:%zu", &injection.wrong_rank, name.data(),
+                  &injection.operation, &injection.first_byte, &injection.bytes);
+  for (const operands::WrongData kind : operands::all_wrong_data())
+    if (operands::name_of(kind) == std::string_view(name.data()))
+      injection.damage = Damage{.kind = kind, .rank = (injection.wrong_rank + 1) % ranks};
+  const bool flips = std::sscanf(fault.c_str(), "%d:%ld:%zu:%d", &injection.wrong_rank,
+                                 &injection.operation, &injection.index, &injection.bit) > 0;
+  const int late = std::sscanf(delay.c_str(), "%d:%d", &injection.late_rank, &injection.delay_us);
+  if ((!fault.empty() && (of_class > 1 ? !injection.damage : !flips)) ||
+      (!delay.empty() && late != 2) || std::max(injection.wrong_rank, injection.late_rank) >= ranks)
+    throw UsageError(fmt::format("no injection: fault '{}', delay '{}'", fault, delay));
   return injection;
 }
 
-std::unique_ptr<CollectiveBench> make_bench(const Injection& injection, Communicator& communicator,
-                                            Backend& backend, const MpiSession& session,
-                                            const BenchSettings& settings,
-                                            std::size_t largest_bytes) {
-  if (injection.none())
-    return std::make_unique<CollectiveBench>(communicator, backend, session, settings,
-                                             largest_bytes);
+std::unique_ptr<CollectiveBench> injected_bench(const Injection& injection,
+                                                Communicator& communicator, Backend& backend,
+                                                const MpiSession& session,
+                                                const BenchSettings& settings,
+                                                std::size_t largest_bytes) {
   return std::make_unique<InjectedBench>(injection, communicator, backend, session, settings,
                                          largest_bytes);
 }
 
-std::unique_ptr<LinkMessages> make_messages(const Injection& injection, Backend& backend,
-                                            const MpiSession& session,
-                                            const MessageSettings& settings) {
-  if (injection.none()) return std::make_unique<LinkMessages>(backend, settings);
+std::unique_ptr<LinkMessages> injected_messages(const Injection& injection, Backend& backend,
+                                                const MpiSession& session,
+                                                const MessageSettings& settings) {
   return std::make_unique<InjectedMessages>(injection, backend, session, settings);
 }
 

@@ -1,4 +1,4 @@
-#include "collectives/injected_data.hpp"
+#include "tests/support/injected_data.hpp"
 
 #include <algorithm>
 #include <cmath>
