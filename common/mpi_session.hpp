@@ -56,6 +56,18 @@ class MpiSession {
     gather_bytes(&value, values.data(), sizeof(Struct));
     return values;
   }
+  /// A list from every rank, of any length each.
+  template <class T>
+  requires(std::is_trivially_copyable_v<T>) std::vector<std::vector<T>> all_gather(
+      const std::vector<T>& mine)
+  const {
+    const std::string bytes(reinterpret_cast<const char*>(mine.data()), mine.size() * sizeof(T));
+    std::vector<std::vector<T>> all;
+    for (const std::string& of_rank : all_gather(bytes))
+      of_rank.copy(reinterpret_cast<char*>(all.emplace_back(of_rank.size() / sizeof(T)).data()),
+                   of_rank.size());
+    return all;
+  }
   void barrier() const;
   /// The barrier of a rank that has nothing to do: waits for as long as the others work, and leaves
   /// its core to them. Throws TimeoutError when one of them has given up, or when none has shown

@@ -75,6 +75,10 @@ std::string labelled(const std::string& label, const std::string& text) {
   return wrapped(fmt::format("{:<9} {}", label, text), 10) + "\n";
 }
 
+std::string counted(long count, const char* what, const char* plural) {
+  return fmt::format("{} {}{}", count, what, count == 1 ? "" : plural);
+}
+
 std::string readable_duration(double seconds) {
   const long s = std::lround(seconds);
   if (s >= 3600) return fmt::format("{}:{:02}:{:02}", s / 3600, s / 60 % 60, s % 60);

@@ -83,6 +83,8 @@ class Progress {
   Clock::time_point start_;  // less what earlier runs took
 };
 
+/// "1 rank", "3 ranks", "2 classes" of the plural "es".
+std::string counted(long count, const char* what, const char* plural = "s");
 /// "4:05" or "1:02:03".
 std::string readable_duration(double seconds);
 

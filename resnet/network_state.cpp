@@ -7,6 +7,7 @@
 
 #include "common/hash.hpp"
 #include "common/kernels.hpp"
+#include "common/text_table.hpp"
 #include "common/usage_error.hpp"
 #include "resnet/network.hpp"
 
@@ -106,9 +107,9 @@ class NamedTensors {
     if (names.empty()) return "";
     const std::size_t count = names.size();
     names.resize(std::min(count, kNamed));
-    return fmt::format("{}: {} tensor{} that {} does not have, ignored: {}{}", file_, count,
-                       count == 1 ? "" : "s", network_, fmt::join(names, ", "),
-                       count > kNamed ? ", ..." : "");
+    return fmt::format("{}: {} that {} does not have, ignored: {}{}", file_,
+                       counted(static_cast<long>(count), "tensor"), network_,
+                       fmt::join(names, ", "), count > kNamed ? ", ..." : "");
   }
 
  private:

@@ -155,7 +155,7 @@ class GpuConvNormAdd final : public NetworkUnit, public FusableReduction {
     if (uses_gram)
       gram_ = std::make_unique<GramConvolution>(
           context, spec.layer, when,
-          GramConvolution::Tensors{spec.x, spec.x_in_backward(), dsum_, spec.dx}, *inner);
+          GramConvolution::Tensors{spec.x, spec.x_in_backward(), dsum_, nullptr, spec.dx}, *inner);
     else
       main_ = std::make_unique<NormedConvolution>(
           context, spec.layer, when,

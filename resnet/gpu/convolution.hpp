@@ -129,12 +129,7 @@ class NormedConvolution {
 /// normalise z before z is computed; what computes z is the unit's.
 class GramConvolution {
  public:
-  struct Tensors {
-    const Slot* x;
-    const Slot* x_in_backward;  // x again, where backward reads it
-    const Slot* dnormed;        // gradient of the normalised z
-    const Slot* dx;
-  };
+  using Tensors = NormedConvolution::Tensors;  // dz is null
   /// Whether it takes NormedConvolution's place: it exists here, and is requested or pays. `inner`
   /// is the reduction over the convolution's dx, or null.
   static bool replaces(const GpuContext& context, const ConvShape& conv,

@@ -16,10 +16,6 @@
 #include "training/checkpoint/snapshot.hpp"
 #include "training/data/source.hpp"
 
-namespace shakedown {
-class OptionSet;
-}  // namespace shakedown
-
 namespace shakedown::training {
 
 // When to write a checkpoint, and when to stop: signals to any rank, files in the folder, time. All

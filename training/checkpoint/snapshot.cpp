@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <chrono>
 #include <numeric>
-#include <sstream>
 
 #include "common/usage_error.hpp"
 
@@ -17,20 +16,6 @@ std::string prefix_of(const std::string& buffer) { return state_name(buffer) + "
 const std::string kStatistics = "statistics_of_ranks";
 
 Layout whole(const Network& network) { return {{{0, network.table().stored_count()}, 0}}; }
-
-/// Every rank's ranges on every rank.
-std::vector<std::vector<Range>> all_gather(const std::vector<Range>& mine,
-                                           const MpiSession& session) {
-  std::string text;
-  for (const Range& range : mine) text += fmt::format("{} {} ", range.begin, range.end);
-  std::vector<std::vector<Range>> all;
-  for (const std::string& of_rank : session.all_gather(text)) {
-    std::istringstream in(of_rank);
-    auto& ranges = all.emplace_back();
-    for (Range range; in >> range.begin >> range.end;) ranges.push_back(range);
-  }
-  return all;
-}
 
 std::span<const float> floats_of(View view) {
   return {static_cast<const float*>(view.data), view.count};
@@ -53,7 +38,7 @@ std::size_t count_of(const std::vector<View>& views) {
 Snapshot::Snapshot(Engine& engine, const MpiSession& session) : engine_(engine), session_(session) {
   Device& device = engine.device();
   const Plan& plan = engine.step.plan();
-  parts_ = all_gather(rank() > 0 && plan.updates_all ? std::vector<Range>() : plan.owned, session);
+  parts_ = session.all_gather(rank() > 0 && plan.updates_all ? std::vector<Range>() : plan.owned);
 
   const auto add = [&](const std::string& name, const FlatBuffer* buffer) {
     const auto& mine = parts_[static_cast<std::size_t>(rank())];

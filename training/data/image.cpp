@@ -96,18 +96,6 @@ void inks_to_rgb(std::uint8_t* pixel, int width) {
       pixel[c] = static_cast<std::uint8_t>((pixel[c] * pixel[3] + 127) / 255);
 }
 
-#ifdef JCS_EXTENSIONS
-constexpr J_COLOR_SPACE kRgb = JCS_EXT_RGBX;
-void widen(std::uint8_t*, int) {}
-#else
-constexpr J_COLOR_SPACE kRgb = JCS_RGB;
-/// Moves pixels of three bytes to where those of four belong.
-void widen(std::uint8_t* row, int width) {
-  for (int x = width - 1; x > 0; --x)
-    std::copy_backward(row + 3 * x, row + 3 * x + 3, row + 4 * x + 3);
-}
-#endif
-
 // ---- parts of an image: libjpeg-turbo has calls for them, libjpeg decodes all up to the last row
 // ---
 
@@ -170,7 +158,7 @@ class JpegDecoder final : public FormatDecoder {
     const bool inks = state_.num_components == 4;  // CMYK or YCCK
     Columns columns{};
     trap_.attempt([&] {
-      state_.out_color_space = inks ? JCS_CMYK : kRgb;
+      state_.out_color_space = inks ? JCS_CMYK : JCS_EXT_RGBX;
       jpeg_start_decompress(&state_);
       columns = crop(state_, region);
     });
@@ -181,10 +169,7 @@ class JpegDecoder final : public FormatDecoder {
       for (int y = 0; y < region.height; ++y) {
         JSAMPROW row = image.row(y) - 4 * left;
         jpeg_read_scanlines(&state_, &row, 1);
-        if (inks)
-          inks_to_rgb(image.row(y), region.width);
-        else
-          widen(row, static_cast<int>(columns.count));
+        if (inks) inks_to_rgb(image.row(y), region.width);
       }
       check_end();
     });

@@ -395,17 +395,16 @@ void Workers::end() {
 void Workers::run(int worker) {
   std::unique_lock lock(mutex_);
   while (true) {
-    Job* job = nullptr;
-    work_.wait(lock, [&] { return ending_ || (job = next_job()) != nullptr; });
+    Loader* loader = nullptr;
+    work_.wait(lock, [&] { return ending_ || (loader = next_loader()) != nullptr; });
     if (ending_) return;
-    job->work(worker, lock);
+    loader->work(worker, lock);
   }
 }
 
-Workers::Job* Workers::next_job() const {
-  const auto found =
-      std::find_if(jobs_.begin(), jobs_.end(), [](const Job* job) { return job->has_work(); });
-  return found == jobs_.end() ? nullptr : *found;
+Loader* Workers::next_loader() const {
+  const auto found = std::ranges::find_if(loaders_, &Loader::has_work);
+  return found == loaders_.end() ? nullptr : *found;
 }
 
 }  // namespace shakedown::training

@@ -78,45 +78,36 @@ inline bool device_can_transform(const TransformSettings& settings) {
 
 // The threads that make samples: one pool per rank, which all its loaders share.
 
-/// Threads that live as long as the run. Jobs that were added first are served first.
+class Loader;
+
+/// Threads that live as long as the run. Loaders that were added first are served first.
 class Workers {
  public:
-  /// Something to work on. The threads call both functions with the mutex locked.
-  class Job {
-   public:
-    virtual bool has_work() const = 0;
-    /// Takes one piece of work, and unlocks while it does it. `worker` is below size().
-    virtual void work(int worker, std::unique_lock<std::mutex>& lock) = 0;
-
-   protected:
-    ~Job() = default;
-  };
-
   /// Throws UsageError naming --workers when the threads cannot be started.
   explicit Workers(int count);
-  /// No job is left by then.
+  /// No loader is left by then.
   ~Workers();
   Workers(const Workers&) = delete;
   Workers& operator=(const Workers&) = delete;
 
   int size() const { return size_; }
-  /// Guards the jobs and what they share with the threads.
+  /// Guards the loaders and what they share with the threads.
   std::mutex& mutex() { return mutex_; }
-  /// A job has work again.
+  /// A loader has work again.
   void wake() { work_.notify_all(); }
-  // Both with the mutex locked; a job is removed when no thread works on it any more.
-  void add(Job& job) { jobs_.push_back(&job); }
-  void remove(Job& job) { std::erase(jobs_, &job); }
+  // Both with the mutex locked; a loader is removed when no thread works for it any more.
+  void add(Loader& loader) { loaders_.push_back(&loader); }
+  void remove(Loader& loader) { std::erase(loaders_, &loader); }
 
  private:
   void run(int worker);
   void end();
-  Job* next_job() const;
+  Loader* next_loader() const;
 
   const int size_;
   std::mutex mutex_;
-  std::condition_variable work_;  // the threads wait: a job has work, or it ends
-  std::vector<Job*> jobs_;
+  std::condition_variable work_;  // the threads wait: a loader has work, or it ends
+  std::vector<Loader*> loaders_;
   bool ending_ = false;
   std::vector<std::jthread> threads_;  // last: joined before anything else goes
 };
@@ -178,7 +169,7 @@ long batches_per_epoch(const ImageSource& source, const LoaderSettings& settings
 /// decodes each row, depends on the settings, the epoch and the source alone: not on threads or
 /// timing. All ranks make the same number of batches, and no sample is on two of them. The caller
 /// is one thread and holds at most two batches at a time; abandon() and times() are for any thread.
-class Loader final : private Workers::Job {
+class Loader {
  public:
   /// Throws UsageError naming the option that cannot work. All that it is given must outlive it.
   Loader(const ImageSource& source, const LoaderSettings& settings, Device& device,
@@ -213,6 +204,7 @@ class Loader final : private Workers::Job {
   InputTimes times() const;
 
  private:
+  friend class Workers;
   struct Row {
     std::size_t index = 0;  // of the sample in the source
     std::uint64_t random_seed = 0;
@@ -237,8 +229,10 @@ class Loader final : private Workers::Job {
     bool padding;  // there is no sample
   };
 
-  bool has_work() const override;
-  void work(int worker, std::unique_lock<std::mutex>& lock) override;
+  // The threads call both with the mutex locked.
+  bool has_work() const;
+  /// Takes one piece of work, and unlocks while it does it. `worker` is below Workers::size().
+  void work(int worker, std::unique_lock<std::mutex>& lock);
   Item take() noexcept;  // else a thread ends the program
   long position_of(long item) const;
   void fill(const Item& item, SampleReader& reader) const;

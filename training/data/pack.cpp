@@ -13,6 +13,7 @@
 #include <thread>
 
 #include "common/hash.hpp"
+#include "common/text_table.hpp"
 #include "common/usage_error.hpp"
 
 namespace shakedown::training {
@@ -195,7 +196,7 @@ void write_index(std::ostream& out, const ImageSource& source,
 Packed write_pack(const ImageSource& source, const Output& output, int threads,
                   const std::function<void(std::size_t)>& progress) {
   const auto start = std::chrono::steady_clock::now();
-  Packed packed{source.size(), source.classes().size(), 0, 0};
+  Packed packed{static_cast<long>(source.size()), std::ssize(source.classes()), 0, 0};
   write_file(output, [&](std::ostream& out) {
     write_values(out, kPackMagic.data(), kPackMagic.size());
     std::vector<PackEntry> entries;
@@ -218,9 +219,9 @@ Packed write_pack(const ImageSource& source, const Output& output, int threads,
 
 std::string text_of(const Packed& packed) {
   const double gb = static_cast<double>(packed.bytes) * 1e-9;
-  return fmt::format("{} image{} of {} class{}, {:.2f} GB in {:.1f} s: {:.2f} GB/s", packed.images,
-                     packed.images == 1 ? "" : "s", packed.classes, packed.classes == 1 ? "" : "es",
-                     gb, packed.seconds, gb / packed.seconds);
+  return fmt::format("{} of {}, {:.2f} GB in {:.1f} s: {:.2f} GB/s",
+                     counted(packed.images, "image"), counted(packed.classes, "class", "es"), gb,
+                     packed.seconds, gb / packed.seconds);
 }
 
 }  // namespace shakedown::training

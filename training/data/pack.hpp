@@ -77,8 +77,8 @@ class PackSource final : public ImageSource {
 // Writes the images of a source as one packed file.
 
 struct Packed {
-  std::size_t images = 0;
-  std::size_t classes = 0;
+  long images = 0;
+  long classes = 0;
   std::uint64_t bytes = 0;  // of the images
   double seconds = 0;
 };

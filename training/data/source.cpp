@@ -16,13 +16,13 @@
 #include <filesystem>
 #include <iterator>
 #include <span>
-#include <sstream>
 #include <thread>
 #include <vector>
 
 #include "common/error.hpp"
 #include "common/hash.hpp"
 #include "common/options.hpp"
+#include "common/text_table.hpp"
 #include "common/usage_error.hpp"
 
 namespace shakedown::training {
@@ -62,9 +62,9 @@ std::uint64_t ImageSource::listing_checksum() const {
 }
 
 std::string text_of(const ImageSource& source) {
-  return fmt::format("{} image{} of {} class{} in {}{}", source.size(),
-                     source.size() == 1 ? "" : "s", source.classes().size(),
-                     source.classes().size() == 1 ? "" : "es", source.root(), source.remark());
+  return fmt::format("{} of {} in {}{}", counted(static_cast<long>(source.size()), "image"),
+                     counted(std::ssize(source.classes()), "class", "es"), source.root(),
+                     source.remark());
 }
 
 void check_same_classes(const ImageSource& training, const ImageSource& validation) {
@@ -240,10 +240,7 @@ std::vector<std::size_t> BadImages::indices() const {
 
 std::set<std::size_t> over_ranks(const BadImages& mine, const MpiSession& session) {
   std::set<std::size_t> all;
-  for (const auto& list : session.all_gather(fmt::format("{}", fmt::join(mine.indices(), " ")))) {
-    std::istringstream in(list);
-    for (std::size_t index = 0; in >> index;) all.insert(index);
-  }
+  for (const auto& list : session.all_gather(mine.indices())) all.insert(list.begin(), list.end());
   return all;
 }
 

@@ -18,10 +18,6 @@
 #include "common/mpi_session.hpp"
 #include "training/data/transform.hpp"
 
-namespace shakedown {
-class OptionSet;
-}  // namespace shakedown
-
 namespace shakedown::training {
 
 /// How often a read is repeated, and how long after the first error; then four times as long each.

@@ -10,10 +10,6 @@
 #include "training/data/batches.hpp"
 #include "training/step/engine.hpp"
 
-namespace shakedown {
-class MpiSession;
-}  // namespace shakedown
-
 namespace shakedown::training {
 
 // Steps traced on every rank, on a common clock.

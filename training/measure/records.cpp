@@ -141,10 +141,12 @@ Json record_of(const Throughput& of) {
   return fields;
 }
 
-Json record_of(const ExchangeSums& of) {
+Json sums_of_exchanges(const Trace& steps) {
   Json fields = Json::object();
-  if (of.all_ms > 0) fields["comm_ms"] = of.all_ms;
-  MEMBERS(push_ms, pull_ms)
+  if (const double all_ms = break_down(steps, nullptr).comm_ms; all_ms > 0)
+    fields["comm_ms"] = all_ms;
+  put(fields, "push_ms", exchange_ms(steps, "push"));
+  put(fields, "pull_ms", exchange_ms(steps, "pull"));
   return fields;
 }
 
@@ -247,8 +249,7 @@ std::vector<double> steps_of_slowest(const std::vector<double>& mine, const MpiS
   const std::vector<double> medians = session.all_gather(median_of(mine));
   const auto slowest = std::max_element(medians.begin(), medians.end()) - medians.begin();
   const bool here = slowest == session.rank();
-  const auto texts = session.all_gather(here ? json_text(Json(mine)) : std::string());
-  return Json::parse(texts[static_cast<std::size_t>(slowest)]).get<std::vector<double>>();
+  return session.all_gather(here ? mine : std::vector<double>())[static_cast<std::size_t>(slowest)];
 }
 
 }  // namespace

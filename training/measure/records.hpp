@@ -43,7 +43,8 @@ Json record_of(const Throughput& measured);
 Json stages_of(const InputTimes& input);
 /// Nothing of synthetic data.
 Json record_of(const InputSetup& setup);
-Json record_of(const ExchangeSums& sums);
+/// Times of a step's exchanges, one after another, and of its pushes and pulls if it has any.
+Json sums_of_exchanges(const Trace& steps);
 Json record_of(const Certificate& certificate);
 Json record_of(const Breakdown& breakdown);
 Json record_of(const ExchangeTimes& exchange);

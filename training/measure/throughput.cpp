@@ -432,11 +432,6 @@ Profile profile_steps(Engine& engine, BatchSource& batches, int steps, double le
   return profile;
 }
 
-ExchangeSums exchange_sums(const Trace& steps) {
-  return {break_down(steps, nullptr).comm_ms, exchange_ms(steps, "push"),
-          exchange_ms(steps, "pull")};
-}
-
 Breakdown break_down(const Profile& profile, const Trace* none) {
   Breakdown b = break_down(profile.steps, none);
   if (none != nullptr) b.none_step_ms = step_ms(*none);

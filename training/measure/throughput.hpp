@@ -14,10 +14,6 @@
 #include "training/measure/certificate.hpp"
 #include "training/step/engine.hpp"
 
-namespace shakedown {
-class OptionSet;
-}  // namespace shakedown
-
 namespace shakedown::training {
 
 struct TimingOptions {
@@ -112,14 +108,6 @@ struct Profile {
 /// Runs them; to be restarted after. Every rank calls it.
 Profile profile_steps(Engine& engine, BatchSource& batches, int steps, double learning_rate,
                       const MpiSession& session);
-
-/// Times of a step's exchanges, one after another, and of its pushes and pulls if it has any.
-struct ExchangeSums {
-  double all_ms = 0;
-  std::optional<double> push_ms;
-  std::optional<double> pull_ms;
-};
-ExchangeSums exchange_sums(const Trace& steps);
 
 /// break_down() with what the other runs add. `none`: steps of the same ranks without an exchange,
 /// or null.

@@ -7,12 +7,6 @@
 #include "common/device.hpp"
 #include "training/programs/train_options.hpp"
 
-namespace shakedown {
-
-class OptionSet;
-
-}  // namespace shakedown
-
 namespace shakedown::training {
 
 class Dataset;

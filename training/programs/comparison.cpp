@@ -14,6 +14,7 @@
 #include "common/error.hpp"
 #include "common/mpi_session.hpp"
 #include "common/program.hpp"
+#include "common/text_table.hpp"
 #include "resnet/architecture.hpp"
 #include "training/exchange/strategy.hpp"
 #include "training/measure/breakdown.hpp"
@@ -94,7 +95,7 @@ void measure(Result& result, Backend& backend, const MpiSession& ranks, const Jo
   }
   round.profile =
       profile_steps(engine, batches, steps_to_trace(timing.iterations), learning_rate, ranks);
-  round.exchange = exchange_sums(round.profile.steps);
+  round.exchange = sums_of_exchanges(round.profile.steps);
   if (result.configuration.strategy() == "none" && !result.ready)
     result.ready = ready_record(engine, round.profile.steps);
   result.rounds.push_back(std::move(round));
@@ -221,7 +222,7 @@ void finish_round(std::vector<Result>& results, std::size_t index, const Job& jo
       job.record.write(kind, merged(identity, fields));
     };
     const Json repeat{{"repeat", index + 1}};
-    Json step = merged(record_of(round.throughput), record_of(round.exchange));
+    Json step = merged(record_of(round.throughput), round.exchange);
     step.update({{"repeat", index + 1}, {"epoch_s", round.epoch_s}});
     for (const auto& [key, ratio] : {std::pair("efficiency_vs_none", round.efficiency_vs_none),
                                      {"efficiency_vs_single", round.efficiency_vs_single},
@@ -476,7 +477,7 @@ std::string strategy_label(const Configuration& c) {
 }
 
 std::string label_of(const Configuration& c) {
-  return fmt::format("{} on {} rank{}", strategy_label(c), c.ranks, c.ranks == 1 ? "" : "s");
+  return fmt::format("{} on {}", strategy_label(c), counted(c.ranks, "rank"));
 }
 
 JobRanks ranks_of(const CompareOptions& options, Backend& backend, const MpiSession& session) {
@@ -504,8 +505,8 @@ JobRanks ranks_of(const CompareOptions& options, Backend& backend, const MpiSess
 std::vector<Bench> benches_of(const CompareOptions& options, const JobRanks& job) {
   const std::vector<int>& ranks = options.ranks;
   if (!ranks.empty() && *std::min_element(ranks.begin(), ranks.end()) > job.count)
-    throw UsageError(fmt::format("--ranks {}: the job has {} rank{}", fmt::join(ranks, ","),
-                                 job.count, job.count == 1 ? "" : "s"));
+    throw UsageError(fmt::format("--ranks {}: the job has {}", fmt::join(ranks, ","),
+                                 counted(job.count, "rank")));
   std::vector<Bench> benches;
   for (const std::string& model : each_once(options.models))
     for (const std::string& precision : precisions_of(options, job.backend))
@@ -532,8 +533,7 @@ std::string record_left_out(const CompareOptions& options, const JobRanks& ranks
                                {"strategy", strategy},
                                {"world_size", count},
                                {"cause", cause}});
-      reasons.push_back(
-          fmt::format("{} on {} rank{}: {}", strategy, count, count == 1 ? "" : "s", cause));
+      reasons.push_back(fmt::format("{} on {}: {}", strategy, counted(count, "rank"), cause));
     }
   std::string text = precision_remark("--precisions", options.precisions, ranks.backend);
   if (!reasons.empty())

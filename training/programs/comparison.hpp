@@ -77,7 +77,7 @@ std::string record_left_out(const CompareOptions& options, const JobRanks& ranks
 /// One configuration measured once.
 struct Round {
   Throughput throughput;
-  ExchangeSums exchange;
+  Json exchange;    // sums_of_exchanges()
   Profile profile;  // once the round is finished, of the last round the steps alone
   // Known once all configurations of the round are measured; ratios of images/s, within the round,
   // with what was measured in it.

@@ -167,9 +167,8 @@ std::vector<std::string> lines_of_verdicts(const std::vector<Result>& results) {
     lines.push_back(line_of(verdict));
   }
   if (uncertified > 0)
-    lines.push_back(fmt::format("{}: {} configuration{} without a certificate",
-                                name_of(Outcome::inconclusive), uncertified,
-                                uncertified == 1 ? "" : "s"));
+    lines.push_back(fmt::format("{}: {} without a certificate", name_of(Outcome::inconclusive),
+                                counted(uncertified, "configuration")));
   for (const std::string& skipped : lines_of_skipped(results)) lines.push_back(skipped);
   if (lines.empty())
     lines.push_back(fmt::format("No configuration failed. Certificates: {} passed, {} waived.",

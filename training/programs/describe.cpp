@@ -103,8 +103,8 @@ std::string text_of_ranks(const std::vector<std::string>& hosts) {
   std::vector<std::string> nodes;
   for (const std::string& host : hosts)
     if (std::find(nodes.begin(), nodes.end(), host) == nodes.end()) nodes.push_back(host);
-  return fmt::format("{} rank{} on {} node{} ({})", hosts.size(), hosts.size() == 1 ? "" : "s",
-                     nodes.size(), nodes.size() == 1 ? "" : "s", first_of(nodes, kNamed));
+  return fmt::format("{} on {} ({})", counted(std::ssize(hosts), "rank"),
+                     counted(std::ssize(nodes), "node"), first_of(nodes, kNamed));
 }
 
 std::string text_of_machine(const Backend& backend, const std::vector<std::string>& hosts) {
@@ -196,8 +196,8 @@ int find_largest(int limit, const std::function<EngineSettings(int batch)>& sett
   std::string text = fmt::format("largest batch by the plan: {} per rank", largest);
   if (largest == bound) text += ", the limit: no larger one was tried (--max-batch N)";
   if (!gpu)
-    text += fmt::format("; {} rank{} of this host may use {:.0f} % of its free memory", sharing,
-                        sharing == 1 ? "" : "s", 100 * kShareOfHost);
+    text += fmt::format("; {} of this host may use {:.0f} % of its free memory",
+                        counted(sharing, "rank"), 100 * kShareOfHost);
   say(session, wrapped(text, 10));
   return largest;
 }
@@ -282,8 +282,8 @@ std::string rest_of(const Engine& engine) {
   std::string rest = "copying the batch to the device, the step's scalars";
   if (engine.settings().accumulate > 1) rest += ", sums over micro-batches";
   if (strategy != "none")
-    rest += fmt::format(", waiting for the exchange ({}, {} rank{})", strategy,
-                        engine.world().size(), engine.world().size() == 1 ? "" : "s");
+    rest += fmt::format(", waiting for the exchange ({}, {})", strategy,
+                        counted(engine.world().size(), "rank"));
   return rest;
 }
 

@@ -95,9 +95,8 @@ void report(const Run& run, const EpochResult& result) {
 void check_possible(const Run& run, long batches_per_epoch) {
   const int accumulate = run.engine.settings().accumulate;
   if (batches_per_epoch < accumulate)
-    throw UsageError(fmt::format("--accumulate {}: an epoch has only {} batch{} per rank",
-                                 accumulate, batches_per_epoch,
-                                 batches_per_epoch == 1 ? "" : "es"));
+    throw UsageError(fmt::format("--accumulate {}: an epoch has only {} per rank", accumulate,
+                                 counted(batches_per_epoch, "batch", "es")));
 }
 
 /// One training and how far it has come.

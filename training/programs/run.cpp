@@ -120,7 +120,7 @@ ExitCode run_throughput(const Run& run) {
   const auto observations = observe(run, measured, detector);
   const Trace trace = trace_steps(engine, run.batches, steps_to_trace(timing.iterations),
                                   engine.learning_rate(), run.session);  // trains on
-  Json step = merged(record_of(measured), record_of(exchange_sums(trace)));
+  Json step = merged(record_of(measured), sums_of_exchanges(trace));
   std::string summary = summary_of(measured);
   if (without_tree) {
     step["images_per_s_without_tree"] = *without_tree;

@@ -183,8 +183,7 @@ std::string TrainingData::bad_images_text() const {
 
 std::string TrainingData::remark(long batches) const {
   if (setup_.workers == 0) return "";
-  std::string text =
-      fmt::format("input: {} worker{} per rank", setup_.workers, setup_.workers == 1 ? "" : "s");
+  std::string text = fmt::format("input: {} per rank", counted(setup_.workers, "worker"));
   if (options_.workers == "auto" && setup_.workers < kFewWorkers) {
     text += ", its share of the cores it may run on";
     if (has_other_cores())
@@ -280,8 +279,7 @@ std::string Dataset::name() const {
 }
 
 std::string Dataset::summary() const {
-  if (classified() == nullptr)
-    return fmt::format("synthetic, {} class{}", classes_, classes_ == 1 ? "" : "es");
+  if (classified() == nullptr) return "synthetic, " + counted(classes_, "class", "es");
   if (synthetic()) return text_of(*validation_) + ", to evaluate";
   std::string text = text_of(*training_);
   if (validation_)

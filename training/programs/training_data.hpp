@@ -16,10 +16,6 @@
 #include "training/data/transform.hpp"
 #include "training/step/engine.hpp"
 
-namespace shakedown {
-class OptionSet;
-}  // namespace shakedown
-
 namespace shakedown::training {
 
 // The network of a .safetensors file that was written here, from its metadata.

@@ -8,10 +8,6 @@
 #include "training/step/model_state.hpp"
 #include "training/step/step.hpp"
 
-namespace shakedown {
-class MpiSession;
-}  // namespace shakedown
-
 namespace shakedown::training {
 
 struct Engine {

@@ -12,10 +12,6 @@
 #include "training/exchange/strategy.hpp"
 #include "training/step/update_kernels.hpp"
 
-namespace shakedown {
-class OptionSet;
-}  // namespace shakedown
-
 namespace shakedown::training {
 
 // The Euclidean norms of every parameter and of its gradient, and of all gradients, where each rank

@@ -14,13 +14,6 @@
 #include "common/types.hpp"
 #include "training/exchange/strategy.hpp"
 
-namespace shakedown {
-
-class Device;
-class Stream;
-
-}  // namespace shakedown
-
 namespace shakedown::training {
 
 /// One range of the flat buffers. `state` are the optimiser's own buffers; there is one flag or

@@ -226,17 +226,6 @@ std::vector<Conclusion> refuted_once(const std::vector<double>& refuted,
 
 namespace {
 
-template <class T>
-std::string bytes_of(const std::vector<T>& values) {
-  return {reinterpret_cast<const char*>(values.data()), values.size() * sizeof(T)};
-}
-template <class T>
-std::vector<T> values_of(const std::string& bytes) {
-  std::vector<T> values(bytes.size() / sizeof(T));
-  std::memcpy(values.data(), bytes.data(), values.size() * sizeof(T));
-  return values;
-}
-
 constexpr std::uint32_t kFurtherTurns = 1 << 19;  // the first of them; no batch has it
 
 /// One tile of a product on which there is no agreement: looked at again by all jurors.
@@ -245,9 +234,7 @@ class Inquiry {
   /// Collective, and so is all of it.
   Inquiry(ProductRig& rig, const Suspicion& suspicion, const std::vector<TileRecord>& records,
           const MpiSession& jurors)
-      : rig_(rig), jurors_(jurors), suspicion_(suspicion) {
-    for (const std::string& text : jurors.all_gather(bytes_of(records)))
-      records_.push_back(values_of<TileRecord>(text));
+      : rig_(rig), jurors_(jurors), suspicion_(suspicion), records_(jurors.all_gather(records)) {
     TileVotes votes = vote_by_tile(records_, static_cast<std::uint32_t>(suspicion.turns.size()));
     if (votes.findings.empty()) {  // all have the same hashes: it is the known answer that differs
       tile_ = static_cast<std::int64_t>(std::ranges::max(suspicion.refuted));
@@ -349,8 +336,7 @@ class Inquiry {
     });
     const int source = right == looks_.end() ? -1 : static_cast<int>(right - looks_.begin());
     const bool sends = source == jurors_.rank() || is_accused(jurors_.rank());
-    for (const std::string& text : jurors_.all_gather(sends ? bytes_of(mine_.bytes) : ""))
-      contents_.push_back(values_of<std::byte>(text));
+    contents_ = jurors_.all_gather(sends ? mine_.bytes : std::vector<std::byte>());
     if (source >= 0) expected_ = contents_[static_cast<std::size_t>(source)];
   }
 

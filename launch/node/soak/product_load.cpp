@@ -7,6 +7,7 @@
 
 #include "common/hash.hpp"
 #include "common/nvml.hpp"
+#include "common/text_table.hpp"
 #include "launch/node/soak/evidence.hpp"
 #include "launch/node/soak/placing.hpp"
 
@@ -173,9 +174,8 @@ std::uint64_t ProductLoad::check_operands(const Batch& batch, std::vector<Mismat
   mismatch.repeats = repeats;
   mismatch.conclude(failure(
       Class::hardware,
-      fmt::format("{} element{} of {} changed in memory after it was written; written again, {} of "
-                  "{} times",
-                  wrong->count, wrong->count == 1 ? "" : "s", name, again, repeats),
+      fmt::format("{} of {} changed in memory after it was written; written again, {} of {} times",
+                  counted(static_cast<long>(wrong->count), "element"), name, again, repeats),
       again > 0 ? kRemapRows : "run again for longer; RMA if it comes back"));
   found.push_back(std::move(mismatch));
   return 1;

@@ -82,10 +82,6 @@ std::string loads_with(const std::string& of) {
   return load;
 }
 
-std::string ranks_in(const MpiSession& session) {
-  return fmt::format("{} rank{}", session.world_size(), session.world_size() == 1 ? "" : "s");
-}
-
 class SoakRun {
  public:
   SoakRun(const SoakOptions& options, const std::vector<NodeReport>& before, Backend& backend,
@@ -132,8 +128,8 @@ class SoakRun {
     settings.retention_s = retention_seconds(60 * options_.minutes);
     settings.load.stopped = [this] { return !signals_.received().empty(); };
     say(session_, fmt::format("soak: {}, {:g} minutes, products of {} in {}, windows of {:.3g} s",
-                              ranks_in(session_), options_.minutes, settings.size,
-                              fmt::join(names_of(types_), " "), window_s_));
+                              counted(session_.world_size(), "rank"), options_.minutes,
+                              settings.size, fmt::join(names_of(types_), " "), window_s_));
     SoakWork work(settings, backend_, *jurors_);
     try {
       run_windows(work);
@@ -167,14 +163,15 @@ class SoakRun {
     if (cycle.empty())
       throw UsageError(fmt::format("--loads {} with --shape {}: no work for {}",
                                    fmt::join(options_.loads, ","), fmt::join(options_.shapes, ","),
-                                   ranks_in(session_)));
+                                   counted(session_.world_size(), "rank")));
     if (options_.loads.size() == kLoadKinds) return;
     for (const LoadKind kind : kLoads) {
       const bool named =
           std::count(options_.loads.begin(), options_.loads.end(), name_of(kind)) > 0;
       if (named && !any_has(cycle, kind))
         throw UsageError(fmt::format("--loads {}: never runs with --shape {} on {}", name_of(kind),
-                                     fmt::join(options_.shapes, ","), ranks_in(session_)));
+                                     fmt::join(options_.shapes, ","),
+                                     counted(session_.world_size(), "rank")));
     }
   }
 

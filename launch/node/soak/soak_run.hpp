@@ -7,14 +7,8 @@
 #include "common/backend.hpp"
 #include "common/exit_code.hpp"
 #include "common/judge/court.hpp"
+#include "common/record.hpp"
 #include "launch/node/compute/product.hpp"
-
-namespace shakedown {
-
-class OptionSet;
-class Record;
-
-}  // namespace shakedown
 
 namespace shakedown::node {
 

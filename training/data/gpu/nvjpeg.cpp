@@ -23,6 +23,7 @@
 #include "training/data/gpu/resize.hpp"
 
 namespace shakedown::gpu {
+namespace {
 
 /// The few declarations of nvjpeg.h that are used, the same in CUDA 11 to 13.
 struct Nvjpeg {
@@ -67,35 +68,33 @@ struct Nvjpeg {
   std::shared_ptr<void> keeps_loaded;
 
   /// The library of this CUDA release; null with the reason where it cannot be had.
-  static std::shared_ptr<const Nvjpeg> open(std::string& why_not);
-};
-
-std::shared_ptr<const Nvjpeg> Nvjpeg::open(std::string& why_not) {
-  const std::string name = fmt::format("libnvjpeg.so.{}", CUDART_VERSION / 1000);
-  void* const opened = dlopen(name.c_str(), RTLD_NOW | RTLD_LOCAL);
-  if (opened == nullptr) {
-    why_not = fmt::format("{} of the CUDA toolkit cannot be loaded ({})", name, dlerror());
+  static std::shared_ptr<const Nvjpeg> open(std::string& why_not) {
+    const std::string name = fmt::format("libnvjpeg.so.{}", CUDART_VERSION / 1000);
+    void* const opened = dlopen(name.c_str(), RTLD_NOW | RTLD_LOCAL);
+    if (opened == nullptr) {
+      why_not = fmt::format("{} of the CUDA toolkit cannot be loaded ({})", name, dlerror());
+      return nullptr;
+    }
+    auto library = std::make_shared<Nvjpeg>();
+    library->keeps_loaded = std::shared_ptr<void>(opened, dlclose);
+    const char* missing = nullptr;
+    const auto load = [&]<class Function>(Function*& function, const char* symbol) {
+      function = reinterpret_cast<Function*>(dlsym(opened, symbol));
+      if (function == nullptr) missing = symbol;
+    };
+    load(library->create, "nvjpegCreateEx");
+    load(library->destroy, "nvjpegDestroy");
+    load(library->hardware_info, "nvjpegGetHardwareDecoderInfo");
+    load(library->create_state, "nvjpegJpegStateCreate");
+    load(library->destroy_state, "nvjpegJpegStateDestroy");
+    load(library->preallocate, "nvjpegDecodeBatchedPreAllocate");
+    load(library->initialize, "nvjpegDecodeBatchedInitialize");
+    load(library->decode, "nvjpegDecodeBatched");
+    if (missing == nullptr) return library;
+    why_not = fmt::format("{} is too old: it lacks {}", name, missing);
     return nullptr;
   }
-  auto library = std::make_shared<Nvjpeg>();
-  library->keeps_loaded = std::shared_ptr<void>(opened, dlclose);
-  const char* missing = nullptr;
-  const auto load = [&]<class Function>(Function*& function, const char* symbol) {
-    function = reinterpret_cast<Function*>(dlsym(opened, symbol));
-    if (function == nullptr) missing = symbol;
-  };
-  load(library->create, "nvjpegCreateEx");
-  load(library->destroy, "nvjpegDestroy");
-  load(library->hardware_info, "nvjpegGetHardwareDecoderInfo");
-  load(library->create_state, "nvjpegJpegStateCreate");
-  load(library->destroy_state, "nvjpegJpegStateDestroy");
-  load(library->preallocate, "nvjpegDecodeBatchedPreAllocate");
-  load(library->initialize, "nvjpegDecodeBatchedInitialize");
-  load(library->decode, "nvjpegDecodeBatched");
-  if (missing == nullptr) return library;
-  why_not = fmt::format("{} is too old: it lacks {}", name, missing);
-  return nullptr;
-}
+};
 
 // Decoding on the GPU's JPEG engines, through nvJPEG.
 
@@ -110,58 +109,6 @@ struct EnginePicture {
   std::size_t pitch;
   Decoding result = Decoding::failed;
 };
-
-/// nvJPEG with the hardware backend, which has engines.
-class JpegEngines {
- public:
-  /// Null with the reason where the machine has none or nvJPEG cannot be had.
-  static std::unique_ptr<JpegEngines> open(std::string& why_not);
-
-  /// Device memory that nvJPEG allocates for one decoder of usual pictures, at most.
-  static std::size_t decoder_bytes();
-  /// Pictures that one call should decode.
-  int width() const { return width_; }
-  const Nvjpeg& library() const { return *library_; }
-  Nvjpeg::Handle handle() const { return handle_.get(); }
-
- private:
-  JpegEngines(std::shared_ptr<const Nvjpeg> library, Nvjpeg::Owned handle, int width)
-      : library_(std::move(library)), handle_(std::move(handle)), width_(width) {}
-
-  std::shared_ptr<const Nvjpeg> library_;
-  Nvjpeg::Owned handle_;
-  int width_;
-};
-
-/// One decoder of nvJPEG with its stream. One thread at a time.
-class EngineDecoder {
- public:
-  /// `engines` must outlive it.
-  EngineDecoder(Device& device, const JpegEngines& engines);
-  ~EngineDecoder();
-  EngineDecoder(const EngineDecoder&) = delete;
-  EngineDecoder& operator=(const EngineDecoder&) = delete;
-
-  /// Decodes at most width() pictures and sets the result of each. Returns when the pixels of those
-  /// that are decoded are written.
-  void decode(std::span<EnginePicture> pictures);
-
- private:
-  void attempt(std::span<EnginePicture> pictures);
-  int submit(std::span<const EnginePicture> pictures);
-
-  const JpegEngines& engines_;
-  Nvjpeg::Owned state_;
-  std::unique_ptr<Stream> stream_;
-  IdleEvent done_;
-  Buffer written_;  // a byte per picture, in pinned memory
-  bool initialized_ = false;
-  std::vector<const unsigned char*> files_;
-  std::vector<std::size_t> bytes_;
-  std::vector<Nvjpeg::Image> images_;
-};
-
-namespace {
 
 // Measured on an H200, 7 engines of one core, 500x375 pixels: of 7, 16, 32 and 64 pictures a call,
 // two decoders are fastest with 32 (19,700 images/s).
@@ -203,110 +150,144 @@ Nvjpeg::Owned open_hardware(const Nvjpeg& library, std::string& why_not) {
   return {nullptr, library.destroy};
 }
 
+/// nvJPEG with the hardware backend, which has engines.
+class JpegEngines {
+ public:
+  /// Null with the reason where the machine has none or nvJPEG cannot be had.
+  static std::unique_ptr<JpegEngines> open(std::string& why_not) {
+    std::shared_ptr<const Nvjpeg> library = Nvjpeg::open(why_not);
+    if (library == nullptr) return nullptr;
+    Nvjpeg::Owned handle = open_hardware(*library, why_not);
+    if (handle == nullptr) return nullptr;
+    unsigned engines = 0;
+    unsigned cores = 0;
+    const int status = library->hardware_info(handle.get(), &engines, &cores);
+    if (status != Nvjpeg::kSuccess || engines == 0) {
+      why_not = fmt::format("this GPU has no JPEG engines (nvJPEG: status {}, {} engines)", status,
+                            engines);
+      return nullptr;
+    }
+    const int at_once = static_cast<int>(engines * std::max(cores, 1U));
+    const int width = at_once < kEnginesOfWidth ? at_once : kWidth;
+    return std::unique_ptr<JpegEngines>(
+        new JpegEngines(std::move(library), std::move(handle), width));
+  }
+
+  /// Device memory that nvJPEG allocates for one decoder of usual pictures, at most: of each the
+  /// planes that an engine writes and what is made of them, in RGB.
+  static std::size_t decoder_bytes() {
+    return std::size_t{kWidth} * 2 * 3 * kUsualSide * kUsualSide;
+  }
+  /// Pictures that one call should decode.
+  int width() const { return width_; }
+  const Nvjpeg& library() const { return *library_; }
+  Nvjpeg::Handle handle() const { return handle_.get(); }
+
+ private:
+  JpegEngines(std::shared_ptr<const Nvjpeg> library, Nvjpeg::Owned handle, int width)
+      : library_(std::move(library)), handle_(std::move(handle)), width_(width) {}
+
+  std::shared_ptr<const Nvjpeg> library_;
+  Nvjpeg::Owned handle_;
+  int width_;
+};
+
 Nvjpeg::Owned make_state(const JpegEngines& engines) {
   Nvjpeg::State state = nullptr;
   CHECK_NVJPEG(engines.library().create_state(engines.handle(), &state));
   return {state, engines.library().destroy_state};
 }
 
-}  // namespace
-
-/// Of each picture the planes that an engine writes and what is made of them, in RGB.
-std::size_t JpegEngines::decoder_bytes() {
-  return std::size_t{kWidth} * 2 * 3 * kUsualSide * kUsualSide;
-}
-
-std::unique_ptr<JpegEngines> JpegEngines::open(std::string& why_not) {
-  std::shared_ptr<const Nvjpeg> library = Nvjpeg::open(why_not);
-  if (library == nullptr) return nullptr;
-  Nvjpeg::Owned handle = open_hardware(*library, why_not);
-  if (handle == nullptr) return nullptr;
-  unsigned engines = 0;
-  unsigned cores = 0;
-  const int status = library->hardware_info(handle.get(), &engines, &cores);
-  if (status != Nvjpeg::kSuccess || engines == 0) {
-    why_not = fmt::format("this GPU has no JPEG engines (nvJPEG: status {}, {} engines)", status,
-                          engines);
-    return nullptr;
+/// One decoder of nvJPEG with its stream. One thread at a time.
+class EngineDecoder {
+ public:
+  /// `engines` must outlive it.
+  EngineDecoder(Device& device, const JpegEngines& engines)
+      : engines_(engines),
+        state_(make_state(engines)),
+        // nvJPEG's kernels are short, and the engines wait for them.
+        stream_(device.make_stream(StreamPriority::high)),
+        written_(device, static_cast<std::size_t>(engines.width()), Place::host) {
+    static_assert(kWidth <= MarkedImages::kMost);
+    // nvJPEG does without where it refuses
+    checked(engines.library().preallocate(engines.handle(), state_.get(), engines.width(),
+                                          kUsualSide, kUsualSide, Nvjpeg::kFullChroma,
+                                          Nvjpeg::kInterleavedRgb));
   }
-  const int at_once = static_cast<int>(engines * std::max(cores, 1U));
-  const int width = at_once < kEnginesOfWidth ? at_once : kWidth;
-  return std::unique_ptr<JpegEngines>(
-      new JpegEngines(std::move(library), std::move(handle), width));
-}
+  ~EngineDecoder() { cudaStreamSynchronize(native(*stream_)); }
+  EngineDecoder(const EngineDecoder&) = delete;
+  EngineDecoder& operator=(const EngineDecoder&) = delete;
 
-EngineDecoder::EngineDecoder(Device& device, const JpegEngines& engines)
-    : engines_(engines),
-      state_(make_state(engines)),
-      // nvJPEG's kernels are short, and the engines wait for them.
-      stream_(device.make_stream(StreamPriority::high)),
-      written_(device, static_cast<std::size_t>(engines.width()), Place::host) {
-  static_assert(kWidth <= MarkedImages::kMost);
-  // nvJPEG does without where it refuses
-  checked(engines.library().preallocate(engines.handle(), state_.get(), engines.width(), kUsualSide,
-                                        kUsualSide, Nvjpeg::kFullChroma, Nvjpeg::kInterleavedRgb));
-}
-
-EngineDecoder::~EngineDecoder() { cudaStreamSynchronize(native(*stream_)); }
-
-void EngineDecoder::decode(std::span<EnginePicture> pictures) {
-  attempt(pictures);
-  // One bad picture fails the call, and engines have been seen to skip others.
-  for (std::size_t i = 0; i < pictures.size(); ++i)
-    for (int alone = 0; alone < kAttempts && pictures[i].result == Decoding::failed; ++alone)
-      attempt(pictures.subspan(i, 1));
-}
-
-void EngineDecoder::attempt(std::span<EnginePicture> pictures) {
-  const int status = submit(pictures);
-  const bool refused = pictures.size() == 1 && blames_image(status);
-  const auto* const written = static_cast<const std::uint8_t*>(written_.data());
-  for (std::size_t i = 0; i < pictures.size(); ++i) {
-    const bool decoded = status == Nvjpeg::kSuccess && written[i] == 1;
-    pictures[i].result = decoded   ? Decoding::decoded
-                         : refused ? Decoding::refused
-                                   : Decoding::failed;
+  /// Decodes at most width() pictures and sets the result of each. Returns when the pixels of those
+  /// that are decoded are written.
+  void decode(std::span<EnginePicture> pictures) {
+    attempt(pictures);
+    // One bad picture fails the call, and engines have been seen to skip others.
+    for (std::size_t i = 0; i < pictures.size(); ++i)
+      for (int alone = 0; alone < kAttempts && pictures[i].result == Decoding::failed; ++alone)
+        attempt(pictures.subspan(i, 1));
   }
-}
 
-/// One call of nvJPEG, and its status. `written_` is set when it returns.
-int EngineDecoder::submit(std::span<const EnginePicture> pictures) {
-  const Nvjpeg& library = engines_.library();
-  const int count = static_cast<int>(pictures.size());
-  const cudaStream_t stream = native(*stream_);
-  MarkedImages marked{};
-  files_.clear();
-  bytes_.clear();
-  images_.clear();
-  for (const EnginePicture& picture : pictures) {
-    marked.image[files_.size()] = {picture.rgb, picture.pitch, picture.size.width,
-                                   picture.size.height};
-    files_.push_back(picture.file.data());
-    bytes_.push_back(picture.file.size());
-    images_.push_back({{picture.rgb}, {picture.pitch}});
+ private:
+  void attempt(std::span<EnginePicture> pictures) {
+    const int status = submit(pictures);
+    const bool refused = pictures.size() == 1 && blames_image(status);
+    const auto* const written = static_cast<const std::uint8_t*>(written_.data());
+    for (std::size_t i = 0; i < pictures.size(); ++i) {
+      const bool decoded = status == Nvjpeg::kSuccess && written[i] == 1;
+      pictures[i].result = decoded   ? Decoding::decoded
+                           : refused ? Decoding::refused
+                                     : Decoding::failed;
+    }
   }
-  // Always width() pictures, the first one again and again, so that one initialize() does.
-  const auto width = static_cast<std::size_t>(engines_.width());
-  files_.resize(width, files_.front());
-  bytes_.resize(width, bytes_.front());
-  images_.resize(width, images_.front());
-  // A success means that the call was accepted, not that every picture was decoded.
-  mark_images(marked, count, stream);
-  if (!std::exchange(initialized_, true))
-    CHECK_NVJPEG(library.initialize(engines_.handle(), state_.get(), engines_.width(), 1,
-                                    Nvjpeg::kInterleavedRgb));
-  const int status = checked(library.decode(engines_.handle(), state_.get(), files_.data(),
-                                            bytes_.data(), images_.data(), stream));
-  if (status != Nvjpeg::kSuccess) initialized_ = false;  // a failed batch resets the state
-  check_marks(marked, count, static_cast<std::uint8_t*>(written_.data()), stream);
-  done_.record(stream);
-  done_.wait();
-  return status;
-}
+
+  /// One call of nvJPEG, and its status. `written_` is set when it returns.
+  int submit(std::span<const EnginePicture> pictures) {
+    const Nvjpeg& library = engines_.library();
+    const int count = static_cast<int>(pictures.size());
+    const cudaStream_t stream = native(*stream_);
+    MarkedImages marked{};
+    files_.clear();
+    bytes_.clear();
+    images_.clear();
+    for (const EnginePicture& picture : pictures) {
+      marked.image[files_.size()] = {picture.rgb, picture.pitch, picture.size.width,
+                                     picture.size.height};
+      files_.push_back(picture.file.data());
+      bytes_.push_back(picture.file.size());
+      images_.push_back({{picture.rgb}, {picture.pitch}});
+    }
+    // Always width() pictures, the first one again and again, so that one initialize() does.
+    const auto width = static_cast<std::size_t>(engines_.width());
+    files_.resize(width, files_.front());
+    bytes_.resize(width, bytes_.front());
+    images_.resize(width, images_.front());
+    // A success means that the call was accepted, not that every picture was decoded.
+    mark_images(marked, count, stream);
+    if (!std::exchange(initialized_, true))
+      CHECK_NVJPEG(library.initialize(engines_.handle(), state_.get(), engines_.width(), 1,
+                                      Nvjpeg::kInterleavedRgb));
+    const int status = checked(library.decode(engines_.handle(), state_.get(), files_.data(),
+                                              bytes_.data(), images_.data(), stream));
+    if (status != Nvjpeg::kSuccess) initialized_ = false;  // a failed batch resets the state
+    check_marks(marked, count, static_cast<std::uint8_t*>(written_.data()), stream);
+    done_.record(stream);
+    done_.wait();
+    return status;
+  }
+
+  const JpegEngines& engines_;
+  Nvjpeg::Owned state_;
+  std::unique_ptr<Stream> stream_;
+  IdleEvent done_;
+  Buffer written_;  // a byte per picture, in pinned memory
+  bool initialized_ = false;
+  std::vector<const unsigned char*> files_;
+  std::vector<std::size_t> bytes_;
+  std::vector<Nvjpeg::Image> images_;
+};
 
 // The GPU's DeviceDecoder: JPEG engines fill the pixel memory, a kernel scales from it.
-
-namespace {
 
 using training::DeviceImage;
 using training::EncodedImage;
