@@ -23,13 +23,13 @@ logged=()         # lines of this call, each once
 logged_before=()  # of the call before: these are printed, and not logged again
 
 # trusted PATH: whether root, the user of this process and the owner of this script are the only ones who
-# can change it.
+# can change it; and slurm, if the folder is its, as /etc/slurm may be: slurm.conf names what slurmd runs as root.
 trusted() {
   local ours link owner mode holder folder
   ours=" 0 $EUID $(stat -Lc %u "$here") "
   link=$(stat -c %u -- "$1") && read -r owner mode < <(stat -Lc '%u %a' -- "$1") &&
     read -r holder folder < <(stat -Lc '%u %a' -- "$(dirname -- "$1")") || return
-  [[ $ours == *" $link "* && $ours == *" $owner "* && $ours == *" $holder "* ]] &&
+  [[ $ours == *" $link "* && $ours == *" $owner "* && "$ours$(id -u slurm) " == *" $holder "* ]] &&
     (((8#$mode & 8#22) == 0 && ((8#$folder & 8#2) == 0 || (8#$folder & 8#1000) != 0)))
 } 2>/dev/null
 
