@@ -3,6 +3,7 @@ Run by tests/run."""
 
 import copy
 import json
+import pathlib
 import subprocess
 import sys
 import unittest
