@@ -13,7 +13,6 @@
 #include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
-#include <ranges>
 #include <system_error>
 #include <utility>
 
@@ -231,8 +230,10 @@ std::optional<FoundCheckpoint> find_checkpoint(const std::string& dir) {
     }
   }
   if (refused.empty()) return std::nullopt;
+  std::vector<std::string> reasons;
+  for (const auto& [path, why] : refused) reasons.push_back(why);
   throw UsageError(fmt::format("--checkpoint-dir {}: no checkpoint in it can be read: {}", dir,
-                               fmt::join(std::views::values(refused), "; ")));
+                               fmt::join(reasons, "; ")));
 }
 
 std::string set_aside(const std::string& path) {
