@@ -213,11 +213,14 @@ class CublasProduct final : public Product {
   /// Runs it once, which loads the kernel.
   void choose(const std::string& algorithm, Stream& stream) {
     const std::vector<cublasLtMatmulAlgo_t> all = candidates();
-    if (all.empty())
-      throw NotSupported(
+    if (all.empty()) {
+      const std::string text =
           fmt::format("cuBLASLt {} has no {} product with m = {}, n = {}, k = {} here: {}",
                       cublasLtGetVersion(), name_of(spec().type), spec().m, spec().n, spec().k,
-                      cublasLtGetStatusString(CUBLAS_STATUS_NOT_SUPPORTED)));
+                      cublasLtGetStatusString(CUBLAS_STATUS_NOT_SUPPORTED));
+      if (scale_block(spec().type) > 0) throw NotSupported(text);
+      throw UsageError(text);  // a GPU without one of the others has none to be judged by
+    }
     const auto found = std::find_if(all.begin(), all.end(), [&](const auto& one) {
       return algorithm.empty() ? enqueue(one, stream) == CUBLAS_STATUS_SUCCESS
                                : text_of(one) == algorithm;
