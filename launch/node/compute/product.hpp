@@ -182,15 +182,15 @@ std::unique_ptr<Product> make_product(const ProductSpec& spec, Device& device, S
                                       const std::string& algorithm);
 }  // namespace gpu
 
-/// The library's own answer: it has no such product for this device.
+/// The library has no such block-scaled product for this device.
 struct NotSupported : UsageError {
   using UsageError::UsageError;
 };
 
 /// By the device's backend. `algorithm`: what algorithm() of another product of this spec has
 /// returned, to repeat it; empty: the library's first choice, which is the same on all GPUs of a
-/// model. Throws UsageError where the library has no such algorithm, NotSupported where it has
-/// none.
+/// model. Throws UsageError where the library has no such algorithm, NotSupported where it has no
+/// block-scaled product.
 std::vector<ProductType> product_types(const Device& device);
 std::unique_ptr<Product> make_product(const ProductSpec& spec, Device& device, Stream& stream,
                                       const std::string& algorithm = "");
