@@ -10,9 +10,11 @@ source_site() {
     [[ -z $file || ! -r $file && $file != "${SHAKEDOWN_SITE-}" ]] || break
   done
   bash -n "$file" || { say "$file: the site's settings cannot be read"; exit 2; }
+  trap 'say "$file: settings of the site that end the job script"; exit 2' EXIT  # 1 would be wrong data
   # shellcheck source=launch/slurm/site.sh
   source "$file"  # whatever its last command returned
   set +eu +o pipefail  # of the site
+  trap - EXIT
 }
 
 # Variables that the ranks would lack, or must not have.
