@@ -5,7 +5,6 @@
 say() { echo "slurm/$SLURM_JOB_NAME: $*" >&2; }
 
 source_site() {
-  local file
   for file in "${SHAKEDOWN_SITE-}" /etc/slurm/shakedown.sh "$shakedown/launch/slurm/site.sh"; do
     [[ -z $file || ! -r $file && $file != "${SHAKEDOWN_SITE-}" ]] || break
   done
