@@ -79,6 +79,9 @@ class Soak(Folder):
         broken.write_text(json.dumps({**kept, "type": "fp64"}))  # of a device that has it
         self.expect(run(SOAK, "--backend", "cpu", "--replay", broken), 2,
                     f"--replay {broken}: type fp64: the device of rank 0 has only ")
+        self.assertEqual(kept["operands"], "integers")  # whose product the CPU knows
+        broken.write_text(json.dumps({**kept, "tile": 0}))
+        self.expect(run(SOAK, "--backend", "cpu", "--replay", broken), 2, "expected_hash: that of the product is 0x")
         del kept["seed"]
         broken.write_text(json.dumps(kept))
         self.expect(run(SOAK, "--replay", broken), 2, f"{broken}: seed: must be")

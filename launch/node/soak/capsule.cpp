@@ -226,8 +226,13 @@ ExitCode replay_capsule(const SoakOptions& options, Backend& backend, MpiSession
   ProductRig rig(capsule.spec, *backend.device, capsule.algorithm, 1,
                  mine ? std::optional(fault->kind) : std::nullopt);
   rig.fill({capsule.operands, capsule.seed, capsule.turn});
-  const auto looks = session.all_gather(
-      look_again(rig, capsule.tile, right_hash(capsule), options.repeats, nullptr).look);
+  const std::optional<std::uint64_t> right = right_hash(capsule);
+  if (capsule.expected_hash && capsule.expected_hash != right)
+    throw UsageError(fmt::format(
+        "--replay {}: expected_hash: that of the product is {:#018x}: one of both was changed",
+        options.replay, right.value_or(0)));
+  const auto looks =
+      session.all_gather(look_again(rig, capsule.tile, right, options.repeats, nullptr).look);
   const auto uuids = session.all_gather(backend.device->identity().uuid);
   std::vector<Verdict> verdicts = verdicts_of(looks, capsule, uuids);
   for (const Verdict& verdict : verdicts) {
