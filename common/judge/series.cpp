@@ -103,9 +103,8 @@ std::vector<Peers> peers_of(const std::vector<Observation>& observations, const 
   std::vector<Peers> all;
   for (auto& [key, subjects] : groups) {
     const Observation& first = observations[subjects.begin()->second.front()];
-    Peers peers{known[first.metric], 0, {}};
-    const Peak peak =
-        peers.limit->share && first.backend != "cpu" ? peak_of(first, boards) : Peak{};
+    Peers peers{known[first.metric], 0, {}, {}};
+    if (peers.limit->share && first.backend != "cpu") peers.peak = peak_of(first, boards);
     for (auto& [subject, indices] : subjects) {
       std::sort(indices.begin(), indices.end(), [&](std::size_t a, std::size_t b) {
         const auto order = [](const Observation& o) {
@@ -115,7 +114,7 @@ std::vector<Peers> peers_of(const std::vector<Observation>& observations, const 
       });
       Series series;
       series.subject = subject;
-      for (const std::size_t i : indices) add(series, i, observations[i], *peers.limit, peak);
+      for (const std::size_t i : indices) add(series, i, observations[i], *peers.limit, peers.peak);
       settle(series, observations);
       peers.series.push_back(std::move(series));
     }

@@ -441,9 +441,6 @@ TEST_CASE("host and device hash a tile alike; a flipped bit changes it", "[soak]
       CHECK(flipped[tile].differing == (tile == 4 ? 1 : 0));
       CHECK(flipped[tile].first == first[tile].first);
     }
-    CHECK(flipped[4].product == 2);
-    CHECK(flipped[4].other ==
-          hash_of_tile(read_tile(*device, c.view(type), grid, turn, 4, *stream), kSeed));
   }
   hasher->make_keys(kSeed + 1, keys.view(DataType::uint64), *stream);
   CHECK(hash({}, 0)[0].first != own[0]);

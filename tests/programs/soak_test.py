@@ -67,7 +67,7 @@ class Soak(Folder):
         self.assertNotIn(":", capsule.removeprefix(str(self.folder)))
         with open(capsule) as file:
             kept = json.load(file)
-        self.assertEqual((kept["format"], kept["turn"], kept["tile"]), ("shakedown product capsule 3", 0, 3))
+        self.assertEqual((kept["format"], kept["turn"], kept["tile"]), ("shakedown product capsule 4", 0, 3))
         self.assertEqual(kept["circumstances"]["rank"], 1)
         out, _ = self.soak("--replay", capsule, "--repeats", 5, ranks=2)
         self.assertEqual(out.count("reproduces 0 of 5"), 2)
@@ -76,9 +76,8 @@ class Soak(Folder):
                            ranks=1, code=1)
         self.assertIn("reproduces 5 of 5", out)
         broken = self.folder / "broken.json"
-        broken.write_text(json.dumps({**kept, "type": "fp64"}))  # of a device that has it
-        self.expect(run(SOAK, "--backend", "cpu", "--replay", broken), 2,
-                    f"--replay {broken}: type fp64: the device of rank 0 has only ")
+        broken.write_text(json.dumps({**kept, "seed": "0x0000000000000001"}))
+        self.expect(run(SOAK, "--backend", "cpu", "--replay", broken), 2, f"--replay {broken}: checksum: is not that of the keys ")
         del kept["seed"]
         broken.write_text(json.dumps(kept))
         self.expect(run(SOAK, "--replay", broken), 2, f"{broken}: seed: must be")

@@ -19,6 +19,8 @@ namespace shakedown::training {
 
 // The contents of a checkpoint: all that a training needs to continue as if it had not stopped.
 
+inline constexpr double kNoTop1 = -1;
+
 /// How far a training has come. Images count when their update was applied, not when they were
 /// loaded.
 struct TrainingPosition {
@@ -26,10 +28,10 @@ struct TrainingPosition {
   long update = 0;          // updates of it that are done
   std::int64_t images = 0;  // that updates have used since the start
   // For the epoch's record.
-  double seconds = 0;      // of training in the epoch so far
-  int skipped_before = 0;  // steps that were skipped in earlier epochs
-  double best_top1 = -1;   // of all validations; -1: there was none
-  InputTimes input = {};   // this rank's, in the epoch so far
+  double seconds = 0;          // of training in the epoch so far
+  int skipped_before = 0;      // steps that were skipped in earlier epochs
+  double best_top1 = kNoTop1;  // of the best checkpoint; kNoTop1: there is none
+  InputTimes input = {};       // this rank's, in the epoch so far
 };
 
 /// The settings that decide what a run computes, as text by name.

@@ -110,7 +110,8 @@ class SoakRun {
       say(session, line_of(*fault));
       if (fault->rank == session.rank()) fault_ = fault->kind;
     }
-    health_ = std::make_unique<GpuHealth>(ranks_[static_cast<std::size_t>(session.rank())].uuid);
+    const std::string& uuid = ranks_[static_cast<std::size_t>(session.rank())].uuid;
+    health_ = std::make_unique<GpuHealth>(nvml_ ? nvml_->gpu_of(uuid) : uuid);
     const auto serials = session.all_gather(health_->serial());
     for (std::size_t r = 0; r < serials.size(); ++r) ranks_[r].serial = serials[r];
   }
