@@ -113,7 +113,7 @@ class Reader {
     std::map<std::string, std::string> places;              // UUIDs and ranks: hosts
     std::map<std::string, std::set<std::string>> measured;  // of kOfEachGpu: UUIDs
     std::vector<Json> verdicts;
-    int exit_code = 0;
+    Json exit_code;
   };
 
   /// Whether all of it is there.
@@ -130,8 +130,7 @@ class Reader {
             metric(line, name, stage, run);
           } else if (kind == "end") {
             run.ended = true;
-            const Json code = line.value("exit_code", Json());
-            run.exit_code = code.is_number_integer() ? code.get<int>() : 0;
+            run.exit_code = line.value("exit_code", Json());
           } else if (kind == "run") {
             run.began = true;
             hosts_of(line, run);
@@ -142,16 +141,19 @@ class Reader {
         &cut);
     if (!with_statements)
       return cut == 0 && !runs.empty() && std::ranges::all_of(runs, [](const auto& each) {
-               return each.second.ended && unmeasured(each.second).empty();
+               const Run& run = each.second;
+               return run.began && run.ended && unmeasured(run).empty();
              });
     std::vector<std::string> hosts;
     for (const auto& [id, run] : runs) {
       for (const Json& line : run.verdicts) statement(line, run);
       for (const auto& [host, why] : unmeasured(run)) incomplete(name + ": " + why, {host});
-      if (!run.ended)
+      if (!run.began)
+        incomplete(name + ": a run without its first line (kind run)", run.hosts);
+      else if (!run.ended)
         incomplete(name + ": a run without an end line", run.hosts);
       else if (!is_explained(run))
-        incomplete(fmt::format("{}: a run ended with exit code {}", name, run.exit_code),
+        incomplete(fmt::format("{}: a run ended with exit code {}", name, json_text(run.exit_code)),
                    run.hosts);
       hosts.insert(hosts.end(), run.hosts.begin(), run.hosts.end());
     }
@@ -249,7 +251,8 @@ void for_lines(const std::string& path, const std::vector<const char*>& kinds,
                        });
     if (begins(R"({"kind":")") && !known) continue;
     const Json json = Json::parse(line, nullptr, false);
-    if (cut != nullptr && json.is_discarded() && line[start] == '{') {
+    // NUL: of a block that a power failure kept from the disk.
+    if (cut != nullptr && json.is_discarded() && (line[start] == '{' || line[start] == '\0')) {
       *cut = number;
       continue;
     }

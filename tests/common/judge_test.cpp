@@ -291,6 +291,9 @@ TEST_CASE("the order of observations does not count", "[judge]") {
     std::shuffle(given.evidence.observations.begin(), given.evidence.observations.end(), random);
     CHECK(text() == first);
   }
+  const auto once = given.evidence.observations;  // a file that is given twice
+  given.evidence.observations.insert(given.evidence.observations.end(), once.begin(), once.end());
+  CHECK(text() == first);
 }
 
 TEST_CASE("records that are cut, shuffled or ended badly", "[judge]") {
@@ -309,6 +312,9 @@ TEST_CASE("records that are cut, shuffled or ended badly", "[judge]") {
   CHECK(stated({run}) == 1);
   CHECK(stated({run, bad}) == 1);
   CHECK(stated({run, cut, end}) == 1);
+  CHECK(stated({run, end, std::string(9, '\0')}) == 1);  // after a power failure
+  CHECK(stated({end}) == 1);
+  CHECK(stated({run, R"({"kind":"end","run_id":"r","exit_code":null})"}) == 1);
   CHECK_THROWS_AS(stated({"no record"}), UsageError);
   // Of two GPUs of a run one has no figure of what the other has; and what follows a lost
   // beginning.
@@ -316,7 +322,8 @@ TEST_CASE("records that are cut, shuffled or ended badly", "[judge]") {
       R"({"kind":"run","run_id":"r","hosts":["n1","n2"],"gpu_uuids":["GPU-0","GPU-1"]})";
   const auto metric = [](const std::string& name, int gpu) {
     return fmt::format(R"({{"kind":"metric","run_id":"r","unit":"s","scope":"gpu","metric":"{}",)"
-                       R"("name":"GPU-{}","hosts":["n{}"],"uuids":["GPU-{}"],"samples":[1]}})",
+                       R"("name":"GPU-{}","hosts":["n{}"],"uuids":["GPU-{}"],"samples":[1],)"
+                       R"("check":"verified","outcome":"measured"}})",
                        name, gpu, gpu + 1, gpu);
   };
   CHECK(stated({of_two, metric("memory/copy", 0), metric("memory/copy", 1), end}) == 0);
