@@ -108,7 +108,8 @@ def links(summary):
     return [Table("links", ", ".join(["links", *shared]), [
         Column("direction", lambda item: ", ".join(
             part for part in item[0] if part not in shared)),
-        Column("links", lambda item: len(item[1])),
+        Column("links", lambda item: len({tuple(link.get(end) for end in ("from_host", "from", "to_host", "to"))
+                                          for link in item[1]})),
         Column("median GB/s", lambda item: median(item[1]), "{:.4g}".format),
         Column("slowest GB/s", lambda item: slowest(item[1])["bandwidth_gbs"], "{:.4g}".format),
         Column("ranks", lambda item: "{} to {}".format(
