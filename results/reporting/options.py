@@ -47,13 +47,13 @@ def by_configuration(runs):
 
 
 def between(old, new):
-    """{option: (values of OLD, of NEW)} in which runs of one configuration differ."""
+    """{option: (values of OLD, of NEW)} of runs that are compared although none of OLD has a value of NEW."""
     before, found = by_configuration(old), {}
     for (configuration, bucketed), after in by_configuration(new).items():
         for key in sum(options_that_matter(configuration, bucketed), ()):
             sides = tuple(sorted({option(run, key) for run in runs} - {None})
                           for runs in (before.get((configuration, bucketed), []), after))
-            if all(sides) and sides[0] != sides[1]:
+            if all(sides) and not set(sides[0]) & set(sides[1]):
                 found[key] = sides
     caps = caps_of(old), caps_of(new)
     for strategy in set(caps[0]) & set(caps[1]):
