@@ -49,6 +49,7 @@ class Rates {
       if (metric.starts_with("memory/") && one.outcome == Outcome::fail)
         slow_memories_.insert(peers.series[i].subject);
     }
+    if (observations_[peers.observation].backend == "cpu") return;  // whose rates never fail
     for (std::size_t i = 0; i < peers.series.size(); ++i)
       note_found(*peers.limit, metric, peers.series[i].subject, heard.of[i]);
   }
