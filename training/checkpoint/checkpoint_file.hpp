@@ -93,11 +93,6 @@ void check_writable_folder(const std::string& dir);
 /// Removes what runs that were killed have left over of files that they wrote. The folder's lock is
 /// held.
 void remove_partials(const std::string& dir);
-/// Throws InconclusiveError where the file system has fewer bytes, or no inode, free. `what` needs
-/// them.
-void check_space(const std::string& dir, std::uint64_t bytes,
-                 const std::string& what = "a checkpoint");
-
 /// Writes a file next to the one of this name, on the disk before it takes its place; that one
 /// becomes the previous one. At no moment is none of the two names a sound file's. Returns its
 /// bytes. Throws InconclusiveError naming the file: then the one before is kept. `lock`: the

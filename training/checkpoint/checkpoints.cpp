@@ -15,6 +15,7 @@
 
 #include "common/error.hpp"
 #include "common/options.hpp"
+#include "common/output_file.hpp"
 #include "common/program.hpp"
 #include "training/checkpoint/checkpoint_file.hpp"
 
@@ -182,7 +183,8 @@ Checkpoints::Checkpoints(CheckpointSettings settings, Engine& engine, const MpiS
   snapshot_.emplace(engine, session);
   if (session.is_root()) {
     check_writable_folder(options.dir);
-    check_space(options.dir, snapshot_->bytes());
+    check_space(options.dir, snapshot_->bytes(),
+                fmt::format("--checkpoint-dir {}: a checkpoint", options.dir));
   }
   requests_.emplace(session, options.dir, options.minutes, slack_of(engine));
 }

@@ -22,6 +22,9 @@ ExitCode run(const TrainOptions& options, const OptionSet& set, const Dataset& d
   engine.allocate(ranks_on_device(backend, session));
   check_weights(engine, session, "at the start");
   check_ranks_agree(engine, session, "at the start");
+  if (!options.save.empty())
+    if (const auto state = engine.model.state(); session.is_root())
+      check_space({"--save", options.save}, file_bytes(state));
   say(session, text_of_start(engine));
   TrainingData data(options.data, dataset, engine.settings(), backend, engine.stream());
   say(session, data.remark(batches_needed(options)));
