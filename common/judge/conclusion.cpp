@@ -289,10 +289,11 @@ class Conclusion {
     };
     for (const std::string& rates : request_.rates)
       for (const auto& [node, own] : outcomes_)
-        if ((own.on_gpu || !has_observations(node)) &&
-            !(measured[rates].contains(node) && of_each_gpu(rates, node))) {
+        if (!(measured[rates].contains(node) && of_each_gpu(rates, node))) {
           open[rates].insert(node);
+          const bool on_cpu = has_observations(node) && !own.on_gpu;
           why.try_emplace(rates, measured[rates].contains(node) ? "not every GPU was measured"
+                                 : on_cpu                       ? "its ranks ran on the CPU"
                                                                 : "nothing was measured");
         }
     for (const auto& [rates, nodes] : open)

@@ -78,19 +78,24 @@ class Reader {
  public:
   explicit Reader(std::string stage) : stage_(std::move(stage)) {}
 
-  void read(const std::string& path) {
+  /// Whether there was a record.
+  bool read(const std::string& path) {
     if (!fs::is_directory(path)) {
       record(path, fs::path(path).filename(), stage_, true);
-    } else if (fs::exists(fs::path(path) / kRuns)) {
-      acceptance(path);
-    } else {
-      std::vector<std::string> files;
-      for (const auto& entry : fs::directory_iterator(path))
-        if (entry.path().extension() == ".jsonl") files.push_back(entry.path());
-      if (files.empty()) throw UsageError(path + ": a folder without records (.jsonl)");
-      std::sort(files.begin(), files.end());
-      for (const std::string& file : files) record(file, fs::path(file).filename(), stage_, true);
+      return true;
     }
+    if (fs::exists(fs::path(path) / kRuns)) {
+      acceptance(path);
+      return true;
+    }
+    std::vector<std::string> parts;
+    for (const auto& entry : fs::directory_iterator(path))
+      if (entry.path().extension() == ".jsonl" || (entry.is_directory() && !entry.is_symlink()))
+        parts.push_back(entry.path());
+    std::sort(parts.begin(), parts.end());
+    bool found = false;
+    for (const std::string& part : parts) found = read(part) || found;
+    return found;
   }
 
   Read take() { return std::move(read_); }
@@ -320,7 +325,13 @@ void for_lines(const std::string& path, const std::vector<const char*>& kinds,
 
 Read read(const std::vector<std::string>& paths, const std::string& stage) {
   Reader reader(stage);
-  for (const std::string& path : paths) reader.read(path);
+  try {
+    for (const std::string& path : paths)
+      if (!reader.read(path)) throw UsageError(path + ": a folder without records (.jsonl)");
+  } catch (const fs::filesystem_error& error) {
+    throw UsageError(
+        fmt::format("{}: cannot be read: {}", error.path1().string(), error.code().message()));
+  }
   return reader.take();
 }
 

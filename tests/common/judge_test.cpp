@@ -11,6 +11,7 @@
 #include <sstream>
 
 #include "tests/catch.hpp"
+#include "tests/support/files.hpp"
 #include "tests/support/transcript.hpp"
 
 using namespace shakedown;
@@ -350,4 +351,13 @@ TEST_CASE("records that are cut, shuffled or ended badly", "[judge]") {
         stated({fmt::format(R"({{"kind":"metric","unit":"s","scope":"gpu","name":"x",{}}})", key)}),
         UsageError);
   std::remove(path.c_str());
+}
+
+TEST_CASE("records in folders of a folder count", "[judge]") {
+  const test::TempFolder folder;
+  folder.touch("acceptance-1/log");
+  CHECK_THROWS_AS(read({folder.path}), UsageError);
+  folder.write("acceptance-1/runs.jsonl",
+               R"({"kind":"verdict","nodes":["n1"],"scope":"node","verdict":"FAIL","cause":"x"})");
+  CHECK(read({folder.path}).evidence.statements.size() == 1);
 }
