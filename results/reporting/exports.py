@@ -25,8 +25,10 @@ def exported(summary, measured):
     epochs = measured.histories[-1] if measured.histories else []
     known = measured.communication
     conditions = measured.conditions._asdict()
+    strategy, _, named = measured.strategy.partition(" (")  # its cap and options, where other runs have others
+    conditions["options"] = ", ".join(filter(None, (named.rstrip(")"), conditions["options"])))
     return {
-        "strategy": plain(measured.strategy),
+        "strategy": strategy,
         "bucket_cap_mb": median_of(measured.steps, "bucket_cap_mb"),
         **conditions,
         "ranks_computing": measured.ranks_computing,

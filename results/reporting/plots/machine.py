@@ -1,5 +1,6 @@
 """Collectives, links and the GPUs' own samples."""
 
+import statistics
 from datetime import datetime, timezone
 
 from .. import words
@@ -31,7 +32,7 @@ def collective_bandwidth(summary):
     operations = sorted({str(operation) for lines in panels.values() for operation in lines})
     for axes, lines in zip(all_axes, panels.values()):
         for operation, sizes in lines.items():
-            medians = [(b, sorted(rates)[len(rates) // 2]) for b, rates in sorted(sizes.items())]
+            medians = [(b, statistics.median(rates)) for b, rates in sorted(sizes.items())]
             axes.plot(*zip(*medians), marker=".", label=operation, **style.line_of(operations.index(str(operation))))
         axes.set_xscale("log", base=2)
         axes.set_ylim(0)

@@ -89,7 +89,8 @@ def bars(axes, names, strategies, values, unit, low_high=None, text=words.rate):
 
 
 def label_rows(axes, names, unit, longest):
-    axes.set_yticks(range(len(names)), names)
+    axes.set_yticks(range(len(names)), ["\n".join(textwrap.wrap(name, 60)) for name in names],
+                    fontsize=10 if max(map(len, names)) <= 40 else 7)
     axes.set_ylim(len(names) - 0.4, -0.6)
     axes.set_xlim(0, longest * 1.22 or 1)
     axes.set_xlabel(unit)
