@@ -308,13 +308,6 @@ std::size_t bytes_of(const Tensor& tensor) {
   return tensor.values.size() * sizeof(float) + tensor.integers.size() * sizeof(std::int64_t);
 }
 
-std::uint64_t file_bytes(const std::vector<Tensor>& tensors) {
-  constexpr std::size_t kEntry = 256;  // of the header
-  std::uint64_t bytes = 0;
-  for (const Tensor& tensor : tensors) bytes += bytes_of(tensor) + kEntry;
-  return bytes;
-}
-
 std::string quoted(const std::string& name) {
   constexpr std::size_t kMost = 60;
   const std::string shown = name.size() > kMost ? name.substr(0, kMost) + "..." : name;

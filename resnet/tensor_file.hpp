@@ -45,8 +45,6 @@ void write_safetensors(std::ostream& out, const std::vector<Tensor>& tensors, Me
 
 /// Of its numbers, in a file that is written.
 std::size_t bytes_of(const Tensor& tensor);
-/// Of a file of them, but for its metadata.
-std::uint64_t file_bytes(const std::vector<Tensor>& tensors);
 
 /// A name read from a file, safe to print: quoted, cut at 60 bytes, in ASCII.
 std::string quoted(const std::string& name);

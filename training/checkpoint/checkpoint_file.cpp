@@ -66,6 +66,12 @@ std::string partial_of(const std::string& path, const std::string& run_id) {
   return path + (run_id.empty() ? "" : "." + run_id) + ".partial";
 }
 
+std::uint64_t bytes_of(const std::vector<Tensor>& tensors) {
+  std::uint64_t bytes = 0;
+  for (const Tensor& tensor : tensors) bytes += bytes_of(tensor) + 256;
+  return bytes;
+}
+
 void write_partial(const std::string& path, const Checkpoint& checkpoint) {
   const std::string state = text_of(checkpoint.state);
   Metadata metadata = checkpoint.metadata;
@@ -147,17 +153,6 @@ std::vector<std::string> checkpoints_in(const std::string& dir) {
   return newest_first;
 }
 
-void check_writable_folder(const std::string& dir) {
-  std::error_code error;
-  std::filesystem::create_directories(dir, error);
-  const std::string probe = dir + "/.writable";
-  if (!error && !std::ofstream(probe)) error = {errno, std::system_category()};
-  if (error)
-    throw UsageError(
-        fmt::format("--checkpoint-dir {}: cannot be written: {}", dir, error.message()));
-  std::remove(probe.c_str());
-}
-
 void remove_partials(const std::string& dir) {
   std::error_code ignored;
   for (const auto& entry : std::filesystem::directory_iterator(dir, ignored)) {
@@ -169,8 +164,7 @@ void remove_partials(const std::string& dir) {
 
 std::uint64_t write_checkpoint(const std::string& dir, const std::string& name,
                                const Checkpoint& checkpoint, FolderLock* lock) {
-  check_space(dir, file_bytes(checkpoint.tensors),
-              fmt::format("--checkpoint-dir {}: {}", dir, name));
+  check_space(dir, bytes_of(checkpoint.tensors), fmt::format("--checkpoint-dir {}: {}", dir, name));
   const std::string path = checkpoint_path(dir, name);
   const std::string previous = previous_path(dir, name);
   const std::string partial = partial_of(path, checkpoint.state.run_id);

@@ -88,8 +88,6 @@ bool has_checkpoint(const std::string& dir, const std::string& name);
 /// latest was due since (--checkpoint-every).
 std::vector<std::string> checkpoints_in(const std::string& dir);
 
-/// Makes the folder. Throws UsageError where nothing can be written there.
-void check_writable_folder(const std::string& dir);
 /// Removes what runs that were killed have left over of files that they wrote. The folder's lock is
 /// held.
 void remove_partials(const std::string& dir);

@@ -151,7 +151,8 @@ void lock_folder(CheckpointOptions& options, const std::string& run_id, const Mp
     session.is_root() ? session.barrier() : session.wait_idle();
   }
   if (options.dir.empty()) return;
-  if (session.is_root()) check_writable_folder(options.dir);
+  if (session.is_root())
+    check_writable({"--checkpoint-dir", checkpoint_path(options.dir, kLatest)});
   options.lock = std::make_shared<FolderLock>(options.dir, run_id, session);
   if (session.is_root()) remove_partials(options.dir);
 }
@@ -182,7 +183,7 @@ Checkpoints::Checkpoints(CheckpointSettings settings, Engine& engine, const MpiS
   const CheckpointOptions& options = settings_.options;
   snapshot_.emplace(engine, session);
   if (session.is_root()) {
-    check_writable_folder(options.dir);
+    check_writable({"--checkpoint-dir", checkpoint_path(options.dir, kLatest)});
     check_space(options.dir, snapshot_->bytes(),
                 fmt::format("--checkpoint-dir {}: a checkpoint", options.dir));
   }
