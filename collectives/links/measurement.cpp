@@ -103,7 +103,8 @@ Verdict not_measured(const Unit& unit, BackendKind backend) {
   verdict.name = unit.uuid.empty() ? std::to_string(unit.rank) : unit.uuid;
   verdict.outcome = backend == BackendKind::gpu ? Outcome::inconclusive : Outcome::unknown;
   verdict.cause = fmt::format("rank {} met no rank of another node", unit.rank);
-  verdict.action = "start the same number of ranks on each node; --pairs all";
+  verdict.action =
+      "start the same number of ranks on each node, or measure more rounds: --pairs all";
   verdict.check = "pair-port";
   verdict.hosts = {unit.host};
   return verdict;
@@ -125,19 +126,19 @@ std::string table_of(const Ports& of_rail, const judge::PairSearch& search, int 
                      const NodeMap& nodes) {
   const int others = static_cast<int>(nodes.names.size()) - 1;
   const int met = search.sampled() - search.shifted();
-  const std::string unseen = met < others
-                                 ? fmt::format(
-                                       "; each node met {} of {} others, and a bad path between "
-                                       "two that did not meet is not seen (--pairs all)",
-                                       met, others)
-                                 : "";
+  const std::string unseen =
+      met < others ? fmt::format(
+                         "; each node met {} of {} others at most, and a bad path between "
+                         "two that did not meet is not seen (--pairs all)",
+                         met, others)
+                   : "";
   const std::vector<Column> columns{{"", "rail", 4},       {"", "ports", 6},
                                     {"median", "GB/s", 8}, {"slowest", "GB/s", 8},
                                     {"of", "rank", 6},     {"", "on", 16}};
   std::string text = fmt::format(
-      "\nbetween nodes, one way: {} rounds of pairs of nodes, {} from rail to rail, {} to "
+      "\nbetween nodes, one way: {} of pairs of nodes, {} from rail to rail, {} to "
       "confirm{}\n{}",
-      met, search.shifted(), rounds - search.sampled(), unseen, heading(columns));
+      counted(met, "round"), search.shifted(), rounds - search.sampled(), unseen, heading(columns));
   for (const auto& [rail, ports] : of_rail) {
     std::vector<double> medians;
     for (const auto& [median, rank] : ports) medians.push_back(median);

@@ -65,7 +65,7 @@ Json conditions_of(const PerfOptions& options, const Plan& plan, const Communica
 }
 
 Json record_of(const Trial& trial, const Measurement& measured, const Figures& figures,
-               const MpiSession& session) {
+               const Plan& plan, const MpiSession& session) {
   const Summary& s = figures.spread;
   const Interval interval = bootstrap_median(figures.samples);
   // algbw and busbw are the table's, of nccl-tests' time; one by one, samples are iterations
@@ -94,7 +94,7 @@ Json record_of(const Trial& trial, const Measurement& measured, const Figures& f
     fields["first_wrong"] = describe(*measured.first_wrong, session);
     fields = merged(fields, fields_of(measured.diagnosis));
   }
-  if (!measured.iteration_us.empty() && trial.operation->ends_together) {
+  if (!measured.iteration_us.empty() && trial.operation->ends_together && plan.groups.empty()) {
     const WaitingTimes waiting = analyse_waiting(measured.iteration_us);
     fields["transfer_us_p50"] = waiting.transfer_us;
     fields["wait_us"] = waiting.wait_us;

@@ -87,7 +87,7 @@ Json conditions_of(const PerfOptions& options, const Plan& plan, const Communica
 
 /// The record of one measurement, without the conditions.
 Json record_of(const Trial& trial, const Measurement& measured, const Figures& figures,
-               const MpiSession& session);
+               const Plan& plan, const MpiSession& session);
 
 /// Of a row of which `fields` are the record with its conditions: its busbw, up to 64 KiB its
 /// latency. None where nothing was exchanged, or --path was on, as to write NCCL's log is slow.

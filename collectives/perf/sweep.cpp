@@ -111,7 +111,7 @@ class Sweep {
 
   /// Records and judges.
   void keep(const Trial& trial, const Measurement& measured, const Figures& figures) {
-    Json fields = merged(conditions_, record_of(trial, measured, figures, session_));
+    Json fields = merged(conditions_, record_of(trial, measured, figures, plan_, session_));
     add_path(fields);
     if (trial.operation->name == std::string_view("all_to_all_v"))
       fields["traffic"] = Traffic::of_environment().text();
@@ -295,9 +295,9 @@ Bars::Bars(const BarOptions& options, const MpiSession& session, const std::stri
 }
 
 void Bars::start(const std::vector<Trial>& rows) {
-  smallest_.reset();
+  smallest_.clear();
   for (const Trial& row : rows) {
-    if (row.counts.larger() > 0 && !smallest_) smallest_ = row.requested_bytes;
+    if (row.counts.larger() > 0) smallest_.emplace(row.type, row.requested_bytes);
     largest_ = row.requested_bytes;
   }
 }
@@ -312,7 +312,7 @@ void Bars::judge(const Trial& row, const Figures& figures, const judge::Observat
   };
   if (options_.min_busbw_gbs > 0 && row.requested_bytes == largest_)
     add("busbw", "GB/s", figures.busbw_gbs);
-  if (options_.max_latency_us > 0 && row.requested_bytes == smallest_)
+  if (options_.max_latency_us > 0 && row.requested_bytes == smallest_.at(row.type))
     add("latency", "us", figures.time_us);
 }
 

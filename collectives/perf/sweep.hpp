@@ -1,6 +1,7 @@
 // Runs a plan: measures every row, prints it, records it, judges it.
 #pragma once
 
+#include <map>
 #include <optional>
 #include <string>
 #include <vector>
@@ -47,14 +48,14 @@ class Bars {
   /// A row that `observation` is about.
   void judge(const Trial& row, const Figures& figures, const judge::Observation& observation);
   /// Whether a row of the operation moves data.
-  bool moves_data() const { return smallest_.has_value(); }
+  bool moves_data() const { return !smallest_.empty(); }
   judge::Judgement judgement() const { return judging_.judgement(); }
 
  private:
   BarOptions options_;
   Judging judging_;
   Record unrecorded_{""};
-  std::optional<std::size_t> smallest_;  // requested bytes of the operation's rows that move data
+  std::map<DataType, std::size_t> smallest_;  // requested bytes of each type's rows that move data
   std::size_t largest_ = 0;
 };
 

@@ -51,6 +51,29 @@ Statement statement_of(const Json& line) {
   return said;
 }
 
+// Lines that show wrong data of themselves, where the run did not come to its verdicts.
+const std::vector<const char*> kShowing{
+    "mismatch", "neighbour_check", "certificate", "collective", "link", "split"};
+
+/// Empty: nothing wrong.
+std::string wrong_data_of(const Json& line) {
+  const std::string kind = text_at(line, "kind");
+  const auto above_zero = [&](const char* key) {
+    return line.contains(key) && line[key].is_number() && line[key].get<double>() > 0;
+  };
+  if (kind == "mismatch" && text_at(line, "verdict") != name_of(Outcome::inconclusive))
+    return fmt::format("{} {}: {}", text_at(line, "load"), text_at(line, "where"),
+                       text_at(line, "cause"));
+  if (kind == "neighbour_check" && above_zero("disputes"))
+    return fmt::format("gradients of {} batches differ between ranks", json_text(line["disputes"]));
+  if (kind == "certificate" && line.value("pass", Json()) == false)
+    return fmt::format("{} holds other weights than {}", text_at(line, "strategy"),
+                       text_at(line, "reference"));
+  if (above_zero("wrong_elements"))
+    return fmt::format("{} wrong elements in a {} record", json_text(line["wrong_elements"]), kind);
+  return "";
+}
+
 class Reader {
  public:
   explicit Reader(std::string stage) : stage_(std::move(stage)) {}
@@ -164,7 +187,35 @@ class Reader {
       hosts.insert(hosts.end(), run.hosts.begin(), run.hosts.end());
     }
     if (cut > 0) incomplete(fmt::format("{}: line {} is cut", name, cut), hosts);
+    if (!std::ranges::all_of(runs, [](const auto& each) { return each.second.ended; }))
+      wrong_data_before_the_end(file, name, runs);
     return true;
+  }
+
+  /// The first of each rank, or else of each run.
+  void wrong_data_before_the_end(const std::string& file, const std::string& name,
+                                 const std::map<std::string, Run>& runs) {
+    std::set<std::pair<std::string, std::string>> named;
+    std::size_t cut = 0;
+    for_lines(
+        file, kShowing,
+        [&](const Json& line) {
+          const std::string id = text_at(line, "run_id"), wrong = wrong_data_of(line);
+          const auto run = runs.find(id);
+          if (wrong.empty() || run == runs.end() || run->second.ended) return;
+          const std::string rank = json_text(line.value("rank", Json("")));
+          if (!named.emplace(id, rank).second) return;
+          Statement said;
+          const auto at = run->second.places.find(rank);
+          const bool placed = at != run->second.places.end();
+          said.verdict = {
+              placed ? Scope::rank : Scope::job, placed ? rank : name, Outcome::fail,
+              fmt::format("{}: wrong data before the run was cut off: {}", name, wrong)};
+          said.verdict.check = "wrong-data";
+          said.nodes = placed ? std::vector{at->second} : run->second.hosts;
+          read_.evidence.statements.push_back(said);
+        },
+        &cut);
   }
 
   /// Hosts, and of which GPU there are none of the figures that others of the run have.

@@ -39,7 +39,7 @@ class Rates {
 
  private:
   void judge(const Peers& peers, Judgement& judgement, std::map<std::string, std::string>& missed) {
-    const Testimonies heard = hear(peers, observations_, references_, boards_);
+    const Testimonies heard = hear(peers, observations_, references_);
     const std::string& metric = observations_[peers.observation].metric;
     if (!heard.missed.empty()) missed[metric] = heard.missed;
     const Context context = context_of(peers, heard);

@@ -103,9 +103,8 @@ std::vector<Peers> peers_of(const std::vector<Observation>& observations, const 
   std::vector<Peers> all;
   for (auto& [key, subjects] : groups) {
     const Observation& first = observations[subjects.begin()->second.front()];
-    Peers peers{known[first.metric], 0, {}};
-    const Peak peak =
-        peers.limit->share && first.backend != "cpu" ? peak_of(first, boards) : Peak{};
+    Peers peers{known[first.metric], 0, {}, {}};
+    if (peers.limit->share && first.backend != "cpu") peers.peak = peak_of(first, boards);
     for (auto& [subject, indices] : subjects) {
       const auto order = [&](std::size_t i) {
         const Observation& o = observations[i];
@@ -117,7 +116,7 @@ std::vector<Peers> peers_of(const std::vector<Observation>& observations, const 
       indices.erase(again.begin(), again.end());
       Series series;
       series.subject = subject;
-      for (const std::size_t i : indices) add(series, i, observations[i], *peers.limit, peak);
+      for (const std::size_t i : indices) add(series, i, observations[i], *peers.limit, peers.peak);
       settle(series, observations);
       peers.series.push_back(std::move(series));
     }

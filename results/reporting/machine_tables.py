@@ -83,12 +83,17 @@ def shared_parts(several):
     return [part for part in (several or [()])[0][1:] if all(part in one for one in several)]
 
 
+MODES = (("reduction", "{}", "sum", "none"), ("registration", "registration {}", 0), ("mpi_algorithm", "{} algorithm", "library"),
+         ("groups", "{} groups", 1), ("traffic", "{}"), ("aggregate", "--agg-iters {}", 1), ("blocking", "--blocking {}", 0),
+         ("average", "--average {}", 1), ("ctas", "{} CTAs", 0))  # key, its words, values that are not named
+
+
 def mode_of(run, record):
     """In parts, of which the first is the operation."""
     parts = [str(record.get("operation")), record.get("dtype"),
              "in place" if record.get("in_place") else "",
              str(record.get("launch_mode", "")).replace("_", " "),
-             f"registration {record['registration']}" if record.get("registration") else "",
+             *(said.format(record[key]) for key, said, *usual in MODES if record.get(key) not in (None, *usual)),
              "--path" if run.logs_path else "", record.get("transport"), run.machine]
     return tuple(part for part in parts if part)
 
@@ -108,7 +113,8 @@ def links(summary):
     return [Table("links", ", ".join(["links", *shared]), [
         Column("direction", lambda item: ", ".join(
             part for part in item[0] if part not in shared)),
-        Column("links", lambda item: len(item[1])),
+        Column("links", lambda item: len({tuple(link.get(end) for end in ("from_host", "from", "to_host", "to"))
+                                          for link in item[1]})),
         Column("median GB/s", lambda item: median(item[1]), "{:.4g}".format),
         Column("slowest GB/s", lambda item: slowest(item[1])["bandwidth_gbs"], "{:.4g}".format),
         Column("ranks", lambda item: "{} to {}".format(

@@ -1,13 +1,15 @@
-"""The options in which runs of one configuration differ: where they change the rate, the runs are of
+"""The options in which runs of one configuration differ: where they change the rate or the accuracy, the runs are of
 different configurations, which are named by them."""
 
 from .records import Configuration, described, number, text
 from .trainings import trainings_of
 
 OF_BUCKETS = ("bucket_order", "small_bucket_mb", "bucket_copy", "no_overlap")
-OF_EXCHANGE = ("comm_priority", "comm_ctas")
-OF_COMPUTE = ("fusion", "recompute", "graph", "invariant")
-OF_INPUT = ("decoder", "decoder_share", "workers", "prefetch", "cache", "scaled_decode")
+OF_EXCHANGE = ("comm_priority", "comm_ctas", "grad_dtype", "norm_stats")
+OF_COMPUTE = ("fusion", "recompute", "graph", "invariant", "autotune", "clip_grad_norm", "ema", "check_neighbour")
+OF_TRAINING = ("decoder", "decoder_share", "workers", "prefetch", "cache", "scaled_decode",  # of its input
+               "augment", "epochs", "label_smoothing", "learning_rate", "schedule", "lr_warmup", "lr_warmup_steps",
+               "momentum", "nesterov", "weight_decay", "no_norm_decay", "trust_coefficient")
 SELF_EXPLAINING = {"bucket_order"}  # the value names the option
 RENAMED = {("bucket_order", "ddp"): "small-first"}  # in 0.1
 
@@ -19,8 +21,9 @@ def distinguish(*sides):
     for run in sum(sides, []):
         run.several_caps, run.distinguished = several, {}
     found = [by_configuration(side) for side in sides]
-    for key in dict.fromkeys(key for side in found for key in side):
-        name_options(*key, [side[key] for side in found if key in side])
+    for conditions in dict.fromkeys(configuration.conditions for side in found for configuration, _ in side):
+        name_options(conditions, [{key: runs for key, runs in side.items() if key[0].conditions == conditions}
+                                  for side in found])
 
 
 def caps_of(runs):
@@ -44,13 +47,13 @@ def by_configuration(runs):
 
 
 def between(old, new):
-    """{option: (values of OLD, of NEW)} in which runs of one configuration differ."""
+    """{option: (values of OLD, of NEW)} of runs that are compared although none of OLD has a value of NEW."""
     before, found = by_configuration(old), {}
     for (configuration, bucketed), after in by_configuration(new).items():
         for key in sum(options_that_matter(configuration, bucketed), ()):
             sides = tuple(sorted({option(run, key) for run in runs} - {None})
                           for runs in (before.get((configuration, bucketed), []), after))
-            if all(sides) and sides[0] != sides[1]:
+            if all(sides) and not set(sides[0]) & set(sides[1]):
                 found[key] = sides
     caps = caps_of(old), caps_of(new)
     for strategy in set(caps[0]) & set(caps[1]):
@@ -64,21 +67,23 @@ def options_that_matter(configuration, bucketed):
     conditions, strategy = configuration
     exchanges = strategy != "none" and conditions.world_size > 1
     return ((OF_EXCHANGE + OF_BUCKETS * bucketed) * exchanges,
-            OF_COMPUTE + OF_INPUT * (conditions.data != "synthetic"))
+            OF_COMPUTE + OF_TRAINING * (conditions.data != "synthetic"))
 
 
-def name_options(configuration, bucketed, sides):
-    conditions, strategy = configuration
-    firsts = [first_parts(side) for side in sides]
-    named, conditional = ([key for key in keys if any(differs(key, first.values()) for first in firsts)]
-                          for keys in options_that_matter(configuration, bucketed))
-    if not named and not conditional:
-        return
+def name_options(conditions, sides):
+    """Of each side its runs by configuration. Conditions differ where any strategy's runs do: another
+    strategy is compared with those that share its options."""
+    firsts = [first_parts(sum(side.values(), [])) for side in sides]
     first = {run: begun for of in firsts for run, begun in of.items()}
-    for run in sum(sides, []):
-        run.distinguished[configuration] = Configuration(
-            conditions._replace(options=options_of(first[id(run)], conditional)),
-            with_words(strategy, options_of(first[id(run)], named)))
+    for configuration, bucketed in dict.fromkeys(key for side in sides for key in side):
+        names, shared = options_that_matter(configuration, bucketed)
+        runs = [side.get((configuration, bucketed), []) for side in sides]
+        named = [key for key in names if any(differs(key, [first[id(run)] for run in of]) for of in runs)]
+        conditional = [key for key in shared if any(differs(key, of.values()) for of in firsts)]
+        for run in sum(runs, []) if named or conditional else []:
+            run.distinguished[configuration] = Configuration(
+                conditions._replace(options=options_of(first[id(run)], conditional)),
+                with_words(configuration.strategy, options_of(first[id(run)], named)))
 
 
 def first_parts(runs):
@@ -95,7 +100,7 @@ def differs(key, runs):
 
 def option(run, key):
     value = run.header.get(f"options.{key}")
-    return None if value is None else RENAMED.get((key, str(value)), str(value))
+    return None if value is None or (key, value) == ("epochs", 0) else RENAMED.get((key, str(value)), str(value))
 
 
 def options_of(run, keys):

@@ -93,6 +93,8 @@ def parts(conditions):
         "model": conditions.model,
         "precision": conditions.precision,
         "image_size": f"{conditions.image_size}x{conditions.image_size}",
+        "classes": f"{conditions.classes} classes" if conditions.data == "synthetic" and
+                   conditions.classes not in (0, 1000) else "",
         "batch": batch(conditions),
         "world_size": count(conditions.world_size, "rank") +
                       (f" on {conditions.nodes} nodes" if conditions.nodes > 1 else ""),

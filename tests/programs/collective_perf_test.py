@@ -120,7 +120,7 @@ class OwnName(Folder):
 
 class Bars(Folder):
     def test_bars_that_cannot_be_reached_fail(self):
-        result = run("collective_perf", "--operation", "all_reduce,reduce_scatter", "-b", 8, "-e", 64,
+        result = run("collective_perf", "--operation", "all_reduce,reduce_scatter", "-d", "float64,int8", "-b", 1, "-e", 64,
                      "--repeats", 1, "--min-busbw", 1e6, "--max-latency", 0.001, "--record",
                      self.record, *OWN_ALGORITHM, ranks=2)
         if not support.GPUS:
@@ -132,6 +132,7 @@ class Bars(Folder):
         self.assertEqual([line["name"] for line in found if line["scope"] == "job"],
                          ["collective_perf"])
         causes = " ".join(line["cause"] for line in found)
+        self.assertIn("latency of 1 B int8", causes)  # of float64 it moves nothing
         for operation in ("all_reduce", "reduce_scatter"):  # 8 and 16 B of the latter move nothing
             for figure in ("busbw", "latency"):
                 self.assertIn(f"collective/{operation}/{figure}", causes)
@@ -231,7 +232,8 @@ class NcclTestsNames(Folder):
         self.expect(result, 2, f"{self.folder}: cannot be read: Is a directory")
 
     def test_groups_of_the_environment(self):
-        result = run("all_reduce_perf", *SIZES, "-n", 2, "--record", self.record, ranks=4, env={"NCCL_TESTS_SPLIT": "MOD 2"})
+        result = run("all_reduce_perf", *SIZES, "-n", 2, "-I", 1, "--record", self.record, ranks=4,
+                     env={"NCCL_TESTS_SPLIT": "MOD 2"})
         self.expect(result, 0, "Rank  3 Group  1", "# Out of bounds values : 0 OK")
         slowest = re.findall(r"^# slowest group ([01]): (\S+) GB/s, ranks (\d), (\d); median of 2 groups", result.stdout, re.M)
         lines = self.lines("collective")
@@ -241,6 +243,7 @@ class NcclTestsNames(Folder):
             self.assertEqual((line["groups"], line["world_size"], len(line["group_busbw_gbs"])), (2, 2, 2))
             self.assertEqual(f"{min(line['group_busbw_gbs']):.4g}", gbs)
             self.assertEqual(line["wrong_elements"], 0)
+            self.assertNotIn("wait_us", line)  # groups do not wait for one another
 
     def test_json_file_and_the_bar_of_the_environment(self):
         path = self.folder / "out.json"

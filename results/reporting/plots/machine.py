@@ -1,8 +1,10 @@
 """Collectives, links and the GPUs' own samples."""
 
+import statistics
 from datetime import datetime, timezone
 
 from .. import words
+from ..machine_tables import mode_of
 from ..records import number
 from . import style
 
@@ -21,14 +23,7 @@ def collective_bandwidth(summary):
             if None in (number(record, "bytes"), number(record, "busbw_gbs")) or \
                     record["bytes"] <= 0 or record["busbw_gbs"] <= 0:
                 continue
-            place = "in place" if record.get("in_place") else "out of place"
-            mode = str(record.get("launch_mode", "")).replace("_", " ")
-            if record.get("registration"):
-                mode += f", registration {record['registration']}"
-            if run.logs_path:
-                mode += ", --path"
-            key = (f"{words.count(record.get('world_size'), 'rank')}, {place}, {mode}, "
-                   f"{record.get('dtype')}, {record.get('transport')}, {run.machine}")
+            key = ", ".join((words.count(record.get("world_size"), "rank"), *mode_of(run, record)[1:]))
             line = panels.setdefault(key, {}).setdefault(record.get("operation"), {})
             line.setdefault(record["bytes"], []).append(record["busbw_gbs"])
     if not panels:
@@ -37,7 +32,7 @@ def collective_bandwidth(summary):
     operations = sorted({str(operation) for lines in panels.values() for operation in lines})
     for axes, lines in zip(all_axes, panels.values()):
         for operation, sizes in lines.items():
-            medians = [(b, sorted(rates)[len(rates) // 2]) for b, rates in sorted(sizes.items())]
+            medians = [(b, statistics.median(rates)) for b, rates in sorted(sizes.items())]
             axes.plot(*zip(*medians), marker=".", label=operation, **style.line_of(operations.index(str(operation))))
         axes.set_xscale("log", base=2)
         axes.set_ylim(0)

@@ -16,7 +16,8 @@ PANELS_AT_MOST = 12
 if "text.parse_math" in matplotlib.rcParams:  # a name may have a $
     matplotlib.rcParams["text.parse_math"] = False
 DPI = 110
-SHADES = 64  # colours of a file: they make it a third as large
+SHADES = 128  # colours of a file: they make it a third as large
+MAXCOVERAGE = 1  # of Pillow: keeps the colour of a small bar, which else became that of another one
 
 
 def colour(strategy):
@@ -89,7 +90,8 @@ def bars(axes, names, strategies, values, unit, low_high=None, text=words.rate):
 
 
 def label_rows(axes, names, unit, longest):
-    axes.set_yticks(range(len(names)), names)
+    axes.set_yticks(range(len(names)), ["\n".join(textwrap.wrap(name, 60)) for name in names],
+                    fontsize=10 if max(map(len, names)) <= 40 else 7)
     axes.set_ylim(len(names) - 0.4, -0.6)
     axes.set_xlim(0, longest * 1.22 or 1)
     axes.set_xlabel(unit)
@@ -143,5 +145,5 @@ def finish(figure, caption, source, path):
                      ha="left")
     drawn = io.BytesIO()
     figure.savefig(drawn, dpi=DPI)
-    Image.open(drawn).convert("RGB").quantize(SHADES).save(path, optimize=True)
+    Image.open(drawn).convert("RGB").quantize(SHADES, MAXCOVERAGE).save(path, optimize=True)
     return path
