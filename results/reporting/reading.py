@@ -28,6 +28,12 @@ def files_of(paths):
     return list(files.values())
 
 
+def killed(paths):
+    """The logs of acceptances that did not come to their end, which is when acceptance.jsonl is written."""
+    return [log for path in map(pathlib.Path, paths) if path.is_dir() for log in sorted(path.rglob("acceptance_*.log"))
+            if not log.with_name("acceptance.jsonl").exists()]
+
+
 def is_of_judge(file):
     """What launch/acceptance has for bin/judge to read; acceptance.jsonl next to it has all of it."""
     return file.name == "runs.jsonl" and file.with_name("acceptance.jsonl").exists()
@@ -158,6 +164,9 @@ def without_copies(runs):
 
 def read_runs(paths):
     runs = without_copies([run for path in files_of(paths) for run in read_file(path)])
+    for log in killed(paths):
+        hosts = {host for run in runs if log.parent in run.path.parents for host in run.hosts}
+        runs.append(Run(log, {"program": "acceptance", "hosts": sorted(hosts)}))
     if not any(run.header or any(record["kind"] in USABLE for record in run.records)
                for run in runs):
         raise UsageError(f"no usable records in {', '.join(map(words.printable, paths))}: "

@@ -131,6 +131,14 @@ class Usage(Report):
             self.assertEqual("runs.jsonl" in result.stderr, said, result.stderr)
             path.unlink()
 
+    def test_an_acceptance_that_was_killed_is_no_pass(self):
+        (self.folder / "run").mkdir()
+        self.write("run/r.jsonl", step("ddp", 1000))
+        (self.folder / "run/acceptance_20261129_070127.log").touch()
+        for outcome in ("INCONCLUSIVE", "PASS"):
+            self.assertIn(f"Verdict: {outcome}", self.report(self.folder / "run", "--output", self.out).stdout)
+            self.write("run/acceptance.jsonl", step("ddp", 1000))
+
     def test_a_home_that_is_not_writable_is_no_news(self):
         result = self.program(self.write("r.jsonl", step("ddp", 1000), step("all-reduce", 900)),
                               "--output", self.out, env={"HOME": "/dev/null"})
