@@ -174,6 +174,7 @@ class Reader {
              });
     std::vector<std::string> hosts;
     for (const auto& [id, run] : runs) {
+      if (!run.began && std::ranges::any_of(run.verdicts, is_conclusion)) continue;
       for (const Json& line : run.verdicts) statement(line, run);
       for (const auto& [host, why] : unmeasured(run)) incomplete(name + ": " + why, {host});
       if (!run.began)
@@ -235,6 +236,11 @@ class Reader {
       run.places[std::to_string(rank)] = all[rank];
       if (rank < uuids.size()) run.places[uuids[rank]] = all[rank];
     }
+  }
+
+  /// Of bin/judge --record, on other runs.
+  static bool is_conclusion(const Json& line) {
+    return text_at(line, "scope") == "job" && text_at(line, "name") == "judge";
   }
 
   /// Whether its verdicts say why it did not end well.

@@ -96,8 +96,8 @@ def submitted(folder):
     except OSError:
         return {}
     found = collections.defaultdict(list)
-    for row in rows:
-        found[row[0]] += row[1:2]
+    for node, job, *_ in (row for row in rows if len(row) > 1):  # a full disk cuts a line
+        found[node].append(job)
     return found
 
 

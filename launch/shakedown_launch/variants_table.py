@@ -7,7 +7,7 @@ import statistics
 from typing import NamedTuple
 
 from reporting.verdict import WRONG_DATA
-from reporting.words import size
+from reporting.words import count, size
 
 from . import records
 from .command import UsageError
@@ -77,18 +77,30 @@ class Variant:
         return not self.settings or self.settings.startswith(prefix)
 
 
-WHAT = {"collective": "{operation} {dtype}", "step": "{model} {strategy}, batch {batch_size}",
-        "link": "links, one direction", "visit": "links, one direction"}
 RATE = {"step": ("images_per_s", "images/s", " (too few steps for an interval)"),
         "link": ("bandwidth_gbs", "GB/s", " (no interval)"), "visit": ("forward_gbs", "GB/s", " (no interval)")}
+
+
+def what_of(line):
+    """What a record measured, in words: others of it are repetitions."""
+    kind = line["kind"]
+    if kind == "collective":
+        reduction = line.get("reduction")
+        return " ".join([line["operation"], line["dtype"], *[reduction] * (reduction not in (None, "none", "sum"))])
+    if kind == "step":
+        cap = line.get("bucket_cap_mb")
+        parts = (f"{line['model']} {line['strategy']}", cap and f"{cap:g} MiB", line.get("setting"), line.get("precision"),
+                 f"batch {line['batch_size']}", line.get("world_size") and count(line["world_size"], "rank"))
+        return ", ".join(filter(None, parts))
+    return ", ".join(filter(None, ("links, one direction", line.get("concurrency"))))
 
 
 def measured(lines):
     """((what, unit), Figure) of a record; the median of what was measured repeatedly."""
     groups = {}
     for line in lines:
-        if line["kind"] in WHAT and not line.get("direction", "").startswith("bi"):
-            groups.setdefault((line["kind"], WHAT[line["kind"]].format_map(line)), []).append(line)
+        if line["kind"] in ("collective", *RATE) and not line.get("direction", "").startswith("bi"):
+            groups.setdefault((line["kind"], what_of(line)), []).append(line)
     for (kind, what), group in groups.items():
         if kind == "collective":
             yield from measured_collective(what, group)
@@ -108,13 +120,13 @@ def measured_collective(what, lines):
     wrong_as = max(regions, key=regions.get).replace("_", " ") if any(regions.values()) else ""
     for key, unit, more_is_better, pick in [("busbw_gbs", "GB/s", True, max),
                                             ("time_us_p50", "us", False, min)]:
-        count = pick(line["bytes"] for line in lines)
-        of_size = [line for line in lines if line["bytes"] == count]
+        bytes_ = pick(line["bytes"] for line in lines)
+        of_size = [line for line in lines if line["bytes"] == bytes_]
         value, time = median(of_size, key), median(of_size, "time_us_p50")
         ends, interval_of = spread(of_size)
         if more_is_better:
             ends = tuple(value * time / end for end in reversed(ends)) if value and time else ()
-        yield (f"{what}, {size(count)}", unit), Figure(
+        yield (f"{what}, {size(bytes_)}", unit), Figure(
             value, more_is_better, ends, interval_of, wrong_elements=wrong, wrong_as=wrong_as,
             doubt="" if ends else " (too few samples for an interval)")
 

@@ -8,8 +8,8 @@ OF_BUCKETS = ("bucket_order", "small_bucket_mb", "bucket_copy", "no_overlap")
 OF_EXCHANGE = ("comm_priority", "comm_ctas", "grad_dtype", "norm_stats")
 OF_COMPUTE = ("fusion", "recompute", "graph", "invariant", "autotune", "clip_grad_norm", "ema", "check_neighbour")
 OF_TRAINING = ("decoder", "decoder_share", "workers", "prefetch", "cache", "scaled_decode",  # of its input
-               "augment", "label_smoothing", "learning_rate", "schedule", "lr_warmup", "lr_warmup_steps", "momentum",
-               "nesterov", "weight_decay", "no_norm_decay", "trust_coefficient")
+               "augment", "epochs", "label_smoothing", "learning_rate", "schedule", "lr_warmup", "lr_warmup_steps",
+               "momentum", "nesterov", "weight_decay", "no_norm_decay", "trust_coefficient")
 SELF_EXPLAINING = {"bucket_order"}  # the value names the option
 RENAMED = {("bucket_order", "ddp"): "small-first"}  # in 0.1
 
@@ -100,7 +100,7 @@ def differs(key, runs):
 
 def option(run, key):
     value = run.header.get(f"options.{key}")
-    return None if value is None else RENAMED.get((key, str(value)), str(value))
+    return None if value is None or (key, value) == ("epochs", 0) else RENAMED.get((key, str(value)), str(value))
 
 
 def options_of(run, keys):

@@ -315,6 +315,9 @@ TEST_CASE("records that are cut, shuffled or ended badly", "[judge]") {
   CHECK(stated({run, cut, end}) == 1);
   CHECK(stated({run, end, std::string(9, '\0')}) == 1);  // after a power failure
   CHECK(stated({end}) == 1);
+  const std::string conclusion =
+      R"({"kind":"verdict","run_id":"j","scope":"job","name":"judge","verdict":"FAIL"})";
+  CHECK(stated({run, end, conclusion}) == 0);  // of bin/judge --record
   CHECK(stated({run, R"({"kind":"end","run_id":"r","exit_code":null})"}) == 1);
   CHECK_THROWS_AS(stated({"no record"}), UsageError);
   // Wrong data that a run did not live to conclude from, once per rank.

@@ -28,7 +28,7 @@ from support import BIN, TREE, make_image_folder, run, run_bare
 sys.path.insert(0, str(TREE / "docs"))
 import picture  # noqa: E402
 
-from reporting import text as text_module  # noqa: E402
+from reporting import colours, text as text_module  # noqa: E402
 
 prefer_one_with_matplotlib()
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
@@ -133,6 +133,10 @@ class Pictures(Report):
             self.assertGreater(min(width, height), 250, name)
             self.assertGreater(len(data), 5_000, name)
         self.assertLess((self.kept / "comparison_report.html").stat().st_size, 500_000)
+        before, _, after = plots["step_breakdown"].partition(b"PLTE")
+        palette = [after[at:at + 3] for at in range(0, int.from_bytes(before[-4:], "big"), 3)]
+        for term in map(bytes.fromhex, (colour[1:] for colour in colours.TERMS)):  # of small bars, too
+            self.assertLess(min(sum(abs(a - b) for a, b in zip(term, drawn)) for drawn in palette), 20, term.hex())
         self.with_plots(self.write("r.jsonl", *training("ddp", [0.5, 0.6])))
         self.assertEqual({path.stem for path in (self.out / "plots").glob("*.png")},
                          {"throughput_comparison", "loss_curves", "accuracy_curves"})

@@ -6,6 +6,7 @@ import io
 import json
 import os
 import shlex
+import re
 import shutil
 import tempfile
 import unittest
@@ -79,8 +80,7 @@ class Runs(Folder):
             self.assertIn("images/s", (self.results() / f"{name}.log").read_text())
         rows = self.rows(result.stdout)
         rate = f"{rates['default']:{',.0f' if rates['default'] >= 1000 else '.4g'}}"
-        self.assertIn(f"default ok tiny ddp, batch 4 {rate} images/s",
-                      rows["default"][0])
+        self.assertRegex(rows["default"][0], rf"default ok tiny ddp, 25 MiB, \w+, batch 4, 2 ranks {re.escape(rate)} images/s")
         self.assertIn(f"{rates['mpi-tcp'] / rates['default']:.2f}", rows["mpi-tcp"][0])
         self.assertIn((self.results() / "table.txt").read_text(), result.stdout)
 

@@ -16,7 +16,8 @@ PANELS_AT_MOST = 12
 if "text.parse_math" in matplotlib.rcParams:  # a name may have a $
     matplotlib.rcParams["text.parse_math"] = False
 DPI = 110
-SHADES = 64  # colours of a file: they make it a third as large
+SHADES = 128  # colours of a file: they make it a third as large
+MAXCOVERAGE = 1  # of Pillow: keeps the colour of a small bar, which else became that of another one
 
 
 def colour(strategy):
@@ -144,5 +145,5 @@ def finish(figure, caption, source, path):
                      ha="left")
     drawn = io.BytesIO()
     figure.savefig(drawn, dpi=DPI)
-    Image.open(drawn).convert("RGB").quantize(SHADES).save(path, optimize=True)
+    Image.open(drawn).convert("RGB").quantize(SHADES, MAXCOVERAGE).save(path, optimize=True)
     return path
