@@ -227,6 +227,13 @@ std::vector<Output> outputs_of(const TrainOptions& options) {
           {"--logits", options.logits}};
 }
 
+void check_outputs(const TrainOptions& options, const ParameterTable& table) {
+  for (const Output& output : outputs_of(options))
+    if (!output.path.empty()) check_writable(output);
+  check_space({"--save", options.save},
+              sizeof(float) * (table.payload_count() + table.statistics_count()));
+}
+
 long batches_needed(const TrainOptions& options) {
   if (options.epochs > 0 || options.evaluate) return 0;
   return (static_cast<long>(options.timing.iterations) + options.timing.warmup) *
