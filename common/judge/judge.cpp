@@ -172,7 +172,8 @@ class Rates {
     if (said.undecided && said.witness == Witness::peers)
       text += said.fails() ? "; which of them is right is not known"
                            : "; another is far slower, and which of them is right is not known";
-    if (one.looks > 1) text += fmt::format("; slow in {} of {} looks", one.slow_looks, one.looks);
+    if (one.looks > 1 && one.slow_looks > 0)
+      text += fmt::format("; slow in {} of {} looks", one.slow_looks, one.looks);
     if (!why.empty()) text += "; " + why;
     return text;
   }

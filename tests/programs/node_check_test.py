@@ -154,7 +154,7 @@ class NodeCheck(Folder):
         stat = pathlib.Path("/proc/self/stat").read_text().rpartition(")")[2].split()
         note = f"{os.getpid()} {stat[19]}"  # this process, in the place of one that cannot be killed
         for age, code, line in [(100, 1, "FAIL     hung-check         "), (0, 3, "INCONCLUSIVE job node_check")]:
-            script = f"mount -t tmpfs -o mode=755 none /run && echo '{note} {int(time.time()) - age}' >/run/shakedown-node_check " \
+            script = f"mount -t tmpfs -o mode=755 none /run && echo '{note} {time.monotonic() - age:.0f}' >/run/shakedown-node_check " \
                      f"&& exec '{NODE_CHECK}' --passive"
             result = run_bare("unshare", "-m", "bash", "-c", script)
             self.expect(result, code, line, f"an earlier one (pid {os.getpid()}) was killed")

@@ -129,7 +129,7 @@ def conclude(campaign, judge, request, values, started, began):
         others += not_injected(request.fault, campaign, [
             *others, *(each for verdict in concluded for each in verdict.findings)])
     return Acceptance(
-        tier, time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(started)), time.time() - started,
+        tier, time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(started)), time.monotonic() - began,
         tuple(concluded), tuple(others), tuple(judged.figures), tuple(runs), tuple(judged.found),
         campaign.settings.backend if campaign.settings.backend != "auto" else "",
         {key.lstrip("-").replace("-", "_"): value for key, value in values.items()},

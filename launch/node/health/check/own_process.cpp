@@ -10,7 +10,6 @@
 #include <chrono>
 #include <csignal>
 #include <cstdio>
-#include <ctime>
 #include <fstream>
 #include <iterator>
 #include <sstream>
@@ -126,6 +125,9 @@ std::optional<Process> living(pid_t pid) {
   return Process{pid, field};
 }
 
+/// Since the boot, as a note of this boot: the time of day may be set meanwhile.
+double up_s() { return std::chrono::duration<double>(Clock::now().time_since_epoch()).count(); }
+
 /// Where the child that an earlier call could not end still has not.
 std::optional<Ended> left_over(const std::string& note) {
   std::ifstream in(note);
@@ -134,7 +136,7 @@ std::optional<Ended> left_over(const std::string& note) {
   if (note.empty() || !(in >> named.pid >> named.started >> killed_s)) return std::nullopt;
   const auto now = living(named.pid);
   if (!now || now->started != named.started) return std::nullopt;
-  const double ago_s = static_cast<double>(std::time(nullptr)) - killed_s;
+  const double ago_s = up_s() - killed_s;
   return Ended{std::nullopt,
                fmt::format("an earlier one (pid {}) was killed {:.0f} s ago and has not ended: it "
                            "hangs in the kernel, and no other was started",
@@ -149,7 +151,7 @@ void note_left_over(const std::string& note, pid_t child) {
   const auto process = living(child);
   if (!process) return;
   const std::string written = fmt::format("{}.{}", note, getpid());
-  std::ofstream(written) << fmt::format("{} {} {}\n", child, process->started, std::time(nullptr));
+  std::ofstream(written) << fmt::format("{} {} {:.3f}\n", child, process->started, up_s());
   std::rename(written.c_str(), note.c_str());
 }
 
