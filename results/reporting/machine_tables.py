@@ -85,7 +85,8 @@ def shared_parts(several):
 
 MODES = (("reduction", "{}", "sum", "none"), ("registration", "registration {}", 0), ("mpi_algorithm", "{} algorithm", "library"),
          ("groups", "{} groups", 1), ("traffic", "{}"), ("aggregate", "--agg-iters {}", 1), ("blocking", "--blocking {}", 0),
-         ("average", "--average {}", 1), ("ctas", "{} CTAs", 0))  # key, its words, values that are not named
+         ("average", "--average {}", 1), ("ctas", "{} CTAs", 0),
+         ("cta_policy", "--cta-policy {}"))  # key, its words, values that are not named
 
 
 def mode_of(run, record):
