@@ -55,6 +55,12 @@ struct Nvml::Library : nvml::Library {
     return succeeds(handle_by_uuid, uuid.c_str(), &found) ? found : nullptr;
   }
 
+  /// That of a MIG instance's GPU, else the device.
+  nvml::Device gpu_of(nvml::Device device) const {
+    nvml::Device gpu = nullptr;
+    return succeeds(gpu_of_mig, device, &gpu) ? gpu : device;
+  }
+
   double temperature_c(nvml::Device device) const {
     nvml::Temperature current{nvml::version_of<nvml::Temperature>(1), nvml::kTemperatureGpu, 0};
     if (succeeds(temperature, device, &current)) return current.celsius;
@@ -101,13 +107,21 @@ std::string Nvml::driver_version() const {
   return succeeds(library_->driver_version, text.data(), length) ? text.data() : "";
 }
 
+std::string Nvml::gpu_of(const std::string& uuid) const {
+  const nvml::Device device = library_->device(uuid);
+  if (device == nullptr) return uuid;
+  std::array<char, 96> text{};
+  const auto length = static_cast<unsigned>(text.size());
+  return succeeds(library_->uuid, library_->gpu_of(device), text.data(), length) ? text.data()
+                                                                                 : uuid;
+}
+
 GpuSample Nvml::sample(const std::string& uuid) const {
   const nvml::Device device = library_->device(uuid);
   GpuSample s;
   if (device == nullptr) return s;
   // Clock and heat of a MIG instance are its GPU's; power and energy are of all its instances.
-  nvml::Device gpu = device;
-  if (!succeeds(library_->gpu_of_mig, device, &gpu)) gpu = device;
+  const nvml::Device gpu = library_->gpu_of(device);
   unsigned value = 0;
   if (succeeds(library_->clock, gpu, nvml::kClockSm, &value)) s.sm_clock_mhz = value;
   if (succeeds(library_->power_mw, device, &value)) s.power_w = value / 1e3;

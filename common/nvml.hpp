@@ -73,6 +73,8 @@ class Nvml {
   Nvml& operator=(const Nvml&) = delete;
 
   std::string driver_version() const;
+  /// UUID of a MIG instance's GPU, as far as NVML says; else the same UUID.
+  std::string gpu_of(const std::string& uuid) const;
   /// All unknown when NVML knows no GPU of this UUID: health is read next to the work and must not
   /// end it.
   GpuSample sample(const std::string& uuid) const;

@@ -2,6 +2,7 @@
 
 #include <fcntl.h>
 #include <fmt/format.h>
+#include <sys/statvfs.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -12,6 +13,7 @@
 #include <map>
 
 #include "common/error.hpp"
+#include "common/types.hpp"
 
 namespace shakedown {
 namespace {
@@ -96,6 +98,26 @@ void check_writable(const Output& output) {
   const std::string partial = partial_of(file);
   if (!std::ofstream(partial, std::ios::binary | std::ios::trunc)) refuse(errno);
   std::remove(partial.c_str());
+}
+
+void check_space(const std::string& folder, std::uint64_t bytes, const std::string& what) {
+  struct statvfs system {};
+  if (statvfs(folder.c_str(), &system) != 0)
+    throw InconclusiveError(fmt::format("{}: {}: {}", what, folder, std::strerror(errno)));
+  const std::uint64_t free = std::uint64_t{system.f_bavail} * system.f_frsize;
+  if (free < bytes)
+    throw InconclusiveError(fmt::format("{} needs {}, {} are free", what,
+                                        readable_bytes(static_cast<double>(bytes)),
+                                        readable_bytes(static_cast<double>(free))));
+  if (system.f_files > 0 && system.f_favail == 0)  // some file systems have no fixed number
+    throw InconclusiveError(fmt::format("{} needs an inode, none is free", what));
+}
+
+void check_space(const Output& output, std::uint64_t bytes) {
+  if (output.path.empty() || is_written_itself(output.path)) return;
+  const auto folder = std::filesystem::path(behind_links(output.path)).parent_path().string();
+  check_space(folder.empty() ? "." : folder, bytes,
+              fmt::format("{} {}", output.option, output.path));
 }
 
 void write_file(const Output& output, const std::function<void(std::ostream&)>& write) {

@@ -1,6 +1,7 @@
 // Files that are written whole or not at all.
 #pragma once
 
+#include <cstdint>
 #include <functional>
 #include <ostream>
 #include <string>
@@ -24,6 +25,12 @@ void check_distinct(const std::vector<Output>& outputs);
 /// Throws UsageError when the file cannot be written, or is a folder: before the work whose result
 /// it is to hold. Makes its folder.
 void check_writable(const Output& output);
+
+/// Throws InconclusiveError where the file system of `folder` has fewer bytes, or no inode, free.
+/// `what` needs them.
+void check_space(const std::string& folder, std::uint64_t bytes, const std::string& what);
+/// The same of where the file will be written.
+void check_space(const Output& output, std::uint64_t bytes);
 
 /// A device, a pipe or a standard stream: what was written is not replaced.
 bool is_written_itself(const std::string& path);

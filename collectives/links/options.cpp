@@ -63,14 +63,14 @@ void declare_options(OptionSet& options, LinkOptions& values) {
   judge::declare_options(options, values.judge);
   options
       .add("--min-bandwidth", values.min_bandwidth_gbs,
-           "lowest one-way bandwidth of a link, by messages; below it is FAIL")
+           "lowest one-way bandwidth of a link, by messages; below it is FAIL; 0: no bar")
       .at_least(0)
-      .metavar("GB/S")
-      .default_text("none");
-  options.add("--max-latency", values.max_latency_us, "highest latency of a link; above it is FAIL")
+      .metavar("GB/S");
+  options
+      .add("--max-latency", values.max_latency_us,
+           "highest latency of a link; above it is FAIL; 0: no bar")
       .at_least(0)
-      .metavar("US")
-      .default_text("none");
+      .metavar("US");
   declare_pretended_nodes(options, values.pretend_nodes);
   options.refuse(
       "--outlier-mad,--outlier-percent,--fail-on-outlier",

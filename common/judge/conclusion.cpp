@@ -133,7 +133,8 @@ class Conclusion {
     }
   }
 
-  /// A GPU three quarters of whose pairs, of two or more, are slow is the suspect; not its links.
+  /// A GPU three quarters of whose pairs, with two other GPUs or more, are slow is the suspect; not
+  /// its links.
   void blame_gpus_for_their_links() {
     std::map<std::string, std::map<std::string, std::vector<std::size_t>>> pairs;  // metric, GPU
     for (std::size_t i = 0; i < judgement_.judged.size(); ++i) {
@@ -144,10 +145,15 @@ class Conclusion {
     }
     for (const auto& [metric, by_gpu] : pairs)
       for (const auto& [gpu, own] : by_gpu) {
-        const auto slow = static_cast<std::size_t>(std::count_if(
-            own.begin(), own.end(), [&](std::size_t i) { return is_slow(judgement_.judged[i]); }));
-        if (own.size() < 2 || slow < 2 || 4 * slow < 3 * own.size() || by_gpu.size() < 3) continue;
-        blame(gpu, own);
+        std::size_t slow = 0;
+        std::set<std::string> others;  // of the slow ones
+        for (const std::size_t i : own) {
+          if (!is_slow(judgement_.judged[i])) continue;
+          const Observation& o = observation(judgement_.judged[i]);
+          ++slow;
+          others.insert(end_of(o, end_of(o, 0) == gpu ? 1 : 0));
+        }
+        if (others.size() >= 2 && 4 * slow >= 3 * own.size()) blame(gpu, own);
       }
   }
 
@@ -289,10 +295,11 @@ class Conclusion {
     };
     for (const std::string& rates : request_.rates)
       for (const auto& [node, own] : outcomes_)
-        if ((own.on_gpu || !has_observations(node)) &&
-            !(measured[rates].contains(node) && of_each_gpu(rates, node))) {
+        if (!(measured[rates].contains(node) && of_each_gpu(rates, node))) {
           open[rates].insert(node);
+          const bool on_cpu = has_observations(node) && !own.on_gpu;
           why.try_emplace(rates, measured[rates].contains(node) ? "not every GPU was measured"
+                                 : on_cpu                       ? "its ranks ran on the CPU"
                                                                 : "nothing was measured");
         }
     for (const auto& [rates, nodes] : open)

@@ -51,23 +51,51 @@ Statement statement_of(const Json& line) {
   return said;
 }
 
+// Lines that show wrong data of themselves, where the run did not come to its verdicts.
+const std::vector<const char*> kShowing{
+    "mismatch", "neighbour_check", "certificate", "collective", "link", "split"};
+
+/// Empty: nothing wrong.
+std::string wrong_data_of(const Json& line) {
+  const std::string kind = text_at(line, "kind");
+  const auto above_zero = [&](const char* key) {
+    return line.contains(key) && line[key].is_number() && line[key].get<double>() > 0;
+  };
+  if (kind == "mismatch" && text_at(line, "verdict") != name_of(Outcome::inconclusive))
+    return fmt::format("{} {}: {}", text_at(line, "load"), text_at(line, "where"),
+                       text_at(line, "cause"));
+  if (kind == "neighbour_check" && above_zero("disputes"))
+    return fmt::format("gradients of {} batches differ between ranks", json_text(line["disputes"]));
+  if (kind == "certificate" && line.value("pass", Json()) == false)
+    return fmt::format("{} holds other weights than {}", text_at(line, "strategy"),
+                       text_at(line, "reference"));
+  if (above_zero("wrong_elements"))
+    return fmt::format("{} wrong elements in a {} record", json_text(line["wrong_elements"]), kind);
+  return "";
+}
+
 class Reader {
  public:
   explicit Reader(std::string stage) : stage_(std::move(stage)) {}
 
-  void read(const std::string& path) {
+  /// Whether there was a record.
+  bool read(const std::string& path) {
     if (!fs::is_directory(path)) {
       record(path, fs::path(path).filename(), stage_, true);
-    } else if (fs::exists(fs::path(path) / kRuns)) {
-      acceptance(path);
-    } else {
-      std::vector<std::string> files;
-      for (const auto& entry : fs::directory_iterator(path))
-        if (entry.path().extension() == ".jsonl") files.push_back(entry.path());
-      if (files.empty()) throw UsageError(path + ": a folder without records (.jsonl)");
-      std::sort(files.begin(), files.end());
-      for (const std::string& file : files) record(file, fs::path(file).filename(), stage_, true);
+      return true;
     }
+    if (fs::exists(fs::path(path) / kRuns)) {
+      acceptance(path);
+      return true;
+    }
+    std::vector<std::string> parts;
+    for (const auto& entry : fs::directory_iterator(path))
+      if (entry.path().extension() == ".jsonl" || (entry.is_directory() && !entry.is_symlink()))
+        parts.push_back(entry.path());
+    std::sort(parts.begin(), parts.end());
+    bool found = false;
+    for (const std::string& part : parts) found = read(part) || found;
+    return found;
   }
 
   Read take() { return std::move(read_); }
@@ -113,7 +141,7 @@ class Reader {
     std::map<std::string, std::string> places;              // UUIDs and ranks: hosts
     std::map<std::string, std::set<std::string>> measured;  // of kOfEachGpu: UUIDs
     std::vector<Json> verdicts;
-    int exit_code = 0;
+    Json exit_code;
   };
 
   /// Whether all of it is there.
@@ -130,8 +158,7 @@ class Reader {
             metric(line, name, stage, run);
           } else if (kind == "end") {
             run.ended = true;
-            const Json code = line.value("exit_code", Json());
-            run.exit_code = code.is_number_integer() ? code.get<int>() : 0;
+            run.exit_code = line.value("exit_code", Json());
           } else if (kind == "run") {
             run.began = true;
             hosts_of(line, run);
@@ -142,21 +169,53 @@ class Reader {
         &cut);
     if (!with_statements)
       return cut == 0 && !runs.empty() && std::ranges::all_of(runs, [](const auto& each) {
-               return each.second.ended && unmeasured(each.second).empty();
+               const Run& run = each.second;
+               return run.began && run.ended && unmeasured(run).empty();
              });
     std::vector<std::string> hosts;
     for (const auto& [id, run] : runs) {
+      if (!run.began && std::ranges::any_of(run.verdicts, is_conclusion)) continue;
       for (const Json& line : run.verdicts) statement(line, run);
       for (const auto& [host, why] : unmeasured(run)) incomplete(name + ": " + why, {host});
-      if (!run.ended)
+      if (!run.began)
+        incomplete(name + ": a run without its first line (kind run)", run.hosts);
+      else if (!run.ended)
         incomplete(name + ": a run without an end line", run.hosts);
       else if (!is_explained(run))
-        incomplete(fmt::format("{}: a run ended with exit code {}", name, run.exit_code),
+        incomplete(fmt::format("{}: a run ended with exit code {}", name, json_text(run.exit_code)),
                    run.hosts);
       hosts.insert(hosts.end(), run.hosts.begin(), run.hosts.end());
     }
     if (cut > 0) incomplete(fmt::format("{}: line {} is cut", name, cut), hosts);
+    if (!std::ranges::all_of(runs, [](const auto& each) { return each.second.ended; }))
+      wrong_data_before_the_end(file, name, runs);
     return true;
+  }
+
+  /// The first of each rank, or else of each run.
+  void wrong_data_before_the_end(const std::string& file, const std::string& name,
+                                 const std::map<std::string, Run>& runs) {
+    std::set<std::pair<std::string, std::string>> named;
+    std::size_t cut = 0;
+    for_lines(
+        file, kShowing,
+        [&](const Json& line) {
+          const std::string id = text_at(line, "run_id"), wrong = wrong_data_of(line);
+          const auto run = runs.find(id);
+          if (wrong.empty() || run == runs.end() || run->second.ended) return;
+          const std::string rank = json_text(line.value("rank", Json("")));
+          if (!named.emplace(id, rank).second) return;
+          Statement said;
+          const auto at = run->second.places.find(rank);
+          const bool placed = at != run->second.places.end();
+          said.verdict = {
+              placed ? Scope::rank : Scope::job, placed ? rank : name, Outcome::fail,
+              fmt::format("{}: wrong data before the run was cut off: {}", name, wrong)};
+          said.verdict.check = "wrong-data";
+          said.nodes = placed ? std::vector{at->second} : run->second.hosts;
+          read_.evidence.statements.push_back(said);
+        },
+        &cut);
   }
 
   /// Hosts, and of which GPU there are none of the figures that others of the run have.
@@ -177,6 +236,11 @@ class Reader {
       run.places[std::to_string(rank)] = all[rank];
       if (rank < uuids.size()) run.places[uuids[rank]] = all[rank];
     }
+  }
+
+  /// Of bin/judge --record, on other runs.
+  static bool is_conclusion(const Json& line) {
+    return text_at(line, "scope") == "job" && text_at(line, "name") == "judge";
   }
 
   /// Whether its verdicts say why it did not end well.
@@ -249,7 +313,8 @@ void for_lines(const std::string& path, const std::vector<const char*>& kinds,
                        });
     if (begins(R"({"kind":")") && !known) continue;
     const Json json = Json::parse(line, nullptr, false);
-    if (cut != nullptr && json.is_discarded() && line[start] == '{') {
+    // NUL: of a block that a power failure kept from the disk.
+    if (cut != nullptr && json.is_discarded() && (line[start] == '{' || line[start] == '\0')) {
       *cut = number;
       continue;
     }
@@ -266,7 +331,13 @@ void for_lines(const std::string& path, const std::vector<const char*>& kinds,
 
 Read read(const std::vector<std::string>& paths, const std::string& stage) {
   Reader reader(stage);
-  for (const std::string& path : paths) reader.read(path);
+  try {
+    for (const std::string& path : paths)
+      if (!reader.read(path)) throw UsageError(path + ": a folder without records (.jsonl)");
+  } catch (const fs::filesystem_error& error) {
+    throw UsageError(
+        fmt::format("{}: cannot be read: {}", error.path1().string(), error.code().message()));
+  }
   return reader.take();
 }
 

@@ -39,7 +39,7 @@ class Rates {
 
  private:
   void judge(const Peers& peers, Judgement& judgement, std::map<std::string, std::string>& missed) {
-    const Testimonies heard = hear(peers, observations_, references_, boards_);
+    const Testimonies heard = hear(peers, observations_, references_);
     const std::string& metric = observations_[peers.observation].metric;
     if (!heard.missed.empty()) missed[metric] = heard.missed;
     const Context context = context_of(peers, heard);
@@ -49,6 +49,7 @@ class Rates {
       if (metric.starts_with("memory/") && one.outcome == Outcome::fail)
         slow_memories_.insert(peers.series[i].subject);
     }
+    if (observations_[peers.observation].backend == "cpu") return;  // whose rates never fail
     for (std::size_t i = 0; i < peers.series.size(); ++i)
       note_found(*peers.limit, metric, peers.series[i].subject, heard.of[i]);
   }

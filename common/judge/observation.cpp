@@ -138,8 +138,8 @@ Observation observation_of(const Json& line) {
     o.seen.*reading.value = row.number(reading.key).value_or(kUnknown);
   if (line.contains("reasons") && line["reasons"].is_number_unsigned())
     o.seen.reasons = line["reasons"].get<std::uint64_t>();
-  o.check = static_cast<Check>(row.choice("check", kChecks));
-  o.taken = static_cast<Taken>(row.choice("outcome", kTaken));
+  o.check = static_cast<Check>(row.choice("check", kChecks, true));
+  o.taken = static_cast<Taken>(row.choice("outcome", kTaken, true));
   o.disturbed_by = row.text("disturbed_by");
   o.stage = row.text("stage");
   return o;

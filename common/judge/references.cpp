@@ -192,14 +192,18 @@ References References::load(const std::string& path) {
   const bool folder = fs::is_directory(path, error);
   if (!folder && !fs::exists(path, error)) throw UsageError(path + ": there is no such file");
   std::vector<fs::path> files;
-  if (folder)
-    for (const auto& entry : fs::recursive_directory_iterator(path)) {
-      const std::string name = entry.path().filename().string();
-      if (entry.is_regular_file() && name != "boards.json" && name != "limits.json")
-        files.push_back(entry.path());
-    }
-  else
-    files.emplace_back(path);
+  try {
+    if (folder)
+      for (const auto& entry : fs::recursive_directory_iterator(path)) {
+        const std::string name = entry.path().filename().string();
+        if (entry.is_regular_file() && name != "boards.json" && name != "limits.json")
+          files.push_back(entry.path());
+      }
+    else
+      files.emplace_back(path);
+  } catch (const fs::filesystem_error& cause) {
+    throw UsageError(fmt::format("{}: cannot be read: {}", path, cause.code().message()));
+  }
   std::sort(files.begin(), files.end());
   std::vector<Reference> all;
   std::vector<Observation> good;

@@ -103,19 +103,20 @@ std::vector<Peers> peers_of(const std::vector<Observation>& observations, const 
   std::vector<Peers> all;
   for (auto& [key, subjects] : groups) {
     const Observation& first = observations[subjects.begin()->second.front()];
-    Peers peers{known[first.metric], 0, {}};
-    const Peak peak =
-        peers.limit->share && first.backend != "cpu" ? peak_of(first, boards) : Peak{};
+    Peers peers{known[first.metric], 0, {}, {}};
+    if (peers.limit->share && first.backend != "cpu") peers.peak = peak_of(first, boards);
     for (auto& [subject, indices] : subjects) {
-      std::sort(indices.begin(), indices.end(), [&](std::size_t a, std::size_t b) {
-        const auto order = [](const Observation& o) {
-          return std::tie(o.run, o.look, o.stage, o.samples);
-        };
-        return order(observations[a]) < order(observations[b]);
-      });
+      const auto order = [&](std::size_t i) {
+        const Observation& o = observations[i];
+        return std::tie(o.run, o.look, o.stage, o.samples);
+      };
+      std::ranges::sort(indices, {}, order);
+      // A run counts once, in however many files it stands.
+      const auto again = std::ranges::unique(indices, {}, order);
+      indices.erase(again.begin(), again.end());
       Series series;
       series.subject = subject;
-      for (const std::size_t i : indices) add(series, i, observations[i], *peers.limit, peak);
+      for (const std::size_t i : indices) add(series, i, observations[i], *peers.limit, peers.peak);
       settle(series, observations);
       peers.series.push_back(std::move(series));
     }

@@ -30,11 +30,20 @@ struct Series {
   bool judges() const { return unjudged.empty(); }
 };
 
+/// What the board's row, or the device of itself, says of a rate, in its unit; unknown where
+/// neither does.
+struct Peak {
+  double value = kUnknown;
+  std::string by;
+  bool bounds = false;  // no right figure is above it: switches reduce, and a clock's is its base
+};
+
 /// Subjects of one metric, board and path class under the same conditions.
 struct Peers {
   const Limit* limit = nullptr;
   std::size_t observation = 0;  // one of them, for what they have in common
   std::vector<Series> series;   // by key
+  Peak peak;                    // unknown where none counts: without a share, and of CPUs
 };
 
 /// Of the observations whose metrics have a limit; sorted, so that their order does not count.

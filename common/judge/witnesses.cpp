@@ -143,8 +143,7 @@ void spare_a_wide_fleet(std::vector<std::vector<Testimony>>& of) {
 
 // ---- first principles ----
 
-double value_of_peak(const Observation& o, const Boards& boards, std::string& by) {
-  const auto board = boards.find(o.pci_device_id, o.board, o.compute_capability);
+double value_of_peak(const Observation& o, const std::optional<Board>& board, std::string& by) {
   if (board)
     by = board->known ? board->name : fmt::format("{}, judged as {}", o.board, board->architecture);
   const auto last = o.metric.rfind('/');
@@ -314,9 +313,9 @@ class ByPeers {
 }  // namespace
 
 Peak peak_of(const Observation& o, const Boards& boards) {
-  Peak peak;
-  peak.value = value_of_peak(o, boards, peak.by);
   const auto board = boards.find(o.pci_device_id, o.board, o.compute_capability);
+  Peak peak;
+  peak.value = value_of_peak(o, board, peak.by);
   const bool rate = !o.metric.starts_with("collective/") && !o.metric.starts_with("setting/") &&
                     !o.metric.ends_with("/clock_mhz");
   peak.bounds = rate && (!board || board->known);
@@ -340,7 +339,7 @@ double Testimony::least() const {
 }
 
 Testimonies hear(const Peers& peers, const std::vector<Observation>& observations,
-                 const References& references, const Boards& boards) {
+                 const References& references) {
   const Observation& first = observations[peers.observation];
   const bool gpu = first.backend != "cpu";
   Testimonies heard;
@@ -362,13 +361,10 @@ Testimonies hear(const Peers& peers, const std::vector<Observation>& observation
     heard.all_alike = judged > 1 && failed == judged;
     if (!heard.all_alike) spare_a_wide_fleet(heard.of);
   }
-  if (gpu && peers.limit->share) {
-    const Peak peak = peak_of(first, boards);
-    if (std::isfinite(peak.value))
-      say([&](const Series& series) {
-        return by_first_principles(series, observations, peak, *peers.limit->share);
-      });
-  }
+  if (std::isfinite(peers.peak.value))
+    say([&](const Series& series) {
+      return by_first_principles(series, observations, peers.peak, *peers.limit->share);
+    });
   const ByPeers alike(peers, observations, heard.figure);
   if (alike.compares()) say([&](const Series& series) { return alike.of(series); });
   return heard;

@@ -33,13 +33,7 @@ struct Testimony {
   double least() const;  // r of the last run where that fails, else of all
 };
 
-/// What the board's row, or the device of itself, says of a rate, in its unit; unknown where
-/// neither does.
-struct Peak {
-  double value = kUnknown;
-  std::string by;
-  bool bounds = false;  // no right figure is above it: switches reduce, and a clock's is its base
-};
+/// Of a rate.
 Peak peak_of(const Observation& o, const Boards& boards);
 
 /// Of each series of `peers`, in their order, what there is.
@@ -50,7 +44,7 @@ struct Testimonies {
   bool all_alike = false;  // two or more, and all are slow by the reference
 };
 Testimonies hear(const Peers& peers, const std::vector<Observation>& observations,
-                 const References& references, const Boards& boards);
+                 const References& references);
 
 // Class and action of a slow rate: what explains it (clock, power, heat) comes before the device.
 

@@ -35,6 +35,7 @@ PASSED_ON_SIGNALS = (signal.SIGUSR1, signal.SIGUSR2)
 PROGRESS = rb"\r[^\r\n]*\x1b\[K"  # a line that is written over: not for a log
 # Seconds: from TERM to KILL, from that to no end at all, of silence on pipes that others hold open
 KILL_AFTER, GIVE_UP_AFTER, OUTPUT_AFTER = 2, 5, 1
+STOP_AGAIN = 0.2  # from a stop signal to the same one in the first second of a job
 SAME_STOP = 1  # seconds in which a further signal is the same stop, as for a rank (mpi_session.hpp)
 
 
@@ -158,7 +159,7 @@ def write_all(descriptor, data):
 
 class Job:
     """`messages` reads the output of mpirun, and judges how it ended. `say` is given this class's
-    own line. stop() sends `stop_signal`, once. `elsewhere`: whether it also runs on other hosts."""
+    own line. stop() sends `stop_signal`. `elsewhere`: whether it also runs on other hosts."""
 
     def __init__(self, words, environ=None, output=None, messages=None, grace=10, say=None,
                  stop_signal=signal.SIGTERM, elsewhere=False, limit=None):
@@ -211,11 +212,16 @@ class Job:
                 os.close(descriptor)
 
     def stop(self):
-        """Requests its end; past its grace it is killed."""
+        """Requests its end; past its grace it is killed. A signal that mpirun passes on is sent again while it may have no
+        ranks yet; they take it as one stop."""
         self._asked_to_stop, self._stop_at = True, None
         if self._process and self._stop_signal:
             self.send(self._stop_signal)
-            self._stop_signal = None
+            again = time.monotonic() + STOP_AGAIN
+            if self._stop_signal in PASSED_ON_SIGNALS and again < self._started + SAME_STOP:
+                self._stop_at = again
+            else:
+                self._stop_signal = None
             self._expect_end()
 
     def end_now(self):
@@ -289,7 +295,7 @@ class Job:
         if self._output.reader_left and not self._asked_to_stop:
             self.stop()
         if self._stop_at and now >= self._stop_at and self._process.poll() is None:
-            self._late = True
+            self._late |= not self._asked_to_stop
             self.stop()
         if self._messages.job_must_end:
             self._expect_end()

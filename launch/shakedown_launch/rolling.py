@@ -1,6 +1,7 @@
 """launch/slurm/rolling: accepts the nodes of a partition in use, each in a job of its own, as they get free."""
 
 import collections
+import fcntl
 import glob
 import os
 import re
@@ -95,8 +96,8 @@ def submitted(folder):
     except OSError:
         return {}
     found = collections.defaultdict(list)
-    for row in rows:
-        found[row[0]] += row[1:2]
+    for node, job, *_ in (row for row in rows if len(row) > 1):  # a full disk cuts a line
+        found[node].append(job)
     return found
 
 
@@ -200,16 +201,28 @@ def check_time(more, words, here):
     slurm.check_time(stages.seconds_of_node(settings), slurm.seconds_of((limits or [""])[-1]), "each job", slurm.LAST_S)
 
 
-def submit(campaign, name, more, words, here):
-    """Submits the node's job, and records it in DIR."""
+def lock(folder):
+    """The list of the folder's jobs, open to this process alone: two would submit a node's job twice."""
+    os.makedirs(folder, exist_ok=True)
+    log = open(os.path.join(folder, SUBMITTED), "a", encoding="utf-8")
+    try:
+        fcntl.flock(log, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        raise InconclusiveError(f"--output {folder}: another rolling submits its jobs; --status prints its table") from None
+    except OSError as error:
+        say(f"--output {folder}: cannot be locked ({error.strerror}): no other rolling may submit its jobs")
+    return log
+
+
+def submit(campaign, name, log, more, words, here):
+    """Submits the node's job, and records it in `log`."""
     folder = os.path.join(campaign.folder, name)
     os.makedirs(folder, exist_ok=True)
     partition = ["--partition", campaign.partition] if campaign.partition else []
     line = ["sbatch", "--parsable", "--job-name", JOB, "--nodes=1", "--nodelist", name, f"--nice={NICE}", "--requeue", *partition,
             "--output", os.path.join(folder, "%x-%j.out"), *more, os.path.join(here, "slurm", "acceptance.sbatch"), *words]
     job = ask(line, {"SHAKEDOWN": os.path.dirname(here), **campaign.environ, "SHAKEDOWN_RUNS": folder}).split(";")[0].strip()
-    with open(os.path.join(campaign.folder, SUBMITTED), "a", encoding="utf-8") as file:
-        print(name, job, time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()), sep="\t", file=file)
+    print(name, job, time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()), sep="\t", file=log, flush=True)
     say(f"{name}: job {job}")
 
 
@@ -237,11 +250,12 @@ def main(arguments):
     campaign = Campaign(folder, values.get("--partition"), names, most, days, environ)
     here = os.path.dirname(os.path.dirname(os.path.realpath(__file__)))
     check_time(more, words, here)
-    while "--status" not in values:
+    log = None if "--status" in values else lock(folder)
+    while log:
         try:
             campaign.look()
             for name in campaign.next():
-                submit(campaign, name, more, words, here)
+                submit(campaign, name, log, more, words, here)
             campaign.look()
         except InconclusiveError as error:
             if "--once" in values:

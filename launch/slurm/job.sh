@@ -5,14 +5,15 @@
 say() { echo "slurm/$SLURM_JOB_NAME: $*" >&2; }
 
 source_site() {
-  local file
   for file in "${SHAKEDOWN_SITE-}" /etc/slurm/shakedown.sh "$shakedown/launch/slurm/site.sh"; do
     [[ -z $file || ! -r $file && $file != "${SHAKEDOWN_SITE-}" ]] || break
   done
   bash -n "$file" || { say "$file: the site's settings cannot be read"; exit 2; }
+  trap 'say "$file: settings of the site that end the job script"; exit 2' EXIT  # 1 would be wrong data
   # shellcheck source=launch/slurm/site.sh
   source "$file"  # whatever its last command returned
   set +eu +o pipefail  # of the site
+  trap - EXIT
 }
 
 # Variables that the ranks would lack, or must not have.

@@ -1,6 +1,7 @@
 """`--against OLD NEW`: two runs, configuration by configuration, collectives, links and parts of a job too: one rate for
 each, with what it is of and where it was measured."""
 
+import bisect
 import math
 import statistics
 from typing import NamedTuple, Optional
@@ -15,7 +16,7 @@ from .trainings import STOPPED, exit_code
 
 MANY = 40  # rows: of more, only those beyond the threshold are shown
 MOST_NODES = 16  # that are named
-MOST_CHANCE = 0.05  # that one row of all is so slow by chance
+MOST_CHANCE = 0.05  # that rows are so slow by chance
 
 
 # ---- what is compared ----------------------------------------------------------------------------
@@ -171,6 +172,7 @@ class Change(NamedTuple):
     outcome: str
     words: str
     kinds: set  # of the intervals that it is judged by
+    chance: float  # that a row is slow whose samples are all of one distribution
 
 
 class Comparison:
@@ -182,7 +184,7 @@ class Comparison:
         before, after = self.keyed(old), self.keyed(new)
         self.shared = shared_keys([*old, *new])
         both = [(before[key], after[key]) for key in before if key in after]
-        self.changes = [self.change(*pair, len(both)) for pair in both]
+        self.changes = without_chance([self.change(*pair) for pair in both])
         known = {quantity.what for quantity in old}
         self.incomparable = [quantity for key, quantity in after.items()
                              if key not in before and quantity.what in known]
@@ -194,32 +196,43 @@ class Comparison:
     def keyed(self, several):
         return {(q.what, "" if self.two_machines else q.machine, q.nodes): q for q in several}
 
-    def change(self, old, new, rows):
+    def change(self, old, new):
         (was, far_old), (now, far_new) = without_outliers(old.rate_of_runs), without_outliers(new.rate_of_runs)
         # Where nothing else is known, what is far from the others belongs to how far runs differ.
         was, now = (with_interval(one, other if one.low is not None else all_of_other) for one, other, all_of_other in (
             (was, now, new.rate_of_runs), (now, was, old.rate_of_runs)))
         ratio = now.median / was.median
         low, high = ratio_interval(was, now)
-        outcome, said = verdict.of_change(
-            ratio, low, high, self.threshold, self.two_machines,
-            self.kind != "steps" and by_chance(was, now, rows) > MOST_CHANCE)
+        outcome, said = verdict.of_change(ratio, low, high, self.threshold, self.two_machines)
         if outcome == verdict.PASS and any(
                 value < was.median * (1 - self.threshold / 100) for value in far_new):
             outcome, said = verdict.INCONCLUSIVE, verdict.UNEVEN
         return Change(old._replace(rate=without_outliers(old.rate)[0]), new._replace(rate=without_outliers(new.rate)[0]),
-                      (far_old, far_new), ratio, low, high, outcome, said, {was.kind, now.kind})
+                      (far_old, far_new), ratio, low, high, outcome, said, {was.kind, now.kind},
+                      0 if self.kind == "steps" else chance_of(was, now))
 
     def outcomes(self):
         return {change.outcome for change in self.changes} | (
             {verdict.INCONCLUSIVE} if self.incomparable else set())
 
 
-def by_chance(old, new, rows):
-    """The probability that at least one of `rows` rows has all samples of NEW above all of OLD."""
+def chance_of(old, new):
+    """The probability that all samples of OLD are above all of NEW, where both are of one distribution."""
     if RANGE not in (old.kind, new.kind) or {SCATTER, AS_OTHER} & {old.kind, new.kind}:
         return 0
-    return rows / math.comb(old.samples + new.samples, old.samples)
+    return 1 / math.comb(old.samples + new.samples, old.samples)
+
+
+def without_chance(changes):
+    """A row that is slow by its few samples alone may be so by chance, among many; of k such rows together the probability
+    is at most rows x chance / k, however they depend on one another (Markov's inequality)."""
+    slow = sorted(change.chance for change in changes if change.outcome == verdict.FAIL)
+
+    def may_be_chance(change):
+        return change.outcome == verdict.FAIL and \
+            len(changes) * change.chance / bisect.bisect(slow, change.chance) > MOST_CHANCE
+    return [change._replace(outcome=verdict.INCONCLUSIVE, words=verdict.FEW) if may_be_chance(change) else change
+            for change in changes]
 
 
 def difference(was, now):
@@ -341,7 +354,7 @@ RULES = {  # by what is compared, the kind of an interval, or the words of a ver
     verdict.SINGLE: f"{SLOWER}, but how far runs differ is not known: inconclusive; repeat the runs",
     verdict.UNSURE: f"{SLOWER}, but not distinguishable from noise: inconclusive; repeat the runs",
     verdict.UNEVEN: "single runs of NEW are slower by more than the threshold: inconclusive; repeat the runs",
-    verdict.FEW: "among this many rows, chance alone makes one this slow in more than "
+    verdict.FEW: "among this many rows, chance alone makes as many this slow in more than "
                  f"{words.percent(MOST_CHANCE, 0)} of comparisons: inconclusive; take more samples",
     verdict.ELSEWHERE: "inconclusive: the machine may be the reason"}
 

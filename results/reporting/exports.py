@@ -22,8 +22,7 @@ def exported(summary, measured):
     """One configuration, flat; a figure that was not measured is null, a list has one value an
     epoch. Accuracies are from 0 to 1."""
     rate = measured.rate
-    history = measured.histories[-1] if measured.histories else []
-    epochs = [epoch for epoch in history if epoch["epoch"] > 0]
+    epochs = measured.histories[-1] if measured.histories else []
     known = measured.communication
     conditions = measured.conditions._asdict()
     strategy, _, named = measured.strategy.partition(" (")  # its cap and options, where other runs have others

@@ -39,7 +39,7 @@ def headline(summary):
     outcome = verdict.worst({one.outcome for one in found})
     reason = some(verdict.merged(found, without=outcome)) if found else verdict.passed(summary)
     sentences = [("Fastest", fastest(summary)), ("Where the time goes", time_goes(summary)),
-                 ("What would help most", helps(summary)), ("Noise", noise(summary)), ("Soak", sentence(soak.statements(summary)))]
+                 ("What would help most", helps(summary)), ("Evaluation", evaluated(summary)), ("Noise", noise(summary)), ("Soak", sentence(soak.statements(summary)))]
     return outcome, f"{reason}.", [
         (what, text) for what, text in sentences if text]
 
@@ -86,6 +86,12 @@ def fastest(summary):
     if "links" in tables:
         return sentence(f"{row[0]} {row[2]:.4g} GB/s (median)" for row in tables["links"].values)
     return ""
+
+
+def evaluated(summary):
+    return sentence(f"{weights}: accuracy {words.percent(record['val_top1'], 2)} of "
+                    f"{words.count(int(number(record, 'validated_images') or 0), 'image')}{at(summary, measured.conditions)}"
+                    for measured in summary.measured.values() for weights, record in measured.evaluations)
 
 
 def leader(summary, conditions, order):

@@ -64,8 +64,8 @@ def decoded(line):
 
 
 def is_cut(line):
-    """Whether it is the beginning of a record, which has no objects within it."""
-    return line.startswith('{"') and not line.rstrip().endswith("}")
+    """Whether it is the beginning of a record, which has no objects within it; or NUL, which a power failure leaves."""
+    return line.startswith(('{"', "\0")) and not line.rstrip().endswith("}")
 
 
 def rows_of(record):
@@ -136,7 +136,12 @@ def read_file(path, start=0):
             raise UsageError(f"{words.printable(path)}: line {at} is not a record: {fault}")
         for row in rows_of(record):
             runs.add(row)
-    return runs.found
+    return [run for run in runs.found if not is_conclusion(run)]
+
+
+def is_conclusion(run):
+    """What bin/judge --record writes of other runs, without a beginning or an end."""
+    return not run.header and any(line.get("scope") == "job" and line.get("name") == "judge" for line in run.of("verdict"))
 
 
 def without_copies(runs):

@@ -6,7 +6,7 @@ from functools import cached_property
 from types import SimpleNamespace
 
 from . import intervals, words
-from .records import configuration_of, number, numbers, numbers_in
+from .records import configuration_of, number, numbers, numbers_in, text
 from .trainings import trainings_of
 
 SERVED = ("parameter-server", "parameter-server-async")  # rank 0 serves, the others compute
@@ -39,6 +39,7 @@ class Measured:
         self.conditions, self.strategy = configuration
         self.steps = []
         self.trained = []  # (run, its epochs)
+        self.evaluations = []  # (weights, `epoch` record) of bin/train --evaluate
         self.certificates = []
         self.breakdowns = []
         self.rounds = []  # of each round of each run its exchanges (`bucket` records), by index
@@ -120,8 +121,7 @@ class Measured:
     @property
     def diverged(self):
         """Epochs, or "the timed steps", whose loss was not finite, which records write as null."""
-        places = [f"epoch {epoch['epoch']}" for history in self.histories for epoch in history
-                  if epoch["epoch"] > 0 and
+        places = [f"epoch {epoch['epoch']}" for history in self.histories for epoch in history if
                   None in (epoch.get("train_loss", 0), epoch.get("val_loss", 0))]
         if any(step.get("loss_last", 0) is None for step in self.steps):
             places.append("the timed steps")
@@ -202,8 +202,10 @@ class Summary:
                 self.of(configuration).ready.append(record)
             elif kind == "link_cost":
                 self.of(configuration).links[record.get("path")] = record
-            elif kind == "epoch" and number(record, "epoch") is not None:
+            elif kind == "epoch" and number(record, "epoch"):
                 histories.setdefault(configuration, []).append(record)
+            elif kind == "epoch" and number(record, "val_top1") is not None:
+                self.of(configuration).evaluations.append((text(run.header, "options.weights") or "unknown weights", record))
             elif kind == "bucket":
                 exchanges.setdefault(configuration, []).append(record)
         for configuration, epochs in histories.items():

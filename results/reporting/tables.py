@@ -4,6 +4,7 @@ from typing import Callable, NamedTuple, Optional
 
 from . import intervals, words
 from .intervals import distinct
+from .records import number
 from .summary import TERMS, median_of, ranked
 
 
@@ -217,6 +218,18 @@ def trainings(summary):
     ], first_epochs, fastest_first)
 
 
+def evaluations(summary):
+    found = [(weights, record, measured) for measured in summary.measured.values() for weights, record in measured.evaluations]
+    return [Table("evaluations", "evaluation", [
+        Column("weights", lambda one: one[0]),
+        Column("configuration", lambda one: summary.label(one[2].conditions)),
+        Column("accuracy", lambda one: number(one[1], "val_top1"), lambda v: words.percent(v, 2), FRACTION),
+        Column("top-5", lambda one: number(one[1], "val_top5"), lambda v: words.percent(v, 2), FRACTION),
+        Column("loss", lambda one: number(one[1], "val_loss"), "{:.4g}".format),
+        Column("images", lambda one: number(one[1], "validated_images"), figure(0)),
+    ], found)] if found else []
+
+
 def waited_for_data(measured):
     """The share of its epochs in which rank 0 waited for images."""
     known = [epoch for epoch in measured.timed_epochs()
@@ -337,4 +350,4 @@ def scalings(summary):
 
 def front(summary):
     """Those that stand in the report itself, as far as there is room."""
-    return [*strategies(summary), *settings(summary), *trainings(summary), *breakdowns(summary)]
+    return [*strategies(summary), *settings(summary), *trainings(summary), *evaluations(summary), *breakdowns(summary)]

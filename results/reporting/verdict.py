@@ -41,9 +41,8 @@ FEW, ELSEWHERE = "slower, too few samples", "slower, other machine"
 UNEVEN, SINGLE = "single runs slower", "slower, spread unknown"
 
 
-def of_change(ratio, low, high, threshold, two_machines=False, by_chance=False):
-    """(outcome, words) of NEW's rate over OLD's, with its interval; the threshold is in percent. `by_chance`: it may
-    be chance, with these few samples."""
+def of_change(ratio, low, high, threshold, two_machines=False):
+    """(outcome, words) of NEW's rate over OLD's, with its interval; the threshold is in percent."""
     if ratio < 1 - threshold / 100:
         if two_machines:
             return INCONCLUSIVE, ELSEWHERE
@@ -51,8 +50,6 @@ def of_change(ratio, low, high, threshold, two_machines=False, by_chance=False):
             return INCONCLUSIVE, SINGLE
         if high >= 1:
             return INCONCLUSIVE, UNSURE
-        if by_chance:
-            return INCONCLUSIVE, FEW
         return FAIL, REGRESSION
     if ratio > 1 + threshold / 100:
         return PASS, PERHAPS_FASTER if low is not None and low <= 1 else FASTER

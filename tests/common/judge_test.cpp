@@ -11,6 +11,7 @@
 #include <sstream>
 
 #include "tests/catch.hpp"
+#include "tests/support/files.hpp"
 #include "tests/support/transcript.hpp"
 
 using namespace shakedown;
@@ -291,6 +292,9 @@ TEST_CASE("the order of observations does not count", "[judge]") {
     std::shuffle(given.evidence.observations.begin(), given.evidence.observations.end(), random);
     CHECK(text() == first);
   }
+  const auto once = given.evidence.observations;  // a file that is given twice
+  given.evidence.observations.insert(given.evidence.observations.end(), once.begin(), once.end());
+  CHECK(text() == first);
 }
 
 TEST_CASE("records that are cut, shuffled or ended badly", "[judge]") {
@@ -309,14 +313,36 @@ TEST_CASE("records that are cut, shuffled or ended badly", "[judge]") {
   CHECK(stated({run}) == 1);
   CHECK(stated({run, bad}) == 1);
   CHECK(stated({run, cut, end}) == 1);
+  CHECK(stated({run, end, std::string(9, '\0')}) == 1);  // after a power failure
+  CHECK(stated({end}) == 1);
+  const std::string conclusion =
+      R"({"kind":"verdict","run_id":"j","scope":"job","name":"judge","verdict":"FAIL"})";
+  CHECK(stated({run, end, conclusion}) == 0);  // of bin/judge --record
+  CHECK(stated({run, R"({"kind":"end","run_id":"r","exit_code":null})"}) == 1);
   CHECK_THROWS_AS(stated({"no record"}), UsageError);
+  // Wrong data that a run did not live to conclude from, once per rank.
+  for (const char* line :
+       {R"("mismatch","run_id":"r","rank":0,"load":"product fp64","where":"tile 1,1"})",
+        R"("neighbour_check","run_id":"r","disputes":2})",
+        R"("certificate","run_id":"r","pass":false})",
+        R"("collective","run_id":"r","wrong_elements":3})"}) {
+    const std::string wrong = R"({"kind":)" + std::string(line);
+    CAPTURE(wrong);
+    CHECK(stated({run, wrong, wrong}) == 2);
+    CHECK(read({path}).evidence.statements.back().verdict.outcome == Outcome::fail);
+    CHECK(read({path}).evidence.statements.back().nodes == std::vector<std::string>{"n1"});
+    CHECK(stated({run, wrong, end}) == 0);  // its verdicts say so
+  }
+  CHECK(stated({run, R"({"kind":"mismatch","run_id":"r","verdict":"INCONCLUSIVE"})"}) == 1);
+  CHECK(stated({run, R"({"kind":"collective","run_id":"r","wrong_elements":0})"}) == 1);
   // Of two GPUs of a run one has no figure of what the other has; and what follows a lost
   // beginning.
   const std::string of_two =
       R"({"kind":"run","run_id":"r","hosts":["n1","n2"],"gpu_uuids":["GPU-0","GPU-1"]})";
   const auto metric = [](const std::string& name, int gpu) {
     return fmt::format(R"({{"kind":"metric","run_id":"r","unit":"s","scope":"gpu","metric":"{}",)"
-                       R"("name":"GPU-{}","hosts":["n{}"],"uuids":["GPU-{}"],"samples":[1]}})",
+                       R"("name":"GPU-{}","hosts":["n{}"],"uuids":["GPU-{}"],"samples":[1],)"
+                       R"("check":"verified","outcome":"measured"}})",
                        name, gpu, gpu + 1, gpu);
   };
   CHECK(stated({of_two, metric("memory/copy", 0), metric("memory/copy", 1), end}) == 0);
@@ -328,4 +354,13 @@ TEST_CASE("records that are cut, shuffled or ended badly", "[judge]") {
         stated({fmt::format(R"({{"kind":"metric","unit":"s","scope":"gpu","name":"x",{}}})", key)}),
         UsageError);
   std::remove(path.c_str());
+}
+
+TEST_CASE("records in folders of a folder count", "[judge]") {
+  const test::TempFolder folder;
+  folder.touch("acceptance-1/log");
+  CHECK_THROWS_AS(read({folder.path}), UsageError);
+  folder.write("acceptance-1/runs.jsonl",
+               R"({"kind":"verdict","nodes":["n1"],"scope":"node","verdict":"FAIL","cause":"x"})");
+  CHECK(read({folder.path}).evidence.statements.size() == 1);
 }

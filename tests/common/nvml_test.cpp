@@ -154,12 +154,17 @@ TEST_CASE("a MIG instance has clock and heat of its GPU, and memory of its own",
   const auto memory = [](void* device, nvml::Memory* to) {
     return to->used = device == of_gpu ? 2 : 1, 0;
   };
+  const auto uuid = [](void* device, char* text, unsigned) {
+    return std::strcpy(text, device == of_gpu ? "GPU-1" : "MIG-1"), 0;
+  };
   const auto nvml = library({{"nvmlDeviceGetHandleByUUID", address(handle)},
                              {"nvmlDeviceGetDeviceHandleFromMigDeviceHandle", address(+parent)},
+                             {"nvmlDeviceGetUUID", address(+uuid)},
                              {"nvmlDeviceGetClockInfo", address(+clock)},
                              {"nvmlDeviceGetMemoryInfo", address(+memory)}});
   CHECK(nvml->sample("MIG-1").sm_clock_mhz == 1500);
   CHECK(nvml->sample("MIG-1").memory_used_bytes == 1);
+  CHECK(nvml->gpu_of("MIG-1") == "GPU-1");
 }
 
 TEST_CASE("a function that NVML lacks leaves its reading unknown, and no other", "[nvml]") {

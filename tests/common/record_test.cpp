@@ -297,6 +297,11 @@ TEST_CASE("a file is written whole, in folders that are made, or refused", "[out
   const std::string device = folder.path + "/device";
   std::filesystem::create_symlink("/dev/full", device);
   check_writable({"--trace", device});
+  check_space({"--trace", device}, std::uint64_t{1} << 62);
+  check_space({"--save", path}, 1);
+  CHECK_THROWS_WITH(
+      check_space({"--save", path}, std::uint64_t{1} << 62),
+      ContainsSubstring("--save " + path + " needs 4.194e+06 TiB, ") && EndsWith(" are free"));
   CHECK_ERROR(
       InconclusiveError, write_text(device),
       ContainsSubstring("--trace " + device) && ContainsSubstring("No space left on device"));

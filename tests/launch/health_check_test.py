@@ -49,6 +49,8 @@ class JobScript(HookCase):
         self.assertIn("tasks=none  train", self.submitted(script="train.sbatch", arguments=["--epochs", "9"], site="set -euo pipefail\n"))
         for site, environ in [("", {"SHAKEDOWN_SITE": str(self.folder)}), ("x=(1\n", {})]:
             self.assertIn("the site's settings cannot be read", self.submitted(2, site=site, **environ))
+        for site in ("exit 1", "set -u; PATH=$MY_MPI/bin:$PATH"):  # 1 is wrong data
+            self.assertIn("settings of the site that end the job script", self.submitted(2, site=site))
 
     def test_tasks_of_the_job_that_submitted_it_are_not_its_own(self):
         for tasks, per_node, seen in [("1", "4(x2)", "none"), ("3", "2,1", "3"), ("9", "4(x2),1", "9"), ("8", "1(x2)", "none")]:

@@ -186,6 +186,12 @@ class Signals(Jobs):
         with self.assertRaises(job.Stopped):  # no further job is started
             self.job("true").start()
 
+    def test_one_that_is_passed_on_is_sent_again_at_the_start(self):
+        started, _ = self.up("trap '((n++)) && exit 7' USR2; echo up; while :; do sleep 0.01; done", stop_signal=signal.SIGUSR2)
+        started.stop()
+        started.wait()
+        self.assertEqual((started.result.status, started.result.killed), (7, False))
+
     def test_a_second_one_kills(self):
         said = []
         started, pids = self.up("trap '' TERM; sleep 60 & echo $$ $!; wait; sleep 60", say=said.append)

@@ -245,6 +245,7 @@ class Program(unittest.TestCase):
                 (f"echo '{line}' > $1/judged.jsonl", ""), (f"echo '{line}' > $1/judged.jsonl; exit 1", ""),
                 (f"echo '{line}' > $1/judged.jsonl; exit 3", ""),
                 ("echo error: limits.json: no JSON >&2; exit 2", "limits.json: no JSON"),
+                (f"echo '{line}' > $1/judged.jsonl; echo error: judged.jsonl: No space left >&2; exit 3", "No space left"),
                 ("exit 4", "bin/judge ended with exit code 4"), ("kill -SEGV $$", "bin/judge ended with signal 11"),
                 ("sleep 9", "bin/judge did not end within 0 s"), ("", "cannot be read: FileNotFoundError"),
                 ("echo '{' > $1/judged.jsonl", "cannot be read: JSONDecodeError"),

@@ -1,5 +1,6 @@
 """launch/slurm/rolling: which nodes get a job, what is known of each. sinfo, squeue and sbatch are scripts."""
 
+import fcntl
 import json
 import os
 import pathlib
@@ -85,11 +86,19 @@ class Rolling(unittest.TestCase):
             self.result(words[0], "cancelled", "INCONCLUSIVE", code=5)
         elif what == "folder":
             return f"the output's folder: {'there' if self.output.exists() else 'none'}\n"
+        elif what == "locked":
+            self.output.mkdir(exist_ok=True)
+            with open(self.output / "rolling.tsv", "a") as file:
+                fcntl.flock(file, fcntl.LOCK_EX)
+                return self.run_it(rest)
         elif what == "old":
             os.utime(self.output / words[0] / "acceptance.jsonl", (0, 0))
         elif what == "nights":
             for job, busbw in enumerate(map(int, words[2:]), int(words[1])):
                 self.night(words[0], job, busbw)
+        elif what == "noted":  # in rolling.tsv
+            self.output.mkdir(exist_ok=True)
+            (self.output / "rolling.tsv").write_text(rest)
         elif what == "sinfo":
             write_script(self.fake / "bin/sinfo", rest)
         else:

@@ -370,7 +370,7 @@ class NaiveProduct final : public Product {
 
 }  // namespace
 
-TEST_CASE("block-scaled products are verified as all others", "[product][kernels]") {
+CPU_TEST_CASE("block-scaled products are verified as all others", "[product][kernels]") {
   const ProductType type = GENERATE(ProductType::mxfp8, ProductType::nvfp4);
   CAPTURE(name_of(type));
   Rig rig(BackendKind::cpu);

@@ -27,8 +27,8 @@
 namespace shakedown::node {
 namespace {
 
-TileRecord steady(std::uint64_t hash) { return {hash, 0, 0, 0}; }
-TileRecord unsteady(std::uint64_t hash) { return {hash, hash + 1, 3, 5}; }
+TileRecord steady(std::uint64_t hash) { return {hash, 0}; }
+TileRecord unsteady(std::uint64_t hash) { return {hash, 3}; }
 
 using Words = std::vector<std::string>;
 

@@ -182,6 +182,10 @@ TEST_CASE("an XID within the soak is its GPU's, one that cannot be read is unkno
   for (Window& window : all) window.ranks[1].errors.nvlink_errors = kUnknown;
   CHECK(unknown_health(all, kRanks).back() ==
         "NVLink errors not known on rank 1: the driver does not report them");
+  auto with_mig = kRanks;
+  with_mig[2].uuid = "MIG-c";
+  CHECK(unknown_health(all, with_mig).back() ==
+        "health of the MIG instance alone not known on rank 2: the driver reports its GPU's");
   CHECK_THAT(judge_job(all, {}, {{}, {}, {unknown}}).cause, ContainsSubstring("; " + unknown));
   auto without_gpu = kRanks;
   without_gpu[2].uuid.clear();

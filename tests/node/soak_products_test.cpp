@@ -90,7 +90,7 @@ TEST_CASE("one GPU alone is the jury of its products, by turns", "[soak]") {
   CHECK_THAT(one.cause,
              ContainsSubstring("the same product in other turns contradicts it; reproduces"));
   CHECK_THAT(one.cause, ContainsSubstring("; stays at its place of the launch, so at one "));
-  CHECK(one.reproduced == kReruns);
+  CHECK(one.reproduced == kEnough);
   CHECK((*one.expected ^ *one.found) == 1U << 16);
   // Of two tiles the place has the same one in two turns of three: of integers the known answer is
   // right, not most turns.
@@ -98,7 +98,7 @@ TEST_CASE("one GPU alone is the jury of its products, by turns", "[soak]") {
   REQUIRE_FALSE(integers.found.empty());
   CHECK(integers.found[0].operation == 0);
   CHECK_THAT(integers.found[0].cause,
-             ContainsSubstring("reproduces 100 of 100") &&
+             ContainsSubstring("reproduces 20 of 20") &&
                  ContainsSubstring("; stays at its place of the launch, so at one "));
   // Of four tiles it has one in two turns of the first three: further turns have a vote too.
   const Call most(*device, FaultKind::product, 3 * kTurns, 512, 128);
@@ -441,9 +441,6 @@ TEST_CASE("host and device hash a tile alike; a flipped bit changes it", "[soak]
       CHECK(flipped[tile].differing == (tile == 4 ? 1 : 0));
       CHECK(flipped[tile].first == first[tile].first);
     }
-    CHECK(flipped[4].product == 2);
-    CHECK(flipped[4].other ==
-          hash_of_tile(read_tile(*device, c.view(type), grid, turn, 4, *stream), kSeed));
   }
   hasher->make_keys(kSeed + 1, keys.view(DataType::uint64), *stream);
   CHECK(hash({}, 0)[0].first != own[0]);

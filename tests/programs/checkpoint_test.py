@@ -228,7 +228,7 @@ class Checkpoints(unittest.TestCase):
         (self.data / "train/dots/100.png").rename(self.data / "train/dots/000.png")
         self.assertIn("images 96, listing", said)
         said = self.train("--checkpoint-dir", "/sys/no", code=2)
-        self.assertIn("--checkpoint-dir /sys/no: cannot be written: ", said)
+        self.assertIn("--checkpoint-dir /sys/no/checkpoint_latest.safetensors: cannot be written: ", said)
         self.assertNotIn("No such file", said)  # there is no file as the folder could not be made
 
     def test_one_training_at_a_time(self):

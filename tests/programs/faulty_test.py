@@ -222,7 +222,7 @@ class Injections(Faulty):
         self.assertEqual((fault["types"], int(fault["flip"], 16), "rate" in fault), ([capsule["type"]], flip, False))
         _, log, _ = self.soak(self.write(model))
         self.assertEqual(int(log["first"]["right"], 16) ^ int(log["first"]["wrong"], 16), flip)
-        capsule["circumstances"].update(cause="follows the data, wherever they are computed", reproduced=7)
+        capsule["circumstances"].update(cause="follows the data, wherever they are computed", reproduced=7, repeats=100)
         fault = injection.model_of(capsule, "capsule.json")["faults"][0]
         self.assertEqual((int(fault["when"], 16), fault["rate"], "unit" in fault), (first["expected_bits"], 0.07, False))
         del capsule["found_bits"]

@@ -58,10 +58,10 @@ def throttled(step_ms, measured, gbs, **throttle):
             winner("ddp", gbs, 0.01, **throttle)]
 
 
-def night(rows, slow=None, more=1):
-    """Collectives of five samples, or `more` times five, of which one is slow."""
+def night(rows, slow=(), more=1):
+    """Collectives of five samples, or `more` times five, of which some are slow."""
     times = {False: [10, 11, 12, 11, 10] * more, True: [20, 21, 22, 21, 20] * more}
-    return [collective(8 * n, sorted(times[n == slow])[2], samples_us=times[n == slow]) for n in range(1, rows + 1)]
+    return [collective(8 * n, sorted(times[n in slow])[2], samples_us=times[n in slow]) for n in range(1, rows + 1)]
 
 
 def nights(*rates):

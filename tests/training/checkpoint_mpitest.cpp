@@ -383,4 +383,25 @@ TEST_CASE("a stop that cannot write leaves the checkpoint before", "[checkpoint]
   trainings.check_same("whole", whole, "full", continued);
 }
 
+TEST_CASE("a best checkpoint that is not there is written after the next validation",
+          "[checkpoint][epochs]") {
+  const MpiSession& session = test::session();
+  Trainings trainings(interrupted_settings("ddp"));
+  const std::string best = checkpoint_path(trainings.dir("best"), kBest);
+  const std::string obstacle = best + ".partial/kept";  // stops root too
+  if (session.is_root()) fs::create_directories(obstacle);
+  session.barrier();
+  const auto remove_obstacle = [&](int validation, int batch) {
+    if (session.is_root() && validation == 3 && batch == 1) fs::remove_all(best + ".partial");
+  };
+  const Outcome failed = trainings.train("best", remove_obstacle, nullptr, 0, 3);
+  CHECK(failed.end.code == ExitCode::inconclusive);
+  if (session.is_root()) {
+    CHECK(fs::remove(best));
+    fs::remove(previous_path(trainings.dir("best"), kBest));
+  }
+  CHECK(trainings.train("best", kUndisturbed, nullptr, 0, 4).end.code == ExitCode::pass);
+  if (session.is_root()) CHECK(fs::exists(best));
+}
+
 }  // namespace shakedown::training

@@ -2,7 +2,6 @@
 
 #include <fcntl.h>
 #include <fmt/format.h>
-#include <sys/statvfs.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -17,6 +16,7 @@
 #include <utility>
 
 #include "common/error.hpp"
+#include "common/output_file.hpp"
 
 namespace shakedown::training {
 namespace {
@@ -153,17 +153,6 @@ std::vector<std::string> checkpoints_in(const std::string& dir) {
   return newest_first;
 }
 
-void check_writable_folder(const std::string& dir) {
-  std::error_code error;
-  std::filesystem::create_directories(dir, error);
-  const std::string probe = dir + "/.writable";
-  if (!error && !std::ofstream(probe)) error = {errno, std::system_category()};
-  if (error)
-    throw UsageError(
-        fmt::format("--checkpoint-dir {}: cannot be written: {}", dir, error.message()));
-  std::remove(probe.c_str());
-}
-
 void remove_partials(const std::string& dir) {
   std::error_code ignored;
   for (const auto& entry : std::filesystem::directory_iterator(dir, ignored)) {
@@ -173,22 +162,9 @@ void remove_partials(const std::string& dir) {
   }
 }
 
-void check_space(const std::string& dir, std::uint64_t bytes, const std::string& what) {
-  struct statvfs system {};
-  if (statvfs(dir.c_str(), &system) != 0) not_written(dir, errno);
-  const std::uint64_t free = std::uint64_t{system.f_bavail} * system.f_frsize;
-  if (free < bytes)
-    throw InconclusiveError(fmt::format("--checkpoint-dir {}: {} needs {}, {} are free", dir, what,
-                                        readable_bytes(static_cast<double>(bytes)),
-                                        readable_bytes(static_cast<double>(free))));
-  if (system.f_files > 0 && system.f_favail == 0)  // some file systems have no fixed number
-    throw InconclusiveError(
-        fmt::format("--checkpoint-dir {}: {} needs an inode, none is free", dir, what));
-}
-
 std::uint64_t write_checkpoint(const std::string& dir, const std::string& name,
                                const Checkpoint& checkpoint, FolderLock* lock) {
-  check_space(dir, bytes_of(checkpoint.tensors), name);
+  check_space(dir, bytes_of(checkpoint.tensors), fmt::format("--checkpoint-dir {}: {}", dir, name));
   const std::string path = checkpoint_path(dir, name);
   const std::string previous = previous_path(dir, name);
   const std::string partial = partial_of(path, checkpoint.state.run_id);

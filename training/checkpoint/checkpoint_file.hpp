@@ -19,6 +19,8 @@ namespace shakedown::training {
 
 // The contents of a checkpoint: all that a training needs to continue as if it had not stopped.
 
+inline constexpr double kNoTop1 = -1;
+
 /// How far a training has come. Images count when their update was applied, not when they were
 /// loaded.
 struct TrainingPosition {
@@ -26,10 +28,10 @@ struct TrainingPosition {
   long update = 0;          // updates of it that are done
   std::int64_t images = 0;  // that updates have used since the start
   // For the epoch's record.
-  double seconds = 0;      // of training in the epoch so far
-  int skipped_before = 0;  // steps that were skipped in earlier epochs
-  double best_top1 = -1;   // of all validations; -1: there was none
-  InputTimes input = {};   // this rank's, in the epoch so far
+  double seconds = 0;          // of training in the epoch so far
+  int skipped_before = 0;      // steps that were skipped in earlier epochs
+  double best_top1 = kNoTop1;  // of the best checkpoint; kNoTop1: there is none
+  InputTimes input = {};       // this rank's, in the epoch so far
 };
 
 /// The settings that decide what a run computes, as text by name.
@@ -86,16 +88,9 @@ bool has_checkpoint(const std::string& dir, const std::string& name);
 /// latest was due since (--checkpoint-every).
 std::vector<std::string> checkpoints_in(const std::string& dir);
 
-/// Makes the folder. Throws UsageError where nothing can be written there.
-void check_writable_folder(const std::string& dir);
 /// Removes what runs that were killed have left over of files that they wrote. The folder's lock is
 /// held.
 void remove_partials(const std::string& dir);
-/// Throws InconclusiveError where the file system has fewer bytes, or no inode, free. `what` needs
-/// them.
-void check_space(const std::string& dir, std::uint64_t bytes,
-                 const std::string& what = "a checkpoint");
-
 /// Writes a file next to the one of this name, on the disk before it takes its place; that one
 /// becomes the previous one. At no moment is none of the two names a sound file's. Returns its
 /// bytes. Throws InconclusiveError naming the file: then the one before is kept. `lock`: the

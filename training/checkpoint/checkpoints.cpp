@@ -15,6 +15,7 @@
 
 #include "common/error.hpp"
 #include "common/options.hpp"
+#include "common/output_file.hpp"
 #include "common/program.hpp"
 #include "training/checkpoint/checkpoint_file.hpp"
 
@@ -89,6 +90,15 @@ std::optional<FoundCheckpoint> find(const CheckpointOptions& options) {
   return find_checkpoint(options.dir);
 }
 
+/// As it was written; kNoTop1: there is none that is sound.
+double best_in(const std::string& dir) {
+  try {
+    return read_state(checkpoint_path(dir, kBest)).position.best_top1;
+  } catch (const Error&) {
+    return kNoTop1;
+  }
+}
+
 CheckpointReport write(const Snapshot& snapshot, const CheckpointOptions& options,
                        const std::vector<std::string>& names, CheckpointReport report,
                        Checkpoint checkpoint) {
@@ -141,7 +151,8 @@ void lock_folder(CheckpointOptions& options, const std::string& run_id, const Mp
     session.is_root() ? session.barrier() : session.wait_idle();
   }
   if (options.dir.empty()) return;
-  if (session.is_root()) check_writable_folder(options.dir);
+  if (session.is_root())
+    check_writable({"--checkpoint-dir", checkpoint_path(options.dir, kLatest)});
   options.lock = std::make_shared<FolderLock>(options.dir, run_id, session);
   if (session.is_root()) remove_partials(options.dir);
 }
@@ -172,8 +183,9 @@ Checkpoints::Checkpoints(CheckpointSettings settings, Engine& engine, const MpiS
   const CheckpointOptions& options = settings_.options;
   snapshot_.emplace(engine, session);
   if (session.is_root()) {
-    check_writable_folder(options.dir);
-    check_space(options.dir, snapshot_->bytes());
+    check_writable({"--checkpoint-dir", checkpoint_path(options.dir, kLatest)});
+    check_space(options.dir, snapshot_->bytes(),
+                fmt::format("--checkpoint-dir {}: a checkpoint", options.dir));
   }
   requests_.emplace(session, options.dir, options.minutes, slack_of(engine));
 }
@@ -202,6 +214,7 @@ TrainingPosition Checkpoints::resume() {
   const auto changes = check_continues(state.facts, settings_.facts, found.path);
   if (settings_.bad_images != nullptr) settings_.bad_images->restore(state.bad_images);
   TrainingPosition at = state.position;
+  if (session_.is_root()) best_top1_ = std::min(at.best_top1, best_in(settings_.options.dir));
   at.input = restore(engine_, session_, state, found.checkpoint.tensors, found.path);
   say_continues(found.path, state, changes);
   return at;
@@ -248,12 +261,16 @@ bool Checkpoints::obey(Request request, const TrainingPosition& at) {
   return stopped_;
 }
 
-bool Checkpoints::stop_after_epoch(const TrainingPosition& at, bool best, bool last) {
+bool Checkpoints::stop_after_epoch(TrainingPosition at, double top1, bool last) {
   if (!active()) return false;
+  if (top1 != kNoTop1) wait_for_write();  // the best one may not have been written
+  collect();
+  const bool best = top1 > session_.all_gather(best_top1_).front();
   const Request request = requests_->now();
   const bool due = (at.epoch - 1) % settings_.options.every_epochs == 0;
   const bool latest = due || last || request != Request::none || save_after_validation_;
   save_after_validation_ = false;
+  at.best_top1 = top1;
   if (latest || best) save(at, latest, best);
   if (request == Request::stop && !last) note_stop();  // else nothing is left to be done
   return stopped_;
@@ -283,6 +300,8 @@ void Checkpoints::save(const TrainingPosition& at, bool latest, bool best) {
   if (best) names.push_back(kBest);
   Checkpoint checkpoint{snapshot_->state(), {}, settings_.metadata};
   checkpoint.state.position = at;
+  if (best) before_best_ = std::exchange(best_top1_, at.best_top1);
+  checkpoint.state.position.best_top1 = best_top1_;
   checkpoint.state.facts = settings_.facts;
   checkpoint.state.bad_images.assign(bad_images.begin(), bad_images.end());
   if (settings_.options.lock) checkpoint.state.run_id = settings_.options.lock->run_id();
@@ -319,6 +338,7 @@ void Checkpoints::collect() {
   const CheckpointReport& report = written_.back();
   if (!report.error.empty()) {
     std::fprintf(stderr, "error: %s\n", report.error.c_str());
+    if (report.best && std::ranges::count(report.files, kBest) == 0) best_top1_ = before_best_;
     if (++failures_ == kMostFailures)
       give_up(fmt::format("{} checkpoints in a row could not be written", kMostFailures));
     return;

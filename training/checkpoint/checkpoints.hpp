@@ -127,8 +127,8 @@ class Checkpoints {
   bool stops_validation();
   /// `at` is the end of the epoch's training, and the engine as it was then.
   void stop(const TrainingPosition& at) { obey(Request::stop, at); }
-  /// `at` is the beginning of the next epoch. `best`: no validation before was as good.
-  bool stop_after_epoch(const TrainingPosition& at, bool best, bool last);
+  /// `at` is the beginning of the next epoch. `top1`: of the validation; kNoTop1: there was none.
+  bool stop_after_epoch(TrainingPosition at, double top1, bool last);
 
   /// The writes since the last call, on rank 0.
   std::vector<CheckpointReport> reports();
@@ -160,7 +160,9 @@ class Checkpoints {
   std::future<CheckpointReport> writing_;  // after the snapshot, which it reads
   std::vector<CheckpointReport> written_;
   std::size_t reported_ = 0;
-  int failures_ = 0;  // since one was written
+  int failures_ = 0;              // since one was written
+  double best_top1_ = kNoTop1;    // of the best checkpoint, which may be under way
+  double before_best_ = kNoTop1;  // of the one before it
   bool gave_up_ = false;
 };
 

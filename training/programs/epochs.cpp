@@ -214,11 +214,10 @@ class Training {
 
   /// To the next epoch. Whether the training is to stop before it.
   bool go_on_from(const EpochResult& result) {
-    const bool best = result.validated && result.validated->top1 > at_.best_top1;
-    if (best) at_.best_top1 = result.validated->top1;
     epoch_seconds_ = result.seconds;
-    at_ = {result.epoch + 1, 0, at_.images, 0, result.trained->skipped_steps, at_.best_top1};
-    const bool stops = checkpoints_.stop_after_epoch(at_, best, result.epoch == epochs_);
+    at_ = {result.epoch + 1, 0, at_.images, 0, result.trained->skipped_steps};
+    const double top1 = result.validated ? result.validated->top1 : kNoTop1;
+    const bool stops = checkpoints_.stop_after_epoch(at_, top1, result.epoch == epochs_);
     record_checkpoints();
     return stops;
   }

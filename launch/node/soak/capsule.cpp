@@ -8,6 +8,7 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
 
+#include "common/hash.hpp"
 #include "common/output_file.hpp"
 #include "common/program.hpp"
 #include "common/usage_error.hpp"
@@ -16,8 +17,8 @@
 namespace shakedown::node {
 namespace {
 
-/// Another number where tiles have other hashes, or a seed other operands.
-constexpr const char* kFormat = "shakedown product capsule 3";
+/// Another number where tiles have other hashes, a seed other operands, or the file other keys.
+constexpr const char* kFormat = "shakedown product capsule 4";
 
 /// 64 bits as text: a reader of JSON may have no more than 53.
 std::string hex(std::uint64_t bits) { return fmt::format("0x{:016x}", bits); }
@@ -108,6 +109,7 @@ Json to_json(const Capsule& capsule) {
   if (capsule.element) json["element"] = *capsule.element;
   add_if_known(json, "expected_bits", capsule.expected_bits);
   add_if_known(json, "found_bits", capsule.found_bits);
+  json["checksum"] = hex(xxh64(json_text(json)));
   return json;
 }
 
@@ -135,6 +137,9 @@ Capsule capsule_of(const Json& json, const std::string& file) {
         static_cast<std::uint64_t>(reader.whole("element", 0, capsule.spec.m * capsule.spec.n - 1));
   capsule.expected_bits = reader.bits_if_known("expected_bits");
   capsule.found_bits = reader.bits_if_known("found_bits");
+  if (reader.text("checksum") != to_json(capsule)["checksum"])
+    reader.refuse("checksum",
+                  "is not that of the keys from seed to found_bits: one of them was altered");
   return capsule;
 }
 
@@ -227,7 +232,8 @@ ExitCode replay_capsule(const SoakOptions& options, Backend& backend, MpiSession
                  mine ? std::optional(fault->kind) : std::nullopt);
   rig.fill({capsule.operands, capsule.seed, capsule.turn});
   const auto looks = session.all_gather(
-      look_again(rig, capsule.tile, right_hash(capsule), options.repeats, nullptr).look);
+      look_again(rig, capsule.tile, right_hash(capsule), options.repeats, options.repeats, nullptr)
+          .look);
   const auto uuids = session.all_gather(backend.device->identity().uuid);
   std::vector<Verdict> verdicts = verdicts_of(looks, capsule, uuids);
   for (const Verdict& verdict : verdicts) {

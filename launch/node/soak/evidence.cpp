@@ -170,26 +170,28 @@ std::vector<Conclusion> refereed(std::span<const Look> looks) {
 }  // namespace
 
 LookedAt look_again(ProductRig& rig, std::int64_t tile, std::optional<std::uint64_t> right,
-                    int reruns, const HostTile* host) {
+                    int reruns, int enough, const HostTile* host) {
   LookedAt seen;
-  for (int i = 0; i < reruns; ++i) {
+  while (seen.look.reruns < reruns && seen.look.differing < enough) {
     rig.run_checked(0, 0);
+    ++seen.look.reruns;
     const std::uint64_t hash = rig.record(0, tile).first;
     if (!right) right = hash;
     const bool differs = hash != *right;
     if (differs) ++seen.look.differing;
-    if ((differs && seen.look.differing == 1) || (i == reruns - 1 && seen.look.differing == 0)) {
+    if ((differs && seen.look.differing == 1) ||
+        (seen.look.reruns == reruns && seen.look.differing == 0)) {
       seen.look.hash = hash;
       seen.bytes = rig.tile_bytes(tile);
     }
   }
-  seen.look.reruns = reruns;
   seen.look.hash_disagrees = hash_of_tile(seen.bytes, rig.draw().seed) != seen.look.hash ? 1 : 0;
   if (host == nullptr) return seen;
   seen.look.beyond_bound =
       static_cast<int>(beyond_bound(*host, seen.bytes, result_type(rig.spec().type)).size());
   // All re-runs had the hash of bytes that are refuted.
-  if (seen.look.beyond_bound > 0 && seen.look.differing == 0) seen.look.differing = reruns;
+  if (seen.look.beyond_bound > 0 && seen.look.differing == 0)
+    seen.look.differing = seen.look.reruns;
   return seen;
 }
 
@@ -293,7 +295,7 @@ class Inquiry {
       host = host_tile(rig_.spec(), suspicion_.operands, suspicion_.seed, tile_);
     if (host && suspicion_.operands == Operands::integers) take_known_answer(*host);
     rig_.fill(draw());
-    mine_ = look_again(rig_, tile_, ruling_.right, kReruns, host ? &*host : nullptr);
+    mine_ = look_again(rig_, tile_, ruling_.right, kReruns, kEnough, host ? &*host : nullptr);
     looks_ = jurors_.all_gather(mine_.look);
     conclusions_ = conclude(ruling_, looks_);
   }

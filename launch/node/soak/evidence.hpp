@@ -56,7 +56,6 @@ TileRecord digest_of(std::span<const TileRecord> records);
 // What is done about a tile that the jury does not agree on: every GPU repeats the product, and the
 // CPU recomputes the tile where the vote decides nothing.
 
-inline constexpr int kReruns = 100;
 inline constexpr const char* kDefect =
     "report a defect of bin/soak; where it follows the GPU, replace that";
 
@@ -74,9 +73,10 @@ struct LookedAt {
   std::vector<std::byte> bytes;  // of the tile with that hash
 };
 
-/// Repeats the product whose operands the rig holds. `host`, if not null, is the CPU's result.
+/// Repeats the product whose operands the rig holds, until `enough` differ. `host`, if not null, is
+/// the CPU's result.
 LookedAt look_again(ProductRig& rig, std::int64_t tile, std::optional<std::uint64_t> right,
-                    int reruns, const HostTile* host);
+                    int reruns, int enough, const HostTile* host);
 
 /// What is concluded about one juror.
 struct Conclusion : Judgement {

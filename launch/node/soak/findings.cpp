@@ -407,13 +407,14 @@ std::vector<Verdict> judge_soak(const std::vector<Window>& windows,
 
 std::vector<std::string> unknown_health(const std::vector<Window>& windows,
                                         const std::vector<RankIdentity>& ranks) {
-  std::vector<int> without_xids, without_links;
+  std::vector<int> without_xids, without_links, instances;
   for (std::size_t r = 0; r < ranks.size(); ++r) {
     if (windows.empty() || ranks[r].uuid.empty()) continue;
     if (std::ranges::any_of(windows, [&](const Window& window) {
           return r < window.kernel_events.size() && !window.kernel_events[r];
         }))
       without_xids.push_back(static_cast<int>(r));
+    if (ranks[r].uuid.starts_with("MIG-")) instances.push_back(static_cast<int>(r));
     if (std::ranges::none_of(windows, [&](const Window& window) {
           return std::isfinite(window.ranks[r].errors.nvlink_errors);
         }))
@@ -427,6 +428,7 @@ std::vector<std::string> unknown_health(const std::vector<Window>& windows,
   };
   add("XIDs", without_xids, "/dev/kmsg cannot be read, or not in time");
   add("NVLink errors", without_links, "the driver does not report them");
+  add("health of the MIG instance alone", instances, "the driver reports its GPU's");
   return remarks;
 }
 

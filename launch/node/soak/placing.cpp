@@ -221,9 +221,10 @@ void try_without_each(ProductRig& rig, Trials& trials, ProductAttempts& attempts
 
 ProductAttempts try_product(ProductRig& rig, std::int64_t tile,
                             std::span<const std::optional<std::uint64_t>> right, Attempts same) {
-  constexpr int kRepeats = 100;
   constexpr int kTurns = 10;
   constexpr std::uint32_t kUnused = 1 << 20;  // turns that no batch has
+  const int repeats =
+      same.wrong == same.tried ? kEnough : kReruns;  // what is always there shows soon
   const Draw draw = rig.draw();
   const std::int64_t across = rig.grid().across();
   const std::int64_t row = rig.turn().rows.place_of_tile(tile / across);
@@ -235,7 +236,7 @@ ProductAttempts try_product(ProductRig& rig, std::int64_t tile,
     rig.fill({draw.operands, draw.seed, kUnused + turn});
     const std::int64_t there = rig.turn().rows.tile(row) * across + rig.turn().columns.tile(column);
     if (there == tile) continue;
-    for (int i = 0; i < kRepeats / kTurns; ++i) {
+    for (int i = 0; i < repeats / kTurns; ++i) {
       trials.run();
       trials.add_to(attempts.place, there);
       trials.add_to(attempts.element, tile);
@@ -243,12 +244,12 @@ ProductAttempts try_product(ProductRig& rig, std::int64_t tile,
   }
   rig.fill(draw);
   rig.product().move_result(kTileEdge);
-  for (int i = 0; i < kRepeats; ++i) {
+  for (int i = 0; i < repeats; ++i) {
     trials.run();
     trials.add_to(attempts.elsewhere, tile);
   }
   rig.product().move_result(0);
-  for (int i = 0; i < kRepeats / 5; ++i) {
+  for (int i = 0; i < kEnough; ++i) {
     trials.run();
     add(attempts.any, trials.any_wrong());
   }

@@ -14,6 +14,8 @@
 
 namespace shakedown::node {
 
+inline constexpr int kReruns = 100;
+inline constexpr int kEnough = 20;  // re-runs that are wrong: more of them would say no more
 inline constexpr const char* kRemapRows = "reset the GPU, which remaps rows; RMA if it comes back";
 
 struct Attempts {

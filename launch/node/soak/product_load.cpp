@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <nlohmann/json.hpp>
+#include <utility>
 
 #include "common/hash.hpp"
 #include "common/nvml.hpp"
@@ -195,8 +196,7 @@ std::uint64_t ProductLoad::confer(const MpiSession& jurors, std::vector<Mismatch
   samples_.clear();
   const std::vector<Seen> all = jurors.all_gather(seen());
   const Seen& mine = all[static_cast<std::size_t>(jurors.rank())];
-  constexpr int kMostLooks = 2;  // per call: they take time, and the first ones say it all
-  int looks = 0;
+  bool looked = false;  // once per call: it takes time, and the first look says it all
   std::uint64_t wrong = 0;
   for (int first = 0; first < batches(); first += turns_) {
     std::vector<TileRecord> digests;
@@ -220,7 +220,7 @@ std::uint64_t ProductLoad::confer(const MpiSession& jurors, std::vector<Mismatch
       else if (mine.refuted[at] || contradicted)
         wrong += batch(i).checked;
     }
-    if (looks++ < kMostLooks) investigate(first, jurors, found);
+    if (!std::exchange(looked, true)) investigate(first, jurors, found);
   }
   return wrong;
 }

@@ -110,7 +110,8 @@ class SoakRun {
       say(session, line_of(*fault));
       if (fault->rank == session.rank()) fault_ = fault->kind;
     }
-    health_ = std::make_unique<GpuHealth>(ranks_[static_cast<std::size_t>(session.rank())].uuid);
+    const std::string& uuid = ranks_[static_cast<std::size_t>(session.rank())].uuid;
+    health_ = std::make_unique<GpuHealth>(nvml_ ? nvml_->gpu_of(uuid) : uuid);
     const auto serials = session.all_gather(health_->serial());
     for (std::size_t r = 0; r < serials.size(); ++r) ranks_[r].serial = serials[r];
   }
@@ -210,8 +211,9 @@ class SoakRun {
                         fmt::format("{}; {:.0f} wrong", window.phase, wrong));
         const bool stop = std::any_of(window.ranks.begin(), window.ranks.end(),
                                       [](const RankWindow& rank) { return rank.stop; });
-        // Each phase comes once, whatever time is left. Rank 0's clock decides for all.
-        const bool covered = cycle > 0 || i + 1 == list.size();
+        // Each phase comes once, whatever time is left, unless one has found what fails. Rank 0's
+        // clock decides for all.
+        const bool covered = cycle > 0 || i + 1 == list.size() || has_failed();
         if (stop || (covered && window.ranks.front().over)) return;
       }
     }
@@ -240,6 +242,12 @@ class SoakRun {
     record_.write("soak", merged(merged(identity_, {{"size", size_}}), record_of(window)));
     collect(window, std::move(result.found));
     return window;
+  }
+
+  bool has_failed() const {
+    return std::ranges::any_of(incidents_, [](const Incident& incident) {
+      return incident.mismatch.outcome == Outcome::fail;
+    });
   }
 
   void collect(const Window& window, std::vector<Mismatch> found) {

@@ -36,9 +36,7 @@ struct TileGrid {
 /// is for the jury.
 struct TileRecord {
   std::uint64_t first = 0;
-  std::uint64_t other = 0;      // the hash of the last product that differed
-  std::uint32_t differing = 0;  // products that differed
-  std::uint32_t product = 0;    // the first of them, by its number in the batch
+  std::uint64_t differing = 0;  // products that differed
 };
 
 using number_format::mix;
@@ -66,12 +64,10 @@ SHAKEDOWN_HOST_DEVICE inline std::uint64_t share_of_word(std::uint64_t word, std
 /// What a tile's record becomes by the hash of a batch's product.
 SHAKEDOWN_HOST_DEVICE inline void add_hash(TileRecord& record, std::uint64_t hash,
                                            std::uint32_t product) {
-  if (product == 0) {
-    record = {hash, 0, 0, 0};
-  } else if (hash != record.first) {
-    if (record.differing++ == 0) record.product = product;
-    record.other = hash;
-  }
+  if (product == 0)
+    record = {hash, 0};
+  else if (hash != record.first)
+    ++record.differing;
 }
 
 /// The hash of a tile's bytes, row after row in its own order.

@@ -8,6 +8,7 @@ import dataclasses
 import json
 import math
 import os
+import re
 
 from reporting import soak
 
@@ -76,12 +77,13 @@ class Program:
         """Why there is no result; "" where there is, whatever it is."""
         line = [places.find_program("judge", self._environ), self._folder, *self._options, *words]
         said = places.ask(line, limit, self._environ)
-        if said.code in (0, 1, 3):
+        errors = re.findall(r"(?m)^error: (.*)", said.error)  # with 3: of a full disk, too
+        if said.code in (0, 1, 3) and not errors:
             return ""
         if said.code is None:
             return f"bin/judge {said.error}"
         how = f"signal {-said.code}" if said.code < 0 else f"exit code {said.code}"
-        return said.error.strip().removeprefix("error: ") or f"bin/judge ended with {how}"
+        return "; ".join(errors) or said.error.strip() or f"bin/judge ended with {how}"
 
 
 def read(path):

@@ -9,6 +9,7 @@
 #include <cstdio>
 #include <filesystem>
 #include <fstream>
+#include <future>
 #include <map>
 #include <nlohmann/json.hpp>
 #include <regex>
@@ -16,6 +17,8 @@
 #include <sstream>
 #include <string>
 #include <vector>
+
+#include "common/watch.hpp"
 
 namespace shakedown::node {
 namespace {
@@ -218,7 +221,8 @@ Json read_ecn(const FactSource& source, const std::string& device) {
 
 /// Frames of priority flow control, of all priorities: by those received the switch paused the
 /// port, by those sent the port the switch.
-void add_pauses(const FactSource& source, const std::string& device, Json& fields) {
+Json read_pauses(const FactSource& source, const std::string& device) {
+  Json sums = Json::object();
   for (const std::string& nic : source.names_in(device + "/device/net")) {
     if (nic.find('\'') != nic.npos) continue;
     std::istringstream in(output_of(source, "/usr/sbin/ethtool", fmt::format("-S '{}'", nic)));
@@ -229,16 +233,23 @@ void add_pauses(const FactSource& source, const std::string& device, Json& field
       if (std::sscanf(line.c_str(), " %cx_prio%d_pause: %lf", &way, &priority, &frames) != 3)
         continue;
       const char* const sum = way == 't' ? "pauses_sent" : "pauses_received";
-      fields[sum] = fields.value(sum, 0.0) + frames;
+      sums[sum] = sums.value(sum, 0.0) + frames;
     }
   }
+  return sums;
 }
 
 /// One object per port. An empty list where the machine has none.
 Json read_infiniband(const FactSource& source) {
   const std::string folder = "/sys/class/infiniband/";
   Json ports = Json::array();
-  for (const std::string& device : source.names_in(folder))
+  const std::vector<std::string> devices = source.names_in(folder);
+  std::map<std::string, std::shared_future<Json>> pauses;  // at once: an adapter may not answer
+  for (const std::string& device : devices)
+    pauses[device] = start_detached<Json>([source, at = folder + device] {
+                       return read_pauses(source, at);
+                     }).share();
+  for (const std::string& device : devices)
     for (const std::string& port : source.names_in(folder + device + "/ports")) {
       const std::string at = fmt::format("{}{}/ports/{}/", folder, device, port);
       Json fields{{"port", fmt::format("{}:{}", device, port)}};
@@ -251,7 +262,7 @@ Json read_infiniband(const FactSource& source) {
       add(fields, "symbol_errors", number_in(source, at + "counters/symbol_error"));
       add(fields, "retransmissions", read_retransmissions(source, at));
       add(fields, "ecn", read_ecn(source, folder + device));
-      add_pauses(source, folder + device, fields);
+      fields.update(pauses.at(device).get());
       if (source.line_of(folder + device + "/device/vendor") == kAmazon) fields["efa"] = true;
       ports.push_back(fields);
     }
