@@ -33,7 +33,7 @@ constexpr std::size_t kBandwidthBytesOnCpu = 65537;
 constexpr const char* kRateConditions[] = {
     "dtype",         "bytes",       "in_place",     "reduction", "root",
     "mpi_algorithm", "launch_mode", "registration", "aggregate", "blocking",
-    "average",       "ctas",        "cta_policy",   "groups",    "traffic"};
+    "average",       "ctas",        "cta_policy",   "split",     "traffic"};
 
 const char* launch_mode(const PerfOptions& options) {
   return options.graph > 0 ? "graph" : options.one_by_one != 0 ? "one_by_one" : "back_to_back";
@@ -60,8 +60,10 @@ Json conditions_of(const PerfOptions& options, const Plan& plan, const Communica
                   {"ctas", options.backend.ctas},
                   {"iterations_per_sample", plan.bench.iterations}};
   if (options.cta_policy >= 0) conditions["cta_policy"] = options.cta_policy;
-  if (!plan.groups.empty())
+  if (!plan.groups.empty()) {
     conditions["groups"] = 1 + *std::max_element(plan.groups.begin(), plan.groups.end());
+    conditions["split"] = plan.split;
+  }
   if (is_mpi(communicator)) conditions["mpi_algorithm"] = name_of(backend.mpi_algorithm);
   return conditions;
 }

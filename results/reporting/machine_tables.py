@@ -84,7 +84,7 @@ def shared_parts(several):
 
 
 MODES = (("reduction", "{}", "sum", "none"), ("registration", "registration {}", 0), ("mpi_algorithm", "{} algorithm", "library"),
-         ("groups", "{} groups", 1), ("traffic", "{}"), ("aggregate", "--agg-iters {}", 1), ("blocking", "--blocking {}", 0),
+         ("split", "{}"), ("traffic", "{}"), ("aggregate", "--agg-iters {}", 1), ("blocking", "--blocking {}", 0),
          ("average", "--average {}", 1), ("ctas", "{} CTAs", 0),
          ("cta_policy", "--cta-policy {}"))  # key, its words, values that are not named
 
