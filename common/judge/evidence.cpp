@@ -89,9 +89,13 @@ class Reader {
       return true;
     }
     std::vector<std::string> parts;
-    for (const auto& entry : fs::directory_iterator(path))
+    for (const auto& entry : fs::directory_iterator(path)) {
       if (entry.path().extension() == ".jsonl" || (entry.is_directory() && !entry.is_symlink()))
         parts.push_back(entry.path());
+      // What it found, and what has not run, is known by its runs.jsonl alone.
+      if (entry.path().filename().string().starts_with("acceptance_"))
+        incomplete(path + ": an acceptance that did not come to its end", {});
+    }
     std::sort(parts.begin(), parts.end());
     bool found = false;
     for (const std::string& part : parts) found = read(part) || found;

@@ -360,7 +360,12 @@ TEST_CASE("records in folders of a folder count", "[judge]") {
   const test::TempFolder folder;
   folder.touch("acceptance-1/log");
   CHECK_THROWS_AS(read({folder.path}), UsageError);
+  folder.touch("acceptance-2/acceptance_20261129_070127.log");  // it was killed
+  folder.write("acceptance-2/soak/n1.jsonl", R"({"kind":"run","run_id":"r","hosts":["n1"]})"
+                                             "\n"
+                                             R"({"kind":"end","run_id":"r","exit_code":0})");
+  CHECK(read({folder.path}).evidence.statements.size() == 1);
   folder.write("acceptance-1/runs.jsonl",
                R"({"kind":"verdict","nodes":["n1"],"scope":"node","verdict":"FAIL","cause":"x"})");
-  CHECK(read({folder.path}).evidence.statements.size() == 1);
+  CHECK(read({folder.path}).evidence.statements.size() == 2);
 }

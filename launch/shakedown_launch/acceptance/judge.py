@@ -69,8 +69,9 @@ class Program:
             return NOTHING._replace(failed=f"{RUNS}: {error.strerror}")
         failed = self.run(words, limit)
         judged = NOTHING._replace(failed=failed) if failed else read(record)
-        with contextlib.suppress(OSError):
-            os.unlink(record)  # acceptance.jsonl has what is in it
+        for file in [record] + [os.path.join(self._folder, RUNS)] * bool(stage):
+            with contextlib.suppress(OSError):
+                os.unlink(file)  # acceptance.jsonl has what is in it; runs of one stage are not the acceptance
         return judged
 
     def run(self, words, limit=LIMIT_S):
