@@ -318,11 +318,11 @@ struct Table {
   std::vector<Cell> cells;
 };
 
-std::vector<Table> tables_of(const std::vector<Link>& links, bool alone) {
+/// Without those of which no link was measured.
+std::vector<Table> tables_of(const std::vector<Link>& links) {
   std::vector<Table> tables;
   for (const char* figure : {"unidirectional GB/s", "bidirectional GB/s", "latency us"})
     for (const bool only : {false, true}) {
-      if (only && !alone) continue;
       const bool latency = figure[0] == 'l';
       const bool both_ways = figure[0] == 'b';
       Table& table = tables.emplace_back();
@@ -333,6 +333,7 @@ std::vector<Table> tables_of(const std::vector<Link>& links, bool alone) {
             (!latency || link.from < link.to))
           table.cells.push_back(
               {link.from, link.to, latency ? link.latency_us : link.bandwidth_gbs});
+      if (table.cells.empty()) tables.pop_back();
     }
   return tables;
 }
@@ -393,9 +394,7 @@ std::string headline(const MessageSettings& settings, const Backend& backend,
 std::string link_tables(const LinkOptions& options, const Results& results, int ranks) {
   if (options.matrix == "off" || (options.matrix == "auto" && ranks > kMostRanksInAMatrix))
     return "";
-  const bool alone = std::any_of(results.links.begin(), results.links.end(),
-                                 [](const Link& link) { return link.alone; });
-  std::vector<Table> tables = tables_of(results.links, alone);
+  std::vector<Table> tables = tables_of(results.links);
   for (Table& table : tables_of(results.copies)) tables.push_back(std::move(table));
   std::string text;
   for (const Table& table : tables) text += matrix(table, static_cast<std::size_t>(ranks));

@@ -31,8 +31,9 @@ constexpr std::size_t kBandwidthBytesOnCpu = 65537;
 
 /// How a rate was measured, next to the transport and the ranks.
 constexpr const char* kRateConditions[] = {
-    "dtype",        "bytes",     "in_place", "reduction", "root", "mpi_algorithm", "launch_mode",
-    "registration", "aggregate", "blocking", "average",   "ctas", "groups",        "traffic"};
+    "dtype",         "bytes",       "in_place",     "reduction", "root",
+    "mpi_algorithm", "launch_mode", "registration", "aggregate", "blocking",
+    "average",       "ctas",        "cta_policy",   "split",     "traffic"};
 
 const char* launch_mode(const PerfOptions& options) {
   return options.graph > 0 ? "graph" : options.one_by_one != 0 ? "one_by_one" : "back_to_back";
@@ -58,8 +59,11 @@ Json conditions_of(const PerfOptions& options, const Plan& plan, const Communica
                   {"average", options.average},
                   {"ctas", options.backend.ctas},
                   {"iterations_per_sample", plan.bench.iterations}};
-  if (!plan.groups.empty())
+  if (options.cta_policy >= 0) conditions["cta_policy"] = options.cta_policy;
+  if (!plan.groups.empty()) {
     conditions["groups"] = 1 + *std::max_element(plan.groups.begin(), plan.groups.end());
+    conditions["split"] = plan.split;
+  }
   if (is_mpi(communicator)) conditions["mpi_algorithm"] = name_of(backend.mpi_algorithm);
   return conditions;
 }

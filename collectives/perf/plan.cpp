@@ -103,17 +103,19 @@ std::optional<long> group_of(long rank, std::string text, bool is_mask) {
   return operation == '%' ? rank % number : rank / number;
 }
 
-/// By rank, numbered from 0 in the order of their first ranks; empty where all are one group.
-std::vector<int> groups_of(const PerfOptions& options, int world_size) {
+/// By rank, numbered from 0 in the order of their first ranks; empty where all are one group. Sets
+/// `split`.
+std::vector<int> groups_of(const PerfOptions& options, int world_size, std::string& split) {
   for (const char* name : {"NCCL_TESTS_SPLIT_MASK", "NCCL_TESTS_SPLIT"}) {
     const char* const value = options.as_nccl_tests() ? std::getenv(name) : nullptr;
     if (value == nullptr) continue;  // nccl-tests reads the mask first
+    split = fmt::format("{}={}", name, value);
     std::vector<long> colors;
     std::vector<int> groups;
     for (long rank = 0; rank < world_size; ++rank) {
       const auto color = group_of(rank, value, std::string_view(name).ends_with("MASK"));
       if (!color)
-        throw UsageError(fmt::format("{}={}: must be {}", name, value,
+        throw UsageError(fmt::format("{}: must be {}", split,
                                      std::string_view(name).ends_with("MASK")
                                          ? "a hexadecimal number"
                                          : "AND, MOD or DIV and a number"));
@@ -249,7 +251,7 @@ Plan plan_of(const PerfOptions& options, const OptionSet& given) {
 
 Plan make_plan(const PerfOptions& options, const OptionSet& given, int world_size) {
   Plan plan = plan_of(options, given);
-  plan.groups = groups_of(options, world_size);
+  plan.groups = groups_of(options, world_size, plan.split);
   check_ranks(options, world_size);
   check_operations(plan, options, world_size);
   plan.roots = roots_of(options.root, plan.groups, world_size);

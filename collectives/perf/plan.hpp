@@ -27,6 +27,7 @@ struct Plan {
   bool by_factor = true;
   std::size_t align_bytes = 1;  // of each rank's part of a divided buffer
   std::vector<int> groups;      // of NCCL_TESTS_SPLIT, by rank; empty: all ranks are one
+  std::string split;            // that variable and its value
   std::optional<double> min_mean_busbw_gbs = std::nullopt;  // NCCL_TESTS_MIN_BW
   BenchSettings bench;
 };

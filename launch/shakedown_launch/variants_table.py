@@ -157,7 +157,7 @@ def remark(variant, figure, reference):
     change = figure.value / reference.value - 1
     if abs(change) <= 0.05:
         return ""
-    text = f"{100 * change:+.0f} %"
+    text = f"{100 * change:+.{1 if change < -0.99 else 0}f} %"
     if figure.interval and reference.interval and figure.interval[0] <= reference.interval[1] and \
             reference.interval[0] <= figure.interval[1]:
         spread_of = "samples" if "samples" in (figure.interval_of, reference.interval_of) else \
@@ -184,8 +184,8 @@ def table(variants):
             value = "-"
             if figure.value is not None:
                 value = f"{figure.value:{',.0f' if figure.value >= 1000 else '.4g'}} {unit}"
-            ratio = f"{figure.value / reference.value:.2f}" \
-                if reference and reference.value and figure.value is not None else ""
+            ratio = figure.value / reference.value if reference and reference.value and figure.value is not None else None
+            ratio = "" if ratio is None else f"{ratio:.2f}" if ratio >= 0.1 else f"{ratio:.2g}"
             yield (*names, what, value, ratio, remark(variant, figure, reference))
             names = ["", ""]
         if not variant.figures:

@@ -85,7 +85,7 @@ def collectives(summary):
 
 
 # Besides what is named: that a difference in them makes times incomparable is not shown.
-UNNAMED = ("backend", "reduction", "root", "aggregate", "blocking", "average", "mpi_algorithm", "groups", "traffic")
+UNNAMED = ("backend", "reduction", "root", "aggregate", "blocking", "average", "mpi_algorithm", "split", "traffic", "cta_policy")
 
 
 def what_collective(record):

@@ -84,8 +84,9 @@ def shared_parts(several):
 
 
 MODES = (("reduction", "{}", "sum", "none"), ("registration", "registration {}", 0), ("mpi_algorithm", "{} algorithm", "library"),
-         ("groups", "{} groups", 1), ("traffic", "{}"), ("aggregate", "--agg-iters {}", 1), ("blocking", "--blocking {}", 0),
-         ("average", "--average {}", 1), ("ctas", "{} CTAs", 0))  # key, its words, values that are not named
+         ("split", "{}"), ("traffic", "{}"), ("aggregate", "--agg-iters {}", 1), ("blocking", "--blocking {}", 0),
+         ("average", "--average {}", 1), ("ctas", "{} CTAs", 0),
+         ("cta_policy", "--cta-policy {}"))  # key, its words, values that are not named
 
 
 def mode_of(run, record):
@@ -142,26 +143,39 @@ BEST = ("memory/", "host_link/")  # to which other work only adds time: the best
 
 
 def last_looks(summary):
-    """{(metric, path class, machine): {who: (figure, record)}} of GPUs and CPU ranks: of several
-    measurements of one, the last."""
+    """{(metric, path class, machine, conditions): {who: (figure, record)}} of GPUs and CPU ranks: of several
+    measurements of one, the last. GPUs choose algorithms and shapes of products themselves."""
     found = {}
     for run in summary.runs:
         for record in run.of("metric"):
             values = [value for value in record.get("samples") or () if isinstance(value, (int, float))]
             if record.get("scope") in ("gpu", "rank") and values:
-                key = text(record, "metric"), text(record, "path_class"), text(record, "board") or run.machine
+                product = text(record, "metric").startswith("product/")
+                conditions = tuple((name[10:], value) for name, value in record.items()
+                                   if name.startswith("condition.manner" if product else "condition."))
+                key = text(record, "metric"), text(record, "path_class"), text(record, "board") or run.machine, conditions
                 who = (*texts(record, "hosts"), text(record, "name"))
                 found.setdefault(key, {})[who] = (max if key[0].startswith(BEST) else statistics.median)(values), record
     return found
 
 
+def differing(looks):
+    """{key of last_looks: the conditions in which others of its metric differ, in words}."""
+    alike = {}
+    for *what, conditions in looks:
+        alike.setdefault(tuple(what), []).append(conditions)
+    return {key: ", ".join(f"{name} {value}" for name, value in key[-1]
+                           if not all((name, value) in other for other in alike[key[:-1]])) for key in looks}
+
+
 def products(summary):
     """What is the GPU's own, and what heat and power make of it."""
-    found = {}
-    for (metric, _, machine), of in last_looks(summary).items():
-        parts = metric.split("/")
+    found, looks = {}, last_looks(summary)
+    for key, others in differing(looks).items():
+        parts = key[0].split("/")
         if len(parts) == 3 and parts[0] == "product":
-            found.setdefault((parts[1], machine), {})[parts[2]] = [value for value, _ in of.values()]
+            kind = ", ".join(filter(None, (parts[1], others)))
+            found.setdefault((kind, key[2]), {})[parts[2]] = [value for value, _ in looks[key].values()]
 
     def figures(key, over):
         return lambda item: over(item[1][key]) if key in item[1] else None
@@ -182,14 +196,14 @@ def products(summary):
 def rates(summary):
     """Memory, host link and training of each GPU; collectives and links have tables of their own."""
     found = {key: of for key, of in last_looks(summary).items() if not key[0].startswith("product/")}
-    shared = shared_parts([("rates", machine) for _, _, machine in found])
+    shared, others = shared_parts([("rates", key[2]) for key in found]), differing(found)
 
     def slowest(of):
         most = max if next(iter(of.values()))[1].get("unit") in ("us", "ms", "s") else min
         return most(of.items(), key=lambda item: item[1][0])
     return [Table("rates", ", ".join(["rates", *shared]), [
         Column("metric", lambda item: ", ".join(filter(None, (
-            *item[0][:2], "" if item[0][2] in shared else item[0][2])))),
+            *item[0][:2], others[item[0]], "" if item[0][2] in shared else item[0][2])))),
         Column("unit", lambda item: next(iter(item[1].values()))[1].get("unit")),
         Column("GPUs or ranks", lambda item: len(item[1])),
         Column("median", lambda item: statistics.median(value for value, _ in item[1].values()), "{:.5g}".format),

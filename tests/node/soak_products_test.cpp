@@ -53,10 +53,12 @@ struct Call {
   LoadCount count;
   std::vector<Mismatch> found;
 
-  Call(Device& device, FaultKind fault, int first, std::int64_t m = 512, std::int64_t n = 512) {
+  Call(Device& device, FaultKind fault, int first, std::int64_t m = 512, std::int64_t n = 512,
+       Stopped stopped = never_stopped) {
     ProductSettings settings;
     settings.spec = {ProductType::fp32, m, n, 32};
     settings.load.fault = fault;
+    settings.load.stopped = std::move(stopped);
     settings.first_faulty = first;
     ProductLoad load(settings, device, test::session());
     CHECK(load.algorithm().turns);
@@ -90,8 +92,14 @@ TEST_CASE("one GPU alone is the jury of its products, by turns", "[soak]") {
   CHECK_THAT(one.cause,
              ContainsSubstring("the same product in other turns contradicts it; reproduces"));
   CHECK_THAT(one.cause, ContainsSubstring("; stays at its place of the launch, so at one "));
-  CHECK(one.reproduced == kEnough);
+  CHECK(one.reproduced == Reruns().enough);
   CHECK((*one.expected ^ *one.found) == 1U << 16);
+  // Once a signal has come, it is reported as it is.
+  const Call stopped(*device, FaultKind::product, 3 * kTurns, 512, 512, [] { return true; });
+  REQUIRE(stopped.found.size() == 1);
+  CHECK(stopped.found[0].outcome == Outcome::fail);
+  CHECK(stopped.found[0].reproduced == 1);
+  CHECK_THAT(stopped.found[0].cause, ContainsSubstring("; could not be placed"));
   // Of two tiles the place has the same one in two turns of three: of integers the known answer is
   // right, not most turns.
   const Call integers(*device, FaultKind::product, 0, 256, 128);

@@ -241,6 +241,7 @@ class NcclTestsNames(Folder):
         for (group, gbs, first, second), line in zip(slowest, lines):
             self.assertEqual((int(first), int(second)), (int(group), int(group) + 2))
             self.assertEqual((line["groups"], line["world_size"], len(line["group_busbw_gbs"])), (2, 2, 2))
+            self.assertEqual(line["split"], "NCCL_TESTS_SPLIT=MOD 2")
             self.assertEqual(f"{min(line['group_busbw_gbs']):.4g}", gbs)
             self.assertEqual(line["wrong_elements"], 0)
             self.assertNotIn("wait_us", line)  # groups do not wait for one another

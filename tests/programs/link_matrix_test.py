@@ -196,6 +196,14 @@ class LinkMatrix(Folder):
                             for check, name, cause in found), found)
         self.assertIn("between nodes, one way: 3 rounds of pairs of nodes, 1 from rail to rail", out)
 
+    def test_one_of_three_nodes_sits_out_a_round(self):
+        out, records = self.measure("--pretend-nodes", 3, "--pairs", 1, ranks=3, code=3 if support.GPUS else 0)
+        self.assertIn("one way: 1 round of pairs of nodes", out)
+        self.assertIn("each node met 1 of 2 others at most", out)
+        self.assertNotIn("from\\to", out)  # no link within a node
+        self.assertEqual([line["action"] for line in records["verdict"] if "met no rank" in line["cause"]],
+                         ["start the same number of ranks on each node, or measure more rounds: --pairs all"])
+
     def test_without_a_slow_node_the_others_are_fast(self):
         _, records = self.measure_injected(injected(delay=f"1:{DELAY_US}"), *SLOW, "--pretend-nodes", 3, ranks=3)
         time_us = {x["name"]: x["time_us_p50"] for x in records["split"]

@@ -3,7 +3,6 @@ a signal. Run by tests/run."""
 
 import json
 import signal
-import statistics
 import subprocess
 import unittest
 
@@ -130,7 +129,7 @@ class Soak(Folder):
         rates = {line["ranks"][0]: line for line in records["metric"]
                  if line["metric"] == "product/fp32/tflops"}
         self.assertEqual((len(rates[0]["samples"]), rates[0]["condition.manner"]), (12, "sustained"))
-        self.assertLess(*(statistics.median(rates[rank]["samples"]) for rank in (1, 0)))
+        self.assertLess(*(max(rates[rank]["samples"]) for rank in (1, 0)))  # other work makes some slower
 
     @unittest.skipIf(0 < GPUS < 3, "3 ranks on fewer GPUs")
     def test_a_signal_ends_it_with_what_was_proved(self):

@@ -217,9 +217,9 @@ using Conditions = std::map<std::string, std::string>;
 constexpr int kWarmUp = 4;  // passes: the device has work while the host makes the first readings
 
 /// What no exchange changes.
-constexpr const char* kOfCompute[] = {"model",     "image_size", "classes",
-                                      "precision", "batch_size", "deterministic",
-                                      "fusion",    "autotune",   "graph"};
+constexpr const char* kOfCompute[] = {"model",      "image_size",    "classes", "precision",
+                                      "batch_size", "deterministic", "fusion",  "autotune",
+                                      "graph",      "recompute"};
 
 std::string text_of(const Json& value) {
   return value.is_string() ? value.get<std::string>() : json_text(value);

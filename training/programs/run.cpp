@@ -50,13 +50,27 @@ void write_trace(const Run& run, const Trace& trace) {
                         run.session.hosts());
 }
 
-/// Options that the conditions of its `metric` lines have in addition to an Identity.
+/// Options that the conditions of its `metric` lines have in addition to an Identity: those of
+/// references, and what costs time where it is not the default, which references do not have.
 std::map<std::string, std::string> conditions_of(const TrainOptions& options) {
   const auto text = [](bool value) { return value ? "true" : "false"; };
-  return {{"fusion", options.model.fusion},
-          {"deterministic", text(options.model.deterministic)},
-          {"autotune", text(options.model.autotune)},
-          {"check_neighbour", std::to_string(options.detector.check_neighbour)}};
+  std::map<std::string, std::string> conditions{
+      {"fusion", options.model.fusion},
+      {"deterministic", text(options.model.deterministic)},
+      {"autotune", text(options.model.autotune)},
+      {"check_neighbour", std::to_string(options.detector.check_neighbour)}};
+  const StepOptions usual;
+  const auto add = [&](const char* name, const auto& value, const auto& default_value) {
+    if (value != default_value) conditions[name] = fmt::format("{}", value);
+  };
+  add("no_overlap", options.strategy.no_overlap, usual.strategy.no_overlap);
+  add("bucket_order", options.strategy.bucket_order, usual.strategy.bucket_order);
+  add("small_bucket_mb", options.strategy.small_bucket_mb, usual.strategy.small_bucket_mb);
+  add("norm_stats", options.strategy.norm_stats, usual.strategy.norm_stats);
+  add("clip_grad_norm", options.optimizer.clip_grad_norm, usual.optimizer.clip_grad_norm);
+  add("ema", options.ema.ema, usual.ema.ema);
+  add("recompute", options.model.recompute, usual.model.recompute);
+  return conditions;
 }
 
 /// Whether the strategy computes what it must; pass where there is nothing to certify.
@@ -225,6 +239,13 @@ std::vector<Output> outputs_of(const TrainOptions& options) {
           {"--trace", options.trace},
           {"--save", options.save},
           {"--logits", options.logits}};
+}
+
+void check_outputs(const TrainOptions& options, const ParameterTable& table) {
+  for (const Output& output : outputs_of(options))
+    if (!output.path.empty()) check_writable(output);
+  check_space({"--save", options.save},
+              sizeof(float) * (table.payload_count() + table.statistics_count()));
 }
 
 long batches_needed(const TrainOptions& options) {

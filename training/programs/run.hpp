@@ -55,6 +55,8 @@ std::string remarks_of(const TrainOptions& options, BackendKind backend);
 EngineSettings run_settings(const TrainOptions& options, const Backend& backend, int classes);
 /// Every file that an option names to be written.
 std::vector<Output> outputs_of(const TrainOptions& options);
+/// Throws where one of them cannot be written, or has no room for the weights.
+void check_outputs(const TrainOptions& options, const ParameterTable& table);
 /// Batches per rank of a throughput run; 0 of another.
 long batches_needed(const TrainOptions& options);
 

@@ -16,13 +16,7 @@ ExitCode run(const TrainOptions& options, const OptionSet& set, const Dataset& d
   Engine engine(run_settings(options, backend, dataset.classes()), backend);
   say(session, headline(engine, backend, session.hosts(), dataset.summary()));
   if (options.describe) return describe(engine, session);
-  if (session.is_root()) {
-    for (const Output& output : outputs_of(options))
-      if (!output.path.empty()) check_writable(output);
-    const ParameterTable& table = engine.model.network().table();
-    check_space({"--save", options.save},
-                sizeof(float) * (table.payload_count() + table.statistics_count()));
-  }
+  if (session.is_root()) check_outputs(options, engine.model.network().table());
   engine.allocate(ranks_on_device(backend, session));
   check_weights(engine, session, "at the start");
   check_ranks_agree(engine, session, "at the start");

@@ -231,9 +231,9 @@ ExitCode replay_capsule(const SoakOptions& options, Backend& backend, MpiSession
   ProductRig rig(capsule.spec, *backend.device, capsule.algorithm, 1,
                  mine ? std::optional(fault->kind) : std::nullopt);
   rig.fill({capsule.operands, capsule.seed, capsule.turn});
-  const auto looks = session.all_gather(
-      look_again(rig, capsule.tile, right_hash(capsule), options.repeats, options.repeats, nullptr)
-          .look);
+  const auto looks = session.all_gather(look_again(rig, capsule.tile, right_hash(capsule),
+                                                   {options.repeats, options.repeats}, nullptr)
+                                            .look);
   const auto uuids = session.all_gather(backend.device->identity().uuid);
   std::vector<Verdict> verdicts = verdicts_of(looks, capsule, uuids);
   for (const Verdict& verdict : verdicts) {

@@ -170,28 +170,28 @@ std::vector<Conclusion> refereed(std::span<const Look> looks) {
 }  // namespace
 
 LookedAt look_again(ProductRig& rig, std::int64_t tile, std::optional<std::uint64_t> right,
-                    int reruns, int enough, const HostTile* host) {
+                    const Reruns& reruns, const HostTile* host) {
   LookedAt seen;
-  while (seen.look.reruns < reruns && seen.look.differing < enough) {
+  Look& look = seen.look;
+  const auto keep = [&](std::uint64_t hash) {
+    look.hash = hash;
+    seen.bytes = rig.tile_bytes(tile);
+  };
+  std::uint64_t hash = 0;
+  do {
     rig.run_checked(0, 0);
-    ++seen.look.reruns;
-    const std::uint64_t hash = rig.record(0, tile).first;
+    hash = rig.record(0, tile).first;
+    ++look.reruns;
+    if (hash != right.value_or(hash) && ++look.differing == 1) keep(hash);
     if (!right) right = hash;
-    const bool differs = hash != *right;
-    if (differs) ++seen.look.differing;
-    if ((differs && seen.look.differing == 1) ||
-        (seen.look.reruns == reruns && seen.look.differing == 0)) {
-      seen.look.hash = hash;
-      seen.bytes = rig.tile_bytes(tile);
-    }
-  }
-  seen.look.hash_disagrees = hash_of_tile(seen.bytes, rig.draw().seed) != seen.look.hash ? 1 : 0;
+  } while (look.reruns < reruns.most && look.differing < reruns.enough && !reruns.stopped());
+  if (look.differing == 0) keep(hash);
+  look.hash_disagrees = hash_of_tile(seen.bytes, rig.draw().seed) != look.hash ? 1 : 0;
   if (host == nullptr) return seen;
-  seen.look.beyond_bound =
+  look.beyond_bound =
       static_cast<int>(beyond_bound(*host, seen.bytes, result_type(rig.spec().type)).size());
   // All re-runs had the hash of bytes that are refuted.
-  if (seen.look.beyond_bound > 0 && seen.look.differing == 0)
-    seen.look.differing = seen.look.reruns;
+  if (look.beyond_bound > 0 && look.differing == 0) look.differing = look.reruns;
   return seen;
 }
 
@@ -295,7 +295,8 @@ class Inquiry {
       host = host_tile(rig_.spec(), suspicion_.operands, suspicion_.seed, tile_);
     if (host && suspicion_.operands == Operands::integers) take_known_answer(*host);
     rig_.fill(draw());
-    mine_ = look_again(rig_, tile_, ruling_.right, kReruns, kEnough, host ? &*host : nullptr);
+    mine_ = look_again(rig_, tile_, ruling_.right, {.stopped = suspicion_.stopped},
+                       host ? &*host : nullptr);
     looks_ = jurors_.all_gather(mine_.look);
     conclusions_ = conclude(ruling_, looks_);
   }
@@ -389,8 +390,8 @@ class Inquiry {
   void place(Mismatch& mismatch) {
     if (!turned() || right_.empty() || !ruling_.right || mine_.look.hash_disagrees != 0) return;
     rig_.fill(draw());
-    const ProductAttempts attempts =
-        try_product(rig_, tile_, right_, {mine_.look.reruns, mine_.look.differing});
+    const ProductAttempts attempts = try_product(
+        rig_, tile_, right_, {mine_.look.reruns, mine_.look.differing}, suspicion_.stopped);
     const Judgement placing =
         place_product(attempts, rig_.device().kind() == BackendKind::gpu ? "SM" : "core");
     mismatch.cause += "; " + placing.cause;

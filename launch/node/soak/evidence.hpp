@@ -59,6 +59,13 @@ TileRecord digest_of(std::span<const TileRecord> records);
 inline constexpr const char* kDefect =
     "report a defect of bin/soak; where it follows the GPU, replace that";
 
+/// How often a product is repeated.
+struct Reruns {
+  int most = 100;
+  int enough = 20;  // that are wrong: more of them would say no more
+  Stopped stopped = never_stopped;
+};
+
 /// What one GPU's re-runs of a product showed of a tile.
 struct Look {
   int reruns = 0;
@@ -73,10 +80,10 @@ struct LookedAt {
   std::vector<std::byte> bytes;  // of the tile with that hash
 };
 
-/// Repeats the product whose operands the rig holds, until `enough` differ. `host`, if not null, is
-/// the CPU's result.
+/// Repeats the product whose operands the rig holds, once at least. `host`, if not null, is the
+/// CPU's result.
 LookedAt look_again(ProductRig& rig, std::int64_t tile, std::optional<std::uint64_t> right,
-                    int reruns, int enough, const HostTile* host);
+                    const Reruns& reruns, const HostTile* host);
 
 /// What is concluded about one juror.
 struct Conclusion : Judgement {
@@ -99,6 +106,7 @@ struct Suspicion {
   std::vector<std::uint32_t> turns{0};  // that were made, as the records have them
   std::vector<double> refuted;          // by juror: the tile that is not the known answer; -1: none
   std::uint32_t refuted_turn = 0;
+  Stopped stopped = never_stopped;
 };
 
 /// A tile's values as bytes of their type.

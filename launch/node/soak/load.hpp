@@ -17,13 +17,15 @@ class MpiSession;
 
 namespace shakedown::node {
 
+/// Whether a signal has come: what is known by then must do.
+using Stopped = std::function<bool()>;
+inline bool never_stopped() { return false; }
+
 /// What a load is made with.
 struct LoadSettings {
-  std::uint64_t seed = 0;          // the same on every rank
-  std::optional<FaultKind> fault;  // on this rank, for tests: injected where it is this load's
-  std::function<bool()> stopped = [] {
-    return false;
-  };  // a signal has come: end after this operation
+  std::uint64_t seed = 0;           // the same on every rank
+  std::optional<FaultKind> fault;   // on this rank, for tests: injected where it is this load's
+  Stopped stopped = never_stopped;  // then end after this operation
 };
 
 /// What one call of run() did on this rank.

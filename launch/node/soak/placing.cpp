@@ -8,6 +8,7 @@
 #include <new>
 #include <nlohmann/json.hpp>
 
+#include "launch/node/soak/evidence.hpp"
 #include "launch/node/soak/sm_probe.hpp"
 
 namespace shakedown::node {
@@ -176,12 +177,16 @@ namespace {
 /// The product of the rig, again and again, tile by tile.
 class Trials {
  public:
-  Trials(ProductRig& rig, std::span<const std::optional<std::uint64_t>> right)
-      : rig_(rig), right_(right) {}
+  Trials(ProductRig& rig, std::span<const std::optional<std::uint64_t>> right,
+         const Stopped& stopped)
+      : rig_(rig), right_(right), stopped_(stopped) {}
 
-  void run() {
+  /// Whether it ran: not once a signal has come.
+  bool run() {
+    if (stopped_()) return false;
     rig_.run_checked(0, 0);
     records_ = rig_.records(0);
+    return true;
   }
   /// Of the product that ran; a tile of which nothing is known is not tried.
   void add_to(Attempts& attempts, std::int64_t tile) const {
@@ -197,6 +202,7 @@ class Trials {
  private:
   ProductRig& rig_;
   std::span<const std::optional<std::uint64_t>> right_;
+  const Stopped& stopped_;
   std::vector<TileRecord> records_;
 };
 
@@ -207,52 +213,46 @@ void try_without_each(ProductRig& rig, Trials& trials, ProductAttempts& attempts
   for (const int processor : make_probe(rig.device())->processors()) {
     const HeldProcessor held(rig.device(), processor);
     if (!held.holds()) continue;
-    ++attempts.without;
-    bool right = true;
-    for (int i = 0; i < kProducts && right; ++i) {
-      trials.run();
-      right = !trials.any_wrong();
+    bool wrong = false;
+    for (int i = 0; i < kProducts && !wrong; ++i) {
+      if (!trials.run()) return;
+      wrong = trials.any_wrong();
     }
-    if (right) attempts.cured_by.push_back(processor);
+    ++attempts.without;
+    if (!wrong) attempts.cured_by.push_back(processor);
   }
 }
 
 }  // namespace
 
 ProductAttempts try_product(ProductRig& rig, std::int64_t tile,
-                            std::span<const std::optional<std::uint64_t>> right, Attempts same) {
+                            std::span<const std::optional<std::uint64_t>> right, Attempts same,
+                            const Stopped& stopped) {
   constexpr int kTurns = 10;
   constexpr std::uint32_t kUnused = 1 << 20;  // turns that no batch has
-  const int repeats =
-      same.wrong == same.tried ? kEnough : kReruns;  // what is always there shows soon
+  const Reruns reruns;
+  const int repeats = same.wrong == same.tried ? reruns.enough : reruns.most;
   const Draw draw = rig.draw();
   const std::int64_t across = rig.grid().across();
   const std::int64_t row = rig.turn().rows.place_of_tile(tile / across);
   const std::int64_t column = rig.turn().columns.place_of_tile(tile % across);
   ProductAttempts attempts;
   attempts.same = same;
-  Trials trials(rig, right);
+  Trials trials(rig, right, stopped);
   for (std::uint32_t turn = 0; turn < kTurns; ++turn) {
     rig.fill({draw.operands, draw.seed, kUnused + turn});
     const std::int64_t there = rig.turn().rows.tile(row) * across + rig.turn().columns.tile(column);
     if (there == tile) continue;
-    for (int i = 0; i < repeats / kTurns; ++i) {
-      trials.run();
+    for (int i = 0; i < repeats / kTurns && trials.run(); ++i) {
       trials.add_to(attempts.place, there);
       trials.add_to(attempts.element, tile);
     }
   }
   rig.fill(draw);
   rig.product().move_result(kTileEdge);
-  for (int i = 0; i < repeats; ++i) {
-    trials.run();
-    trials.add_to(attempts.elsewhere, tile);
-  }
+  for (int i = 0; i < repeats && trials.run(); ++i) trials.add_to(attempts.elsewhere, tile);
   rig.product().move_result(0);
-  for (int i = 0; i < kEnough; ++i) {
-    trials.run();
-    add(attempts.any, trials.any_wrong());
-  }
+  for (int i = 0; i < reruns.enough && trials.run(); ++i) add(attempts.any, trials.any_wrong());
   if (rig.device().kind() == BackendKind::gpu && rate_of(attempts.any) >= 0.9 &&
       (attempts.element.wrong == 0 || !follows_data(attempts)))
     try_without_each(rig, trials, attempts);

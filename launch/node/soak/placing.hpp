@@ -14,8 +14,6 @@
 
 namespace shakedown::node {
 
-inline constexpr int kReruns = 100;
-inline constexpr int kEnough = 20;  // re-runs that are wrong: more of them would say no more
 inline constexpr const char* kRemapRows = "reset the GPU, which remaps rows; RMA if it comes back";
 
 struct Attempts {
@@ -108,7 +106,8 @@ Judgement place_product(const ProductAttempts& attempts, const std::string& unit
 /// `right` is by tile the hash that most have; none: not known. `same`: what the re-runs were. The
 /// rig has the product's operands, and has them again afterwards.
 ProductAttempts try_product(ProductRig& rig, std::int64_t tile,
-                            std::span<const std::optional<std::uint64_t>> right, Attempts same);
+                            std::span<const std::optional<std::uint64_t>> right, Attempts same,
+                            const Stopped& stopped);
 
 /// Keeps other work from one SM of a GPU while it lives. As with HeldSms, no memory is freed and no
 /// kernel run for the first time meanwhile.

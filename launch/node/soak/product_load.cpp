@@ -228,6 +228,7 @@ std::uint64_t ProductLoad::confer(const MpiSession& jurors, std::vector<Mismatch
 /// `first`: the seed's first batch.
 void ProductLoad::investigate(int first, const MpiSession& jurors, std::vector<Mismatch>& found) {
   Suspicion suspicion{batch(first).operands, seed_of(batch(first)), batch(first).number, {}, {}};
+  suspicion.stopped = settings_.load.stopped;
   std::vector<TileRecord> records;
   double refuted = -1;
   double turn = 0;
