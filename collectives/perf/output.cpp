@@ -127,6 +127,10 @@ std::optional<judge::Observation> observation_of(const Json& fields, const Figur
     if (const auto value = fields.find(key); value != fields.end())
       observation.conditions[key] =
           value->is_string() ? value->get<std::string>() : json_text(*value);
+  // The end of a sample takes some us, which make a link slow where few iterations share them.
+  constexpr int kShared = 5;
+  if (const int iterations = fields.at("iterations_per_sample").get<int>(); iterations < kShared)
+    observation.conditions["iterations"] = std::to_string(iterations);
   const char* nvls = std::getenv("NCCL_NVLS_ENABLE");
   if (!is_mpi(communicator) && nvls != nullptr && std::string(nvls) == "0")
     observation.conditions["nvls"] = "off";

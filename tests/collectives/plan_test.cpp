@@ -252,7 +252,8 @@ TEST_CASE("a row is a metric line: above 64 KiB its busbw, below its latency", "
               {"bytes", 1 << 20},
               {"in_place", true},
               {"dtype", "float32"},
-              {"ctas", 0}};
+              {"ctas", 0},
+              {"iterations_per_sample", 5}};
   Figures figures;
   figures.busbw_gbs = 8;
   figures.wrong = 0;
@@ -269,6 +270,9 @@ TEST_CASE("a row is a metric line: above 64 KiB its busbw, below its latency", "
   CHECK(observation()->conditions.at("ranks_per_node") == "2");
   CHECK(observation()->conditions.at("in_place") == "true");
   CHECK(observation()->conditions.at("bytes") == "1048576");
+  CHECK_FALSE(observation()->conditions.contains("iterations"));
+  fields["iterations_per_sample"] = 1;  // no peer of samples of many
+  CHECK(observation()->conditions.at("iterations") == "1");
   figures.wrong = 2;
   CHECK(observation()->check == judge::Check::wrong);
   figures.wrong.reset();
