@@ -112,8 +112,8 @@ std::vector<Peers> peers_of(const std::vector<Observation>& observations, const 
       };
       std::ranges::sort(indices, {}, order);
       // A run counts once, in however many files it stands.
-      const auto again = std::ranges::unique(indices, {}, order);
-      indices.erase(again.begin(), again.end());
+      const auto alike = [&](std::size_t a, std::size_t b) { return order(a) == order(b); };
+      indices.erase(std::unique(indices.begin(), indices.end(), alike), indices.end());
       Series series;
       series.subject = subject;
       for (const std::size_t i : indices) add(series, i, observations[i], *peers.limit, peers.peak);
