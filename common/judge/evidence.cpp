@@ -51,11 +51,7 @@ Statement statement_of(const Json& line) {
   return said;
 }
 
-// Lines that show wrong data of themselves, where the run did not come to its verdicts.
-const std::vector<const char*> kShowing{
-    "mismatch", "neighbour_check", "certificate", "collective", "link", "split"};
-
-/// Empty: nothing wrong.
+/// What a line shows of itself, where the run did not come to its verdicts. Empty: nothing wrong.
 std::string wrong_data_of(const Json& line) {
   const std::string kind = text_at(line, "kind");
   const auto above_zero = [&](const char* key) {
@@ -92,8 +88,9 @@ class Reader {
     for (const auto& entry : fs::directory_iterator(path)) {
       if (entry.path().extension() == ".jsonl" || (entry.is_directory() && !entry.is_symlink()))
         parts.push_back(entry.path());
-      // What it found, and what has not run, is known by its runs.jsonl alone.
-      if (entry.path().filename().string().starts_with("acceptance_"))
+      // Its log. What it found, and what has not run, is known by its runs.jsonl alone.
+      if (entry.path().extension() == ".log" &&
+          entry.path().filename().string().starts_with("acceptance_"))
         incomplete(path + ": an acceptance that did not come to its end", {});
     }
     std::sort(parts.begin(), parts.end());
@@ -202,7 +199,7 @@ class Reader {
     std::set<std::pair<std::string, std::string>> named;
     std::size_t cut = 0;
     for_lines(
-        file, kShowing,
+        file, {"mismatch", "neighbour_check", "certificate", "collective", "link", "split"},
         [&](const Json& line) {
           const std::string id = text_at(line, "run_id"), wrong = wrong_data_of(line);
           const auto run = runs.find(id);
@@ -215,6 +212,7 @@ class Reader {
           said.verdict = {
               placed ? Scope::rank : Scope::job, placed ? rank : name, Outcome::fail,
               fmt::format("{}: wrong data before the run was cut off: {}", name, wrong)};
+          said.verdict.action = "run bin/soak on it";
           said.verdict.check = "wrong-data";
           said.nodes = placed ? std::vector{at->second} : run->second.hosts;
           read_.evidence.statements.push_back(said);

@@ -365,6 +365,11 @@ TEST_CASE("records in folders of a folder count", "[judge]") {
                                              "\n"
                                              R"({"kind":"end","run_id":"r","exit_code":0})");
   CHECK(read({folder.path}).evidence.statements.size() == 1);
+  folder.write("acceptance_night/j.jsonl",  // no log of an acceptance
+               R"({"kind":"run","run_id":"s","hosts":["n1"]})"
+               "\n"
+               R"({"kind":"end","run_id":"s","exit_code":0})");
+  CHECK(read({folder.path}).evidence.statements.size() == 1);
   folder.write("acceptance-1/runs.jsonl",
                R"({"kind":"verdict","nodes":["n1"],"scope":"node","verdict":"FAIL","cause":"x"})");
   CHECK(read({folder.path}).evidence.statements.size() == 2);
