@@ -397,12 +397,15 @@ class Conclusion {
     const auto& all = evidence_.observations;
     verdict.cause = on_gpu ? sentence_of(judgement_.would_have_found) : "";
     if (!verdict.cause.empty()) return;
-    if (on_gpu ? judgement_.unjudged.empty() : all.empty()) {
-      verdict.cause = "all checks passed";
-    } else if (std::ranges::all_of(all,
-                                   [](const auto& one) { return one.check == Check::unchecked; })) {
+    const bool unchecked =
+        std::ranges::all_of(all, [](const auto& one) { return one.check == Check::unchecked; });
+    const bool compared = std::ranges::any_of(
+        judgement_.judged, [](const auto& one) { return one.witness != Witness::none; });
+    if (unchecked && !compared && !all.empty()) {
       verdict.outcome = Outcome::unknown;
       verdict.cause = "rates not judged, data not checked";
+    } else if (on_gpu ? judgement_.unjudged.empty() : unchecked) {
+      verdict.cause = "all checks passed";
     } else {
       verdict.cause = on_gpu ? "all data right; rates not judged" : "correctness only";
     }

@@ -137,7 +137,7 @@ Capsule capsule_of(const Json& json, const std::string& file) {
         static_cast<std::uint64_t>(reader.whole("element", 0, capsule.spec.m * capsule.spec.n - 1));
   capsule.expected_bits = reader.bits_if_known("expected_bits");
   capsule.found_bits = reader.bits_if_known("found_bits");
-  if (reader.text("checksum") != to_json(capsule)["checksum"])
+  if (to_json(capsule)["checksum"].get<std::string>() != reader.text("checksum"))
     reader.refuse("checksum",
                   "is not that of the keys from seed to found_bits: one of them was altered");
   return capsule;
