@@ -20,7 +20,8 @@ Traffic read_environment() {
   const double spread = environment_number("NCCL_TESTS_ALLTOALLV_SPREAD", 1).value_or(1);
   const char* const path = std::getenv(kFile);
   if (path == nullptr) return Traffic(spread);
-  const std::string text = judge::text_of_file(path);
+  const std::string text =
+      named_by(fmt::format("{}:", kFile).c_str(), [&] { return judge::text_of_file(path); });
   const double scale = environment_number("NCCL_TESTS_ALLTOALLV_MATRIX_SCALE", 1e6).value_or(1);
   const std::string times = scale == 1 ? "" : fmt::format(" times {:g}", scale);
   return {fmt::format("{}={}{}", kFile, path, times), text, scale};

@@ -1,6 +1,7 @@
 #include "collectives/perf/output.hpp"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -288,6 +289,8 @@ std::string preamble(const PerfOptions& options, const Plan& plan, const Communi
   for (const IgnoredOption& ignored : options.ignored)
     if (!ignored.value.empty() && ignored.value != "0")
       text += fmt::format("# {} {}: {}\n", ignored.names, ignored.value, ignored.reason);
+  if (!plan.left_out.empty())
+    text += fmt::format("# left out: {}\n", fmt::join(plan.left_out, ", "));
   text += "#\n# Using devices\n";
   for (const Json& device : devices)
     text += fmt::format("#  Rank {:2} Group {:2} Pid {:6} on {:>10} device {:2} [{}] {}\n",

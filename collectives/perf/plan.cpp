@@ -179,10 +179,12 @@ void check_operations(Plan& plan, const PerfOptions& options, int world_size) {
     std::string cause;
     if (operation->power_of_two && !fits) cause = "needs a power of two of ranks";
     if (operation->power_of_two && options.aggregate > 1)
-      cause = "its exchanges follow one another: --aggregate must be 1";
+      cause = "its exchanges follow one another: --agg-iters must be 1";
     if (cause.empty())
       possible.push_back(operation);
-    else if (!all)
+    else if (all)
+      plan.left_out.push_back(fmt::format("{} ({})", operation->name, cause));
+    else
       throw UsageError(fmt::format("--operation {}: {}", operation->name, cause));
     if (operation->name == std::string_view("all_to_all_v"))
       Traffic::of_environment().check(*std::max_element(sizes.begin(), sizes.end()),
@@ -312,6 +314,8 @@ void limit_types(Plan& plan, const PerfOptions& options, const Communicator& com
     const auto supporting = session.all_gather(communicator.supports(type) ? 1.0 : 0.0);
     const auto lacking = std::find(supporting.begin(), supporting.end(), 0.0);  // GPUs may differ
     if (lacking == supporting.end()) types.push_back(type);
+    if (lacking != supporting.end() && all)
+      plan.left_out.push_back(fmt::format("{} (not supported)", name_of(type)));
     if (lacking == supporting.end() || all) continue;
     const auto rank = static_cast<std::size_t>(lacking - supporting.begin());
     throw UsageError(fmt::format(

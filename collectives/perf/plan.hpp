@@ -25,9 +25,10 @@ struct Plan {
   std::size_t max_bytes = 0;       // as requested, or what memory allows
   std::size_t step = 0;            // a factor, or bytes
   bool by_factor = true;
-  std::size_t align_bytes = 1;  // of each rank's part of a divided buffer
-  std::vector<int> groups;      // of NCCL_TESTS_SPLIT, by rank; empty: all ranks are one
-  std::string split;            // that variable and its value
+  std::size_t align_bytes = 1;        // of each rank's part of a divided buffer
+  std::vector<int> groups;            // of NCCL_TESTS_SPLIT, by rank; empty: all ranks are one
+  std::string split;                  // that variable and its value
+  std::vector<std::string> left_out;  // of what "all" of the operations or types names
   std::optional<double> min_mean_busbw_gbs = std::nullopt;  // NCCL_TESTS_MIN_BW
   BenchSettings bench;
 };

@@ -132,7 +132,7 @@ class Epochs(Folder):
         train("--train-dir", self.folder / "train", "--val-dir", self.folder / "val", "--workers", 1)
         pack = self.folder / "train.pack"
         self.expect(run(TRAIN, "--data-dir", self.folder, "--pack", pack, ranks=2), 0,
-                    f"{pack}: 96 images of 3 classes, 0.00 GB in")
+                    f"{pack}: 96 images of 3 classes, ", "KiB in ")
         shutil.rmtree(self.folder / "train")
         train("--data-dir", self.folder, "--workers", 3)
         for key in ("train_loss", "val_loss", "bad_images"):

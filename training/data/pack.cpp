@@ -218,10 +218,10 @@ Packed write_pack(const ImageSource& source, const Output& output, int threads,
 }
 
 std::string text_of(const Packed& packed) {
-  const double gb = static_cast<double>(packed.bytes) * 1e-9;
-  return fmt::format("{} of {}, {:.2f} GB in {:.1f} s: {:.2f} GB/s",
-                     counted(packed.images, "image"), counted(packed.classes, "class", "es"), gb,
-                     packed.seconds, gb / packed.seconds);
+  const double bytes = static_cast<double>(packed.bytes);
+  return fmt::format("{} of {}, {} in {:.3g} s: {}/s", counted(packed.images, "image"),
+                     counted(packed.classes, "class", "es"), readable_bytes(bytes), packed.seconds,
+                     readable_bytes(bytes / packed.seconds));
 }
 
 }  // namespace shakedown::training
