@@ -61,8 +61,8 @@ bool is_product(std::string_view name) {
   return false;
 }
 
-/// Before any of its kernels is launched; the API patches those that are loaded later. (Patched
-/// again when they are, as the names of its callbacks suggest, kernels are launched as they were.)
+/// When a module is loaded: the API patches its kernels as they are loaded. Patched at
+/// FUNCTIONS_LAZY_LOADED instead, they run without the patch.
 void patch(CUcontext context, CUmodule module) {
   if (tool().has_patch.insert(context).second)
     MUST(sanitizerAddPatchesFromFile(PLACEMENT_PATCH, context));
