@@ -75,7 +75,7 @@ class Reader {
   /// Whether there was a record.
   bool read(const std::string& path) {
     if (!fs::is_directory(path)) {
-      record(path, fs::path(path).filename(), stage_, true);
+      record(path, path, stage_, true);
       return true;
     }
     if (fs::exists(fs::path(path) / kRuns)) {
