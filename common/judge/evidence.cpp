@@ -20,6 +20,8 @@ namespace {
 
 namespace fs = std::filesystem;
 constexpr const char* kRuns = "runs.jsonl";
+constexpr std::array<const char*, 5> kOfWrongData{"mismatch", "certificate", "collective", "link",
+                                                  "split"};
 // Metrics that each GPU of a run has where one has; of a training, servers have none.
 constexpr std::array<std::string_view, 3> kOfEachGpu{"product", "memory", "host_link"};
 
@@ -149,16 +151,19 @@ class Reader {
     std::map<std::string, std::string> places;              // UUIDs and ranks: hosts
     std::map<std::string, std::set<std::string>> measured;  // of kOfEachGpu: UUIDs
     std::vector<Json> verdicts;
+    std::map<std::string, std::string> wrong;  // ranks, "" of none: the first wrong data of each
     Json exit_code;
   };
 
   /// Whether all of it is there.
   bool record(const std::string& file, const std::string& name, const std::string& stage,
               bool with_statements) {
+    std::vector<const char*> kinds{"run", "metric", "verdict", "end"};
+    if (with_statements) kinds.insert(kinds.end(), kOfWrongData.begin(), kOfWrongData.end());
     std::map<std::string, Run> runs;
     std::size_t cut = 0;
     for_lines(
-        file, {"run", "metric", "verdict", "end"},
+        file, kinds,
         [&](const Json& line) {
           const std::string kind = text_at(line, "kind");
           Run& run = runs[text_at(line, "run_id")];
@@ -170,8 +175,10 @@ class Reader {
           } else if (kind == "run") {
             run.began = true;
             hosts_of(line, run);
-          } else {
+          } else if (kind == "verdict") {
             run.verdicts.push_back(line);
+          } else if (const std::string wrong = wrong_data_of(line); !wrong.empty()) {
+            run.wrong.try_emplace(json_text(line.value("rank", Json(""))), wrong);
           }
         },
         &cut);
@@ -185,6 +192,7 @@ class Reader {
       if (!run.began && std::ranges::any_of(run.verdicts, is_conclusion)) continue;
       for (const Json& line : run.verdicts) statement(line, run);
       for (const auto& [host, why] : unmeasured(run)) incomplete(name + ": " + why, {host});
+      if (!run.ended) wrong_data(name, run);
       if (!run.began)
         incomplete(name + ": a run without its first line (kind run)", run.hosts);
       else if (!run.ended)
@@ -195,36 +203,22 @@ class Reader {
       hosts.insert(hosts.end(), run.hosts.begin(), run.hosts.end());
     }
     if (cut > 0) incomplete(fmt::format("{}: line {} is cut", name, cut), hosts);
-    if (!std::ranges::all_of(runs, [](const auto& each) { return each.second.ended; }))
-      wrong_data_before_the_end(file, name, runs);
     return true;
   }
 
-  /// The first of each rank, or else of each run.
-  void wrong_data_before_the_end(const std::string& file, const std::string& name,
-                                 const std::map<std::string, Run>& runs) {
-    std::set<std::pair<std::string, std::string>> named;
-    std::size_t cut = 0;
-    for_lines(
-        file, {"mismatch", "certificate", "collective", "link", "split"},
-        [&](const Json& line) {
-          const std::string id = text_at(line, "run_id"), wrong = wrong_data_of(line);
-          const auto run = runs.find(id);
-          if (wrong.empty() || run == runs.end() || run->second.ended) return;
-          const std::string rank = json_text(line.value("rank", Json("")));
-          if (!named.emplace(id, rank).second) return;
-          Statement said;
-          const auto at = run->second.places.find(rank);
-          const bool placed = at != run->second.places.end();
-          said.verdict = {
-              placed ? Scope::rank : Scope::job, placed ? rank : name, Outcome::fail,
-              fmt::format("{}: wrong data before the run was cut off: {}", name, wrong)};
-          said.verdict.action = "run bin/soak on it";
-          said.verdict.check = "wrong-data";
-          said.nodes = placed ? std::vector{at->second} : run->second.hosts;
-          read_.evidence.statements.push_back(said);
-        },
-        &cut);
+  /// Of a run that did not come to its verdicts.
+  void wrong_data(const std::string& name, const Run& run) {
+    for (const auto& [rank, wrong] : run.wrong) {
+      Statement said;
+      const auto at = run.places.find(rank);
+      const bool placed = at != run.places.end();
+      said.verdict = {placed ? Scope::rank : Scope::job, placed ? rank : name, Outcome::fail,
+                      fmt::format("{}: wrong data before the run was cut off: {}", name, wrong)};
+      said.verdict.action = "run bin/soak on it";
+      said.verdict.check = "wrong-data";
+      said.nodes = placed ? std::vector{at->second} : run.hosts;
+      read_.evidence.statements.push_back(said);
+    }
   }
 
   /// Hosts, and of which GPU there are none of the figures that others of the run have.
@@ -245,7 +239,9 @@ class Reader {
     for (std::size_t rank = 0; rank < all.size(); ++rank) {
       run.places[std::to_string(rank)] = all[rank];
       if (rank < uuids.size()) run.places[uuids[rank]] = all[rank];
-      if (rank >= std::min(uuids.size(), boots.size()) || boots[rank].empty()) continue;
+      if (rank >= std::min(uuids.size(), boots.size()) || boots[rank].empty() ||
+          uuids[rank].empty())
+        continue;
       Machines& of = machines_[all[rank]];
       of.boots.insert(boots[rank]);
       of.uuids.insert(uuids[rank]);
