@@ -63,8 +63,8 @@ std::string wrong_data_of(const Json& line) {
     return fmt::format("{} {}: {}", text_at(line, "load"), text_at(line, "where"),
                        text_at(line, "cause"));
   if (kind == "certificate" && line.value("pass", Json()) == false)
-    return fmt::format("{} holds other weights than {}", text_at(line, "strategy"),
-                       text_at(line, "reference"));
+    return fmt::format("{}: {}", text_at(line, "strategy"),
+                       line.value("cause", "other weights than " + text_at(line, "reference")));
   if (above_zero("wrong_elements"))
     return fmt::format("{} wrong elements in a {} record", json_text(line["wrong_elements"]), kind);
   return "";
@@ -192,28 +192,29 @@ class Reader {
       if (!run.began && std::ranges::any_of(run.verdicts, is_conclusion)) continue;
       for (const Json& line : run.verdicts) statement(line, run);
       for (const auto& [host, why] : unmeasured(run)) incomplete(name + ": " + why, {host});
-      if (!run.ended) wrong_data(name, run);
+      if (!is_explained(run)) wrong_data(name, run);
       if (!run.began)
         incomplete(name + ": a run without its first line (kind run)", run.hosts);
       else if (!run.ended)
         incomplete(name + ": a run without an end line", run.hosts);
       else if (!is_explained(run))
         incomplete(fmt::format("{}: a run ended with exit code {}", name, json_text(run.exit_code)),
-                   run.hosts);
+                   run.hosts, run.exit_code == 1 ? Outcome::fail : Outcome::inconclusive);
       hosts.insert(hosts.end(), run.hosts.begin(), run.hosts.end());
     }
     if (cut > 0) incomplete(fmt::format("{}: line {} is cut", name, cut), hosts);
     return true;
   }
 
-  /// Of a run that did not come to its verdicts.
+  /// Of a run whose verdicts do not say what it came to.
   void wrong_data(const std::string& name, const Run& run) {
     for (const auto& [rank, wrong] : run.wrong) {
       Statement said;
       const auto at = run.places.find(rank);
       const bool placed = at != run.places.end();
       said.verdict = {placed ? Scope::rank : Scope::job, placed ? rank : name, Outcome::fail,
-                      fmt::format("{}: wrong data before the run was cut off: {}", name, wrong)};
+                      fmt::format("{}: wrong data{}: {}", name,
+                                  run.ended ? "" : " before the run was cut off", wrong)};
       said.verdict.action = "run bin/soak on it";
       said.verdict.check = "wrong-data";
       said.nodes = placed ? std::vector{at->second} : run.hosts;
@@ -254,18 +255,20 @@ class Reader {
     return text_at(line, "scope") == "job" && text_at(line, "name") == "judge";
   }
 
-  /// Whether its verdicts say why it did not end well.
+  /// Whether it ended, and if not well, its verdicts say why.
   static bool is_explained(const Run& run) {
+    const Outcome least = run.exit_code == 1 ? Outcome::fail : Outcome::inconclusive;
     return run.exit_code == 0 ||
-           std::any_of(run.verdicts.begin(), run.verdicts.end(), [](const Json& line) {
-             return named(kOutcomes, text_at(line, "verdict")).value_or(Outcome::inconclusive) >=
-                    Outcome::inconclusive;
-           });
+           (run.ended && std::ranges::any_of(run.verdicts, [&](const Json& line) {
+              return named(kOutcomes, text_at(line, "verdict")).value_or(Outcome::inconclusive) >=
+                     least;
+            }));
   }
 
-  void incomplete(const std::string& why, const std::vector<std::string>& hosts) {
+  void incomplete(const std::string& why, const std::vector<std::string>& hosts,
+                  Outcome outcome = Outcome::inconclusive) {
     Statement said;
-    said.verdict = {Scope::job, why.substr(0, why.find(':')), Outcome::inconclusive, why};
+    said.verdict = {Scope::job, why.substr(0, why.find(':')), outcome, why};
     said.verdict.check = "not-finished";
     said.nodes = hosts;
     read_.evidence.statements.push_back(said);
