@@ -1,6 +1,7 @@
 #include "training/checkpoint/checkpoints.hpp"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <chrono>
