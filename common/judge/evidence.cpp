@@ -80,7 +80,8 @@ class Reader {
       record(path, path, stage_, true);
       return true;
     }
-    if (fs::exists(fs::path(path) / kRuns)) {
+    const fs::path runs = fs::path(path) / kRuns;
+    if (fs::exists(runs) && !fs::is_empty(runs)) {  // empty: of a full disk
       acceptance(path);
       return true;
     }
@@ -118,7 +119,8 @@ class Reader {
       bool ended = false;  // else the acceptance has stated why
     };
     std::vector<Part> parts;
-    for_lines(fs::path(folder) / kRuns, {"node", "stage", "verdict"}, [&](const Json& line) {
+    std::size_t cut = 0;
+    const auto use = [&](const Json& line) {
       const std::string kind = text_at(line, "kind");
       if (kind == "node") {
         read_.evidence.nodes.push_back(text_at(line, "name"));
@@ -130,7 +132,9 @@ class Reader {
       } else if (stage_.empty() || text_at(line, "stage") == stage_) {
         read_.evidence.statements.push_back(statement_of(line));
       }
-    });
+    };
+    for_lines(fs::path(folder) / kRuns, {"node", "stage", "verdict"}, use, &cut);
+    if (cut > 0) incomplete(fmt::format("{}: line {} is cut", kRuns, cut), read_.evidence.nodes);
     if (!stage_.empty() && std::none_of(parts.begin(), parts.end(),
                                         [&](const Part& part) { return part.stage == stage_; }))
       throw UsageError(fmt::format("{}: {} has no stage of that name", stage_, folder));
