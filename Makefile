@@ -180,6 +180,13 @@ $(BUILD)/libfaulty.so: $(faulty_sources) $(wildcard tests/faulty/gpu/*.cpp) $(fa
 	$(call faulty,gpu) '-DFAULTY_KERNELS="$(BUILD)/faulty.fatbin"'
 $(BUILD)/faulty.fatbin: tests/faulty/gpu/kernels.cu $(faulty_headers) $(BUILD)/nvcc_flags
 	$(call quiet,nvcc) $(NVCC) -std=c++20 $(nvcc_flags) -fatbin $< -o $@
+# Where blocks run, by the Compute Sanitizer's API. In no other target: few machines have it.
+SANITIZER ?= /usr/local/cuda/compute-sanitizer
+$(BUILD)/libplacement.so: tests/faulty/placement/placement.cpp $(BUILD)/placement.fatbin
+	$(call quiet,link) $(MPICXX) -std=c++20 $(cppflags) $(FOUND_CPPFLAGS_gpu) -I$(SANITIZER)/include $(cold_cxxflags) $(WARNINGS) -shared -fPIC $< -o $@ \
+	  '-DPLACEMENT_PATCH="$(abspath $(BUILD))/placement.fatbin"' -L$(SANITIZER) -lsanitizer-public -Wl,-rpath,$(SANITIZER)
+$(BUILD)/placement.fatbin: tests/faulty/placement/patch.cu tests/faulty/placement/placement.hpp $(BUILD)/nvcc_flags
+	$(call quiet,nvcc) $(NVCC) -std=c++20 $(nvcc_flags) -I$(SANITIZER)/include -fatbin --compile-as-tools-patch $< -o $@
 
 # Every object and program depends on its flags, so that another backend or option rebuilds what it must.
 $(foreach backend,$(BACKENDS),$(eval $(foreach sources,$(ROOMS:%=sources_%) TEST_SOURCES,\

@@ -1,5 +1,6 @@
 // From the command line to the options' targets.
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <charconv>

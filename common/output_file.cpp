@@ -2,6 +2,7 @@
 
 #include <fcntl.h>
 #include <fmt/format.h>
+#include <sys/stat.h>
 #include <sys/statvfs.h>
 #include <unistd.h>
 
@@ -140,6 +141,16 @@ void write_file(const Output& output, const std::function<void(std::ostream&)>& 
     if (!itself) std::remove(opened.c_str());
     throw InconclusiveError(not_written(output, why));
   }
+}
+
+ExitCode if_printed(ExitCode code) {
+  std::fflush(stdout);
+  struct stat file {};
+  const bool is_whole = std::ferror(stdout) == 0 || fstat(STDOUT_FILENO, &file) != 0 ||
+                        S_ISFIFO(file.st_mode) || S_ISSOCK(file.st_mode);
+  if (is_whole) return code;
+  std::fputs("error: standard output cannot be written: what was printed is incomplete\n", stderr);
+  return code == ExitCode::pass ? ExitCode::inconclusive : code;
 }
 
 }  // namespace shakedown

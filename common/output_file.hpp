@@ -7,6 +7,8 @@
 #include <string>
 #include <vector>
 
+#include "common/exit_code.hpp"
+
 namespace shakedown {
 
 /// A file that an option names; an empty path is none.
@@ -40,5 +42,9 @@ bool is_written_itself(const std::string& path);
 /// Throws InconclusiveError when that fails (disk full); then, and when `write` throws, there is no
 /// new file.
 void write_file(const Output& output, const std::function<void(std::ostream&)>& write);
+
+/// `code`; inconclusive in place of a pass that standard output, a file, has not all of, and an
+/// error line. A pipe's reader that has left needs nothing more.
+ExitCode if_printed(ExitCode code);
 
 }  // namespace shakedown

@@ -2,7 +2,6 @@
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -23,6 +22,7 @@
 #include "common/error.hpp"
 #include "common/mpi_session.hpp"
 #include "common/options.hpp"
+#include "common/output_file.hpp"
 #include "common/placement.hpp"
 #include "git_revision.hpp"
 
@@ -113,21 +113,6 @@ std::string missing_file(const OptionSet& set, const MpiSession& session) {
     if (!missing[r].empty())
       return fmt::format("rank {} on {}: {}", r, session.hosts()[r], missing[r]);
   return "";
-}
-
-/// Whether standard output, a file, lacks something. A reader that has left needs nothing more.
-bool output_is_incomplete() {
-  std::fflush(stdout);
-  struct stat file {};
-  return std::ferror(stdout) != 0 && fstat(STDOUT_FILENO, &file) == 0 && !S_ISFIFO(file.st_mode) &&
-         !S_ISSOCK(file.st_mode);
-}
-
-/// What was measured and could not be printed is no pass.
-ExitCode if_printed(ExitCode code) {
-  if (!output_is_incomplete()) return code;
-  std::fputs("error: standard output cannot be written: what was printed is incomplete\n", stderr);
-  return code == ExitCode::pass ? ExitCode::inconclusive : code;
 }
 
 }  // namespace

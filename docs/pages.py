@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Writes what the pages of docs/ repeat from elsewhere: options.md from the programs, install.md's table from
 launch/tested_versions, judge.md's table of cycles from the records and that of what is found from build/unit_tests, whose test
-holds it, burn-in.md's tables from the records. usage: docs/pages.py.
+holds it, burn-in.md's tables and the README's of power from the records. usage: docs/pages.py.
 tests/check_tree holds the others equal to it."""
 
 import json
@@ -22,7 +22,9 @@ CYCLES = re.compile(r"(<!-- cycles -->\n).*?(<!-- cycles end -->)", re.S)
 TYPES = ("fp64", "fp32", "tf32", "fp16", "bf16", "fp8", "int8")
 POWER = re.compile(r"(<!-- power -->\n).*?(<!-- power end -->)", re.S)
 INJECTIONS = re.compile(r"(<!-- injections -->\n).*?(<!-- injections end -->)", re.S)
+PLACEMENTS = re.compile(r"(<!-- placements -->\n).*?(<!-- placements end -->)", re.S)
 SOAK = TREE / "results/0.2/h200/soak-5min-1gpu.jsonl"
+PLACED = TREE / "results/0.2/h200/placements.jsonl"
 VERSIONS = re.compile(r"(<!-- versions -->\n).*?(<!-- end -->)", re.S)
 
 OPTIONS_HEAD = """# Options
@@ -120,22 +122,25 @@ def judge_page():
     return CYCLES.sub(lambda m: m[1] + cycles_table() + m[2], page)
 
 
-def injections():
-    """The table of what was measured with injected faults."""
-    records = sorted(TREE.glob("results/*/*/*injections*.jsonl"))
-    if not records:
-        return "No record of injections on a GPU is committed.\n"
+def measured_by_faulty(records):
+    """The table of what tests/faulty/run has recorded."""
     return subprocess.run([TREE / "tests/faulty/table", *records], stdout=subprocess.PIPE, text=True, check=True).stdout
 
 
 def burn_in_page():
     page = (TREE / "docs/burn-in.md").read_text()
-    page = POWER.sub(lambda m: m[1] + power.page(reading.read_runs([SOAK])) + m[2], page)
-    return INJECTIONS.sub(lambda m: m[1] + injections() + m[2], page)
+    page = POWER.sub(lambda m: m[1] + power.page(reading.read_runs([SOAK, PLACED])) + m[2], page)
+    page = PLACEMENTS.sub(lambda m: m[1] + measured_by_faulty([PLACED]) + m[2], page)
+    return INJECTIONS.sub(lambda m: m[1] + measured_by_faulty(sorted(TREE.glob("results/*/*/*injections*.jsonl"))) + m[2], page)
+
+
+def readme():
+    return POWER.sub(lambda m: m[1] + power.brief(reading.read_runs([SOAK, PLACED])) + m[2], (TREE / "README.md").read_text())
 
 
 def pages():
     """Path and text of every page that can be written here: options.md needs the programs."""
+    yield "README.md", readme()
     yield "docs/install.md", install_page()
     yield "docs/judge.md", judge_page()
     yield "docs/burn-in.md", burn_in_page()

@@ -3,6 +3,7 @@
 #include <cstdio>
 
 #include "common/judge/court.hpp"
+#include "common/output_file.hpp"
 #include "common/usage_error.hpp"
 #include "git_revision.hpp"
 
@@ -21,9 +22,9 @@ int main(int argc, char** argv) {
   try {
     if (const auto ending = set.parse(argc, argv)) {
       std::fputs(ending->text.c_str(), ending->code == ExitCode::pass ? stdout : stderr);
-      return static_cast<int>(ending->code);
+      return static_cast<int>(if_printed(ending->code));
     }
-    return static_cast<int>(judge::rejudge(options));
+    return static_cast<int>(if_printed(judge::rejudge(options)));
   } catch (const Error& problem) {
     return error(problem.code(), problem.what());
   } catch (const std::exception& problem) {

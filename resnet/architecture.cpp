@@ -1,6 +1,7 @@
 #include "resnet/architecture.hpp"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <functional>

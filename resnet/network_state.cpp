@@ -1,5 +1,6 @@
 // A network's weights: seeded, from tensors, to tensors.
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <cmath>

@@ -63,7 +63,9 @@ void declare_options(OptionSet& options, LinkOptions& values) {
   judge::declare_options(options, values.judge);
   options
       .add("--min-bandwidth", values.min_bandwidth_gbs,
-           "lowest one-way bandwidth of a link, by messages; below it is FAIL; 0: no bar")
+           "lowest one-way bandwidth of a link, by messages, and where pairs are sampled (--pairs) "
+           "the "
+           "lowest median of a rank's links between nodes; below it is FAIL; 0: no bar")
       .at_least(0)
       .metavar("GB/S");
   options

@@ -1,6 +1,7 @@
 #include "collectives/perf/options.hpp"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <cstdlib>
 #include <vector>

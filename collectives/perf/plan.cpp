@@ -1,6 +1,7 @@
 #include "collectives/perf/plan.hpp"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <array>

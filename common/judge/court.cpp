@@ -123,6 +123,7 @@ ExitCode rejudge(const RejudgeOptions& options) {
   const Read records = read(options.paths, options.stage);
   const Judgement judgement =
       court.judge(records.evidence, {"judge", options.rates, options.strict});
+  for (const std::string& remark : records.remarks) fmt::print("{}\n", remark);
   std::fputs((text_of_stated(judgement) + text_of(judgement)).c_str(), stdout);
   Record record(options.record);
   write_lines(records, judgement,

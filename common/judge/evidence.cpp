@@ -20,6 +20,8 @@ namespace {
 
 namespace fs = std::filesystem;
 constexpr const char* kRuns = "runs.jsonl";
+constexpr std::array<const char*, 5> kOfWrongData{"mismatch", "certificate", "collective", "link",
+                                                  "split"};
 // Metrics that each GPU of a run has where one has; of a training, servers have none.
 constexpr std::array<std::string_view, 3> kOfEachGpu{"product", "memory", "host_link"};
 
@@ -60,11 +62,9 @@ std::string wrong_data_of(const Json& line) {
   if (kind == "mismatch" && text_at(line, "verdict") != name_of(Outcome::inconclusive))
     return fmt::format("{} {}: {}", text_at(line, "load"), text_at(line, "where"),
                        text_at(line, "cause"));
-  if (kind == "neighbour_check" && above_zero("disputes"))
-    return fmt::format("gradients of {} batches differ between ranks", json_text(line["disputes"]));
   if (kind == "certificate" && line.value("pass", Json()) == false)
-    return fmt::format("{} holds other weights than {}", text_at(line, "strategy"),
-                       text_at(line, "reference"));
+    return fmt::format("{}: {}", text_at(line, "strategy"),
+                       line.value("cause", "other weights than " + text_at(line, "reference")));
   if (above_zero("wrong_elements"))
     return fmt::format("{} wrong elements in a {} record", json_text(line["wrong_elements"]), kind);
   return "";
@@ -77,10 +77,11 @@ class Reader {
   /// Whether there was a record.
   bool read(const std::string& path) {
     if (!fs::is_directory(path)) {
-      record(path, fs::path(path).filename(), stage_, true);
+      record(path, path, stage_, true);
       return true;
     }
-    if (fs::exists(fs::path(path) / kRuns)) {
+    const fs::path runs = fs::path(path) / kRuns;
+    if (fs::exists(runs) && !fs::is_empty(runs)) {  // empty: of a full disk
       acceptance(path);
       return true;
     }
@@ -99,7 +100,16 @@ class Reader {
     return found;
   }
 
-  Read take() { return std::move(read_); }
+  Read take() {
+    // One machine has a GPU of it after another boot, too.
+    for (const auto& [host, of] : machines_)
+      if (of.boots.size() > 1 && of.pairs.size() == of.uuids.size())
+        read_.remarks.push_back(fmt::format(
+            "{} node {}: machines of one name, with {} boots and each its own GPUs, are judged as "
+            "one node",
+            name_of(Outcome::warn), host, of.boots.size()));
+    return std::move(read_);
+  }
 
  private:
   void acceptance(const std::string& folder) {
@@ -109,7 +119,8 @@ class Reader {
       bool ended = false;  // else the acceptance has stated why
     };
     std::vector<Part> parts;
-    for_lines(fs::path(folder) / kRuns, {"node", "stage", "verdict"}, [&](const Json& line) {
+    std::size_t cut = 0;
+    const auto use = [&](const Json& line) {
       const std::string kind = text_at(line, "kind");
       if (kind == "node") {
         read_.evidence.nodes.push_back(text_at(line, "name"));
@@ -121,7 +132,9 @@ class Reader {
       } else if (stage_.empty() || text_at(line, "stage") == stage_) {
         read_.evidence.statements.push_back(statement_of(line));
       }
-    });
+    };
+    for_lines(fs::path(folder) / kRuns, {"node", "stage", "verdict"}, use, &cut);
+    if (cut > 0) incomplete(fmt::format("{}: line {} is cut", kRuns, cut), read_.evidence.nodes);
     if (!stage_.empty() && std::none_of(parts.begin(), parts.end(),
                                         [&](const Part& part) { return part.stage == stage_; }))
       throw UsageError(fmt::format("{}: {} has no stage of that name", stage_, folder));
@@ -142,16 +155,19 @@ class Reader {
     std::map<std::string, std::string> places;              // UUIDs and ranks: hosts
     std::map<std::string, std::set<std::string>> measured;  // of kOfEachGpu: UUIDs
     std::vector<Json> verdicts;
+    std::map<std::string, std::string> wrong;  // ranks, "" of none: the first wrong data of each
     Json exit_code;
   };
 
   /// Whether all of it is there.
   bool record(const std::string& file, const std::string& name, const std::string& stage,
               bool with_statements) {
+    std::vector<const char*> kinds{"run", "metric", "verdict", "end"};
+    if (with_statements) kinds.insert(kinds.end(), kOfWrongData.begin(), kOfWrongData.end());
     std::map<std::string, Run> runs;
     std::size_t cut = 0;
     for_lines(
-        file, {"run", "metric", "verdict", "end"},
+        file, kinds,
         [&](const Json& line) {
           const std::string kind = text_at(line, "kind");
           Run& run = runs[text_at(line, "run_id")];
@@ -163,8 +179,10 @@ class Reader {
           } else if (kind == "run") {
             run.began = true;
             hosts_of(line, run);
-          } else {
+          } else if (kind == "verdict") {
             run.verdicts.push_back(line);
+          } else if (const std::string wrong = wrong_data_of(line); !wrong.empty()) {
+            run.wrong.try_emplace(json_text(line.value("rank", Json(""))), wrong);
           }
         },
         &cut);
@@ -178,46 +196,34 @@ class Reader {
       if (!run.began && std::ranges::any_of(run.verdicts, is_conclusion)) continue;
       for (const Json& line : run.verdicts) statement(line, run);
       for (const auto& [host, why] : unmeasured(run)) incomplete(name + ": " + why, {host});
+      if (!is_explained(run)) wrong_data(name, run);
       if (!run.began)
         incomplete(name + ": a run without its first line (kind run)", run.hosts);
       else if (!run.ended)
         incomplete(name + ": a run without an end line", run.hosts);
       else if (!is_explained(run))
         incomplete(fmt::format("{}: a run ended with exit code {}", name, json_text(run.exit_code)),
-                   run.hosts);
+                   run.hosts, run.exit_code == 1 ? Outcome::fail : Outcome::inconclusive);
       hosts.insert(hosts.end(), run.hosts.begin(), run.hosts.end());
     }
     if (cut > 0) incomplete(fmt::format("{}: line {} is cut", name, cut), hosts);
-    if (!std::ranges::all_of(runs, [](const auto& each) { return each.second.ended; }))
-      wrong_data_before_the_end(file, name, runs);
     return true;
   }
 
-  /// The first of each rank, or else of each run.
-  void wrong_data_before_the_end(const std::string& file, const std::string& name,
-                                 const std::map<std::string, Run>& runs) {
-    std::set<std::pair<std::string, std::string>> named;
-    std::size_t cut = 0;
-    for_lines(
-        file, {"mismatch", "neighbour_check", "certificate", "collective", "link", "split"},
-        [&](const Json& line) {
-          const std::string id = text_at(line, "run_id"), wrong = wrong_data_of(line);
-          const auto run = runs.find(id);
-          if (wrong.empty() || run == runs.end() || run->second.ended) return;
-          const std::string rank = json_text(line.value("rank", Json("")));
-          if (!named.emplace(id, rank).second) return;
-          Statement said;
-          const auto at = run->second.places.find(rank);
-          const bool placed = at != run->second.places.end();
-          said.verdict = {
-              placed ? Scope::rank : Scope::job, placed ? rank : name, Outcome::fail,
-              fmt::format("{}: wrong data before the run was cut off: {}", name, wrong)};
-          said.verdict.action = "run bin/soak on it";
-          said.verdict.check = "wrong-data";
-          said.nodes = placed ? std::vector{at->second} : run->second.hosts;
-          read_.evidence.statements.push_back(said);
-        },
-        &cut);
+  /// Of a run whose verdicts do not say what it came to.
+  void wrong_data(const std::string& name, const Run& run) {
+    for (const auto& [rank, wrong] : run.wrong) {
+      Statement said;
+      const auto at = run.places.find(rank);
+      const bool placed = at != run.places.end();
+      said.verdict = {placed ? Scope::rank : Scope::job, placed ? rank : name, Outcome::fail,
+                      fmt::format("{}: wrong data{}: {}", name,
+                                  run.ended ? "" : " before the run was cut off", wrong)};
+      said.verdict.action = "run bin/soak on it";
+      said.verdict.check = "wrong-data";
+      said.nodes = placed ? std::vector{at->second} : run.hosts;
+      read_.evidence.statements.push_back(said);
+    }
   }
 
   /// Hosts, and of which GPU there are none of the figures that others of the run have.
@@ -230,13 +236,21 @@ class Reader {
     return found;
   }
 
-  static void hosts_of(const Json& line, Run& run) {
+  void hosts_of(const Json& line, Run& run) {
     const std::vector<std::string> all = texts(line, "hosts");
     const std::vector<std::string> uuids = texts(line, "gpu_uuids");
+    const std::vector<std::string> boots = texts(line, "boot_ids");
     run.hosts = distinct(all);
     for (std::size_t rank = 0; rank < all.size(); ++rank) {
       run.places[std::to_string(rank)] = all[rank];
       if (rank < uuids.size()) run.places[uuids[rank]] = all[rank];
+      if (rank >= std::min(uuids.size(), boots.size()) || boots[rank].empty() ||
+          uuids[rank].empty())
+        continue;
+      Machines& of = machines_[all[rank]];
+      of.boots.insert(boots[rank]);
+      of.uuids.insert(uuids[rank]);
+      of.pairs.insert(boots[rank] + uuids[rank]);
     }
   }
 
@@ -245,18 +259,20 @@ class Reader {
     return text_at(line, "scope") == "job" && text_at(line, "name") == "judge";
   }
 
-  /// Whether its verdicts say why it did not end well.
+  /// Whether it ended, and if not well, its verdicts say why.
   static bool is_explained(const Run& run) {
+    const Outcome least = run.exit_code == 1 ? Outcome::fail : Outcome::inconclusive;
     return run.exit_code == 0 ||
-           std::any_of(run.verdicts.begin(), run.verdicts.end(), [](const Json& line) {
-             return named(kOutcomes, text_at(line, "verdict")).value_or(Outcome::inconclusive) >=
-                    Outcome::inconclusive;
-           });
+           (run.ended && std::ranges::any_of(run.verdicts, [&](const Json& line) {
+              return named(kOutcomes, text_at(line, "verdict")).value_or(Outcome::inconclusive) >=
+                     least;
+            }));
   }
 
-  void incomplete(const std::string& why, const std::vector<std::string>& hosts) {
+  void incomplete(const std::string& why, const std::vector<std::string>& hosts,
+                  Outcome outcome = Outcome::inconclusive) {
     Statement said;
-    said.verdict = {Scope::job, why.substr(0, why.find(':')), Outcome::inconclusive, why};
+    said.verdict = {Scope::job, why.substr(0, why.find(':')), outcome, why};
     said.verdict.check = "not-finished";
     said.nodes = hosts;
     read_.evidence.statements.push_back(said);
@@ -290,8 +306,13 @@ class Reader {
     read_.evidence.statements.push_back(said);
   }
 
+  struct Machines {
+    std::set<std::string> boots, uuids, pairs;  // of both
+  };
+
   std::string stage_;
   std::map<std::string, std::string> node_of_;  // host: node
+  std::map<std::string, Machines> machines_;    // of a host's name
   Read read_;
 };
 
@@ -313,7 +334,7 @@ void for_lines(const std::string& path, const std::vector<const char*>& kinds,
                        std::any_of(kinds.begin(), kinds.end(), [&](const char* kind) {
                          return begins(fmt::format(R"({{"kind":"{}")", kind));
                        });
-    if (begins(R"({"kind":")") && !known) continue;
+    if (begins(R"({"kind":")") && !known && line.back() == '}') continue;
     const Json json = Json::parse(line, nullptr, false);
     // NUL: of a block that a power failure kept from the disk.
     if (cut != nullptr && json.is_discarded() && (line[start] == '{' || line[start] == '\0')) {

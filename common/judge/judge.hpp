@@ -109,6 +109,7 @@ void for_lines(const std::string& path, const std::vector<const char*>& kinds,
 struct Read {
   Evidence evidence;
   std::vector<std::string> records;
+  std::vector<std::string> remarks = {};  // lines to be printed
 };
 
 /// Of files and folders. Of each record: `metric` lines, and `verdict` lines that are no rate's; a

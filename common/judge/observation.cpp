@@ -1,6 +1,7 @@
 #include "common/judge/observation.hpp"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <array>
 #include <cmath>

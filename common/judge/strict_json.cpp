@@ -1,6 +1,7 @@
 #include "common/judge/strict_json.hpp"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <cerrno>

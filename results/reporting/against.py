@@ -394,7 +394,7 @@ def left_out(found):
 
 def about(name, summary, with_nodes):
     crashed = sum(run.end is None for run in summary.runs)
-    failed = sum(one.run.end is not None for one in verdict.of_runs(summary))
+    failed = len({id(one.run) for one in verdict.of_runs(summary) if one.run.end is not None})
     nodes = nodes_of(summary)
     more = f" and {len(nodes) - MOST_NODES} more" if len(nodes) > MOST_NODES else ""
     yield (f"{name}: {words.listed(machines_of(summary.runs))}, "

@@ -1,10 +1,11 @@
-"""The power of tools that test GPUs by products: which share of the faults of a class each finds, and when. `results/report --power SOAK`
-prints it for the rates of a recorded soak; docs/burn-in.md has it for one H200.
+"""The power of tools that test GPUs by products: which share of the faults of a class each finds, and when. `results/report --power SOAK
+PLACEMENTS` prints it for the rates of a recorded soak and the q that tests/faulty/run --placement has measured; docs/burn-in.md has it for
+one H200.
 
 Computed, as no measurement reaches a fault that is wrong once in a billion products: the probability that it shows in one of the
 products, or changes of place, that a tool compares. The models are not nature's. A fault is in a unit, an SM or a lane of
 one, or in none. It is wrong in a share e of the unit's elements, always the same ones for the same operands (it sticks), or in a share r
-of all products (it comes and goes). q is the share of products whose blocks lie on other SMs than in the first product.
+of all products (it comes and goes). q is the share of blocks that run on another SM than in the first product.
 """
 
 import collections
@@ -36,24 +37,25 @@ class Fault:
     unit: str = "lane"
     e: float = 1.0  # share of the unit's elements, where it sticks
     r: float = None  # share of the products, where it comes and goes; None: it sticks
-    q: float = 0.0
+    q: float = None  # None: the tool's, as measured
     integers: bool = False  # whether operands of small integers show it too
     nan: bool = False  # what is wrong is NaN
     one_type: bool = False  # of the seven alone
     alike: bool = False  # on all SMs, and so in all places
+    brief: bool = False  # a row of the README's table
 
 
 CLASSES = (
     Fault("an SM, always, whatever the data", "SM", integers=True),
     Fault("an SM or lane, always, data of full entropy"),
-    Fault("the same, q = 1e-3", q=1e-3),
-    Fault("a lane, 1e-4 of its elements", e=1e-4),
-    Fault("the same, in one type of seven", e=1e-4, one_type=True),
-    Fault("an SM, 1e-8 of its elements", "SM", e=1e-8),
-    Fault("a lane, 1e-4 of its elements, NaN", e=1e-4, nan=True),
+    Fault("the same, were each block on the same SM in every product (q = 0)", q=0.0),
+    Fault("a lane, 1e-4 of its elements", e=1e-4, brief=True),
+    Fault("the same, in one type of seven", e=1e-4, one_type=True, brief=True),
+    Fault("an SM, 1e-8 of its elements", "SM", e=1e-8, brief=True),
+    Fault("a lane, 1e-4 of its elements, NaN", e=1e-4, nan=True, brief=True),
     Fault("all SMs alike, 1e-7 of the elements, integers too", "SM", e=1e-7, alike=True, integers=True),
     Fault("all SMs alike, 1e-7 of the elements, full entropy alone", "SM", e=1e-7, alike=True),
-    *(Fault(f"1e-{digits} of the products", r=10.0 ** -digits, integers=True) for digits in range(3, 10)),
+    *(Fault(f"1e-{digits} of the products", r=10.0 ** -digits, integers=True, brief=digits in (4, 5)) for digits in range(3, 10)),
     Fault("1e-4 of the products, in one type of seven", r=1e-4, integers=True, one_type=True),
 )
 
@@ -66,6 +68,7 @@ class Window:
     products: float
     turns: int = 1  # pairs of operands of full entropy and place
     known: int = 1  # operands of integers, whose product is known
+    q: float = 0.0  # of a tool that compares products with the first one
 
 
 @dataclasses.dataclass(frozen=True)
@@ -73,10 +76,11 @@ class Rates:
     """Of one GPU."""
     products: dict  # {type: per second}, in the order of TYPES
     between_s: float = BETWEEN_S  # seconds between two windows
+    q: dict = dataclasses.field(default_factory=dict)  # {type: of the loop's blocks}
 
 
 def rates_of(runs):
-    """Of the steady windows of soaks."""
+    """Of the steady windows of soaks, and q of the loop's products. gpu-burn's is that of the loop in fp32, whose product is the same."""
     done, seconds = {}, {}
     for line in (line for run in runs for line in run.of("soak")):
         shape, _, rest = text(line, "phase").partition(" ")
@@ -88,7 +92,8 @@ def rates_of(runs):
     if not rates:
         raise UsageError("--power: the record has no steady products of bin/soak")
     between = [line["between_windows_s"] for run in runs for line in run.of("soak_summary") if line.get("between_windows_s")]
-    return Rates(rates, statistics.mean(between) if between else BETWEEN_S)
+    placements = [line for run in runs for line in run.of("placement") if text(line, "tool") == "loop" and "q" in line]
+    return Rates(rates, statistics.mean(between) if between else BETWEEN_S, {line["type"]: line["q"] for line in placements})
 
 
 def soak(total_s, rates):
@@ -125,42 +130,45 @@ def soak(total_s, rates):
 def burn(total_s, rates):
     """gpu-burn: one type, one pair of operands; a comparison whenever the memory is full of products."""
     step = BURN_PRODUCTS / rates.products["fp32"]
-    return [Window("fp32", (i + 1) * step, BURN_PRODUCTS) for i in range(int(total_s / step))]
+    return [Window("fp32", (i + 1) * step, BURN_PRODUCTS, q=rates.q.get("fp32", 0)) for i in range(int(total_s / step))]
 
 
 def loop(total_s, rates):
     """Products of one pair of operands, each compared with the first."""
-    return [Window("bf16", i + 1.0, rates.products["bf16"]) for i in range(int(total_s))]
+    return [Window("bf16", i + 1.0, rates.products["bf16"], q=rates.q.get("bf16", 0)) for i in range(int(total_s))]
 
 
 def at_least_once(p, n):
     return 1.0 if p >= 1 and n > 0 else -math.expm1(n * math.log1p(-p))
 
 
-def shows(fault, tool):
-    """(P that the fault can show at all, P per count, count of a window)."""
+def shows(fault, tool, q):
+    """([(share of the faults, P per count that one shows)], count of a window); a fault of the rest never shows."""
     elements = ELEMENTS / (1 if fault.alike else UNITS[fault.unit])
     excited = at_least_once(fault.e, elements)  # by one pair of operands, or in one place
     if fault.r is not None:
-        return 1.0, fault.r, lambda window: window.products
+        return [(1.0, fault.r)], lambda window: window.products
     if tool is soak:
         if fault.alike:
-            return 1.0, excited if fault.integers else 0.0, lambda window: window.known
-        return 1.0, excited, lambda window: window.turns
+            return [(1.0, excited if fault.integers else 0.0)], lambda window: window.known
+        return [(1.0, excited)], lambda window: window.turns
     if fault.alike or fault.nan and tool is burn:  # fabsf(NaN - x) > EPSILON is false
-        return 0.0, 0.0, None
-    if fault.nan:  # NaN is no NaN
-        return excited, 1.0, lambda window: window.products
-    return excited, fault.q, lambda window: window.products
+        return [], lambda window: 0
+    # The first product has an element that is wrong, then one shows that is right (NaN is no NaN); or it has none, then one shows whose
+    # blocks have moved such that the unit has one of the product's elements that excite the fault.
+    any_element = at_least_once(fault.e, ELEMENTS)
+    moved_to = at_least_once(1 / UNITS[fault.unit], max(1, fault.e * ELEMENTS)) if fault.e < 1 else 1.0
+    return [(excited, 1.0 if fault.nan else q), (any_element - excited, q * moved_to)], lambda window: window.products
 
 
 def share(fault, tool, windows):
     """Of such faults that are found in these windows."""
-    able, p, count = shows(fault, tool)
+    if not windows:
+        return 0.0
+    of_faults, count = shows(fault, tool, windows[0].q if fault.q is None else fault.q)
     types = TYPES if fault.one_type else (None,)  # None: any
-    return able * statistics.mean(
-        at_least_once(p, sum(count(window) for window in windows if name in (None, window.type))) if p else 0.0
-        for name in types)
+    counts = [sum(count(window) for window in windows if name in (None, window.type)) for name in types]
+    return statistics.mean(sum(part * at_least_once(p, n) for part, p in of_faults if p) for n in counts)
 
 
 def median(fault, tool, windows):
@@ -187,7 +195,7 @@ def cell(fault, tool, plans):
         f", {words.seconds(half)} s" if math.isfinite(half) else "")
 
 
-TOOLS = (("bin/soak, one GPU", soak), ("gpu-burn, fp32", burn), ("a loop of bf16", loop))
+TOOLS = (("bin/soak, one GPU", soak), ("gpu-burn, fp32", burn), ("PyTorch loop, bf16", loop))
 
 
 def classes(rates):
@@ -196,6 +204,13 @@ def classes(rates):
     plans = {tool: [tool(total_s, rates) for total_s in HORIZONS] for _, tool in tools}
     return ["class", *(name for name, _ in tools)], [
         [fault.name, *(cell(fault, tool, plans[tool]) for _, tool in tools)] for fault in CLASSES]
+
+
+def brief(runs, horizon_s=120):
+    """Markdown: the README's table, of what is found within two minutes."""
+    rates = rates_of(runs)
+    return markdown(["fault", *(name for name, _ in TOOLS)], [
+        [fault.name, *(percent(share(fault, tool, tool(horizon_s, rates))) for _, tool in TOOLS)] for fault in CLASSES if fault.brief]) + "\n"
 
 
 def lengths(rates):
@@ -237,7 +252,7 @@ def page(runs):
     rates = rates_of(runs)
     per_second = ", ".join(f"{name} {rate:.3g}" for name, rate in rates.products.items())
     return "\n\n".join([
-        f"Products per second of the record: {per_second}.",
+        f"Products per second of the record: {per_second}. q: {', '.join(f'{name} {q:.2g}' for name, q in rates.q.items()) or 'not given, taken as 0'}.",
         "Found within 10 s / 2 min / 15 min, %, median time:",
         markdown(*classes(rates)),
         "What a soak of this length finds at 95 %:", markdown(*lengths(rates)),

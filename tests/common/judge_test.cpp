@@ -320,21 +320,6 @@ TEST_CASE("records that are cut, shuffled or ended badly", "[judge]") {
   CHECK(stated({run, end, conclusion}) == 0);  // of bin/judge --record
   CHECK(stated({run, R"({"kind":"end","run_id":"r","exit_code":null})"}) == 1);
   CHECK_THROWS_AS(stated({"no record"}), UsageError);
-  // Wrong data that a run did not live to conclude from, once per rank.
-  for (const char* line :
-       {R"("mismatch","run_id":"r","rank":0,"load":"product fp64","where":"tile 1,1"})",
-        R"("neighbour_check","run_id":"r","disputes":2})",
-        R"("certificate","run_id":"r","pass":false})",
-        R"("collective","run_id":"r","wrong_elements":3})"}) {
-    const std::string wrong = R"({"kind":)" + std::string(line);
-    CAPTURE(wrong);
-    CHECK(stated({run, wrong, wrong}) == 2);
-    CHECK(read({path}).evidence.statements.back().verdict.outcome == Outcome::fail);
-    CHECK(read({path}).evidence.statements.back().nodes == std::vector<std::string>{"n1"});
-    CHECK(stated({run, wrong, end}) == 0);  // its verdicts say so
-  }
-  CHECK(stated({run, R"({"kind":"mismatch","run_id":"r","verdict":"INCONCLUSIVE"})"}) == 1);
-  CHECK(stated({run, R"({"kind":"collective","run_id":"r","wrong_elements":0})"}) == 1);
   // Of two GPUs of a run one has no figure of what the other has; and what follows a lost
   // beginning.
   const std::string of_two =
@@ -372,5 +357,10 @@ TEST_CASE("records in folders of a folder count", "[judge]") {
   CHECK(read({folder.path}).evidence.statements.size() == 1);
   folder.write("acceptance-1/runs.jsonl",
                R"({"kind":"verdict","nodes":["n1"],"scope":"node","verdict":"FAIL","cause":"x"})");
+  CHECK(read({folder.path}).evidence.statements.size() == 2);
+  folder.write("acceptance-1/runs.jsonl", "{\"kind\":\"node\",\"name\":\"n1\"}\n{\"kind");
+  CHECK(read({folder.path + "/acceptance-1"}).evidence.statements.back().verdict.cause ==
+        "runs.jsonl: line 2 is cut");
+  folder.write("acceptance-2/runs.jsonl", "");  // a full disk
   CHECK(read({folder.path}).evidence.statements.size() == 2);
 }

@@ -20,7 +20,6 @@ struct ProductFault {
   int sm = kAny, warp = kAny, lane = kAny;
   int block_rows = 128, block_columns = 256;
   std::uint64_t q = 0;  // share of products whose blocks lie on other SMs than in the others
-  bool moves = false;   // blocks lie on other SMs in each product
   std::uint64_t share = kAlways, rate = kAlways;  // of elements, of products: shares of 2^64
   bool full_entropy = false;                      // integers do not excite it
   bool has_when = false;

@@ -92,6 +92,20 @@ def inject(tool, model_name, model, seed, library, options, gpu):
     return line
 
 
+def placements(tool, library, options):
+    """Runs the tool without a fault; where the blocks of its kernels ran, by libplacement.so: a dictionary per kernel."""
+    output = options.output.resolve() / f"{tool.name}-placement"
+    shutil.rmtree(output, ignore_errors=True)
+    output.mkdir()
+    log = output / "placement.jsonl"
+    with open(output / "said.log", "w") as out:
+        job = subprocess.Popen(list(map(str, tool.command([f"LD_PRELOAD={library}", f"PLACEMENT_LOG={log}"], output))),
+                               cwd=tool.folder, stdout=out, stderr=out, start_new_session=True)
+        watch(job, lambda: None, tool.end, 2 * options.seconds + KILLED_AFTER)
+    type_of = {"type": options.type} if tool.name == "loop" else {}  # a kernel's name has it, the library's own way
+    return [{"tool": tool.name, **type_of, **json.loads(line)} for line in log.read_text().splitlines()] if log.exists() else []
+
+
 def watch(job, found, end, seconds):
     """(what was found or None, the time of that or of the end, whether it was stopped as its time was over, exit code)"""
     limit, result = time.time() + seconds, None

@@ -95,7 +95,6 @@ ProductFault read_product(const Json& object, std::uint64_t seed, ProductFault f
   };
   drawn(fault.warp, 5, warps);
   drawn(fault.lane, 6, 32);
-  fault.moves = choice(object, "placement", {"fixed", "launch"}) == 1;
   fault.q = share_of(number(object, "q", 1, 0));
   fault.share = share_of(number(object, "share", 1, 1));
   fault.rate = share_of(number(object, "rate", 1, 1));
@@ -119,9 +118,9 @@ void read_fault(const Json& object, const std::vector<std::string>& places,
     return own != 0 ? own : std::uint64_t{1} << number_format::hash(seed, 4) % 64;
   };
   if (on == "product") {
-    checked(object, "",
-            {"on", "types", "unit", "placement", "q", "share", "rate", "data", "when", "flip",
-             "set", "becomes"});
+    checked(
+        object, "",
+        {"on", "types", "unit", "q", "share", "rate", "data", "when", "flip", "set", "becomes"});
     model.products.push_back(read_product(object, seed, defaults));
   } else if (on == "memory") {
     checked(object, "", {"on", "address", "bit", "stuck"});

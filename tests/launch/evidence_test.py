@@ -44,12 +44,9 @@ def silent(ranks):
             "hosts": ["n2.site"] * len(ranks), "waited_s": 120}
 
 
-def checked(updates, disputes):
-    return {"kind": "neighbour_check", "updates_checked": updates, "disputes": disputes}
-
-
 WAITS = "rank 0 on n1: an all_reduce did not finish within 120 s (--timeout); no answer from rank 3 on n2"
 RATE = {"metric": "memory/copy", "witness": "peers", "slow_looks": 3, "looks": 3}
+DISPUTED = {"kind": "neighbour_check", "updates_checked": 5, "disputes": 1}
 MISMATCH = {"kind": "mismatch", "rank": 2, "host": "n2", "load": "product bf16", "where": "tile 3,4",
             "cause": "the others contradict it", "capsule": "capsule.json"}
 

@@ -2,6 +2,7 @@
 #include "launch/node/health/facts/gpu_reading.hpp"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <chrono>

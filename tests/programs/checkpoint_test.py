@@ -168,6 +168,16 @@ class Checkpoints(unittest.TestCase):
         said = self.train("--checkpoint-dir", self.dir, epochs=last["epoch"])
         self.assertIn(f"continues {self.latest}: epoch {last['epoch']} after 0 updates", said)
 
+    def test_a_disk_without_room_for_checkpoint_and_save_is_refused_at_the_start(self):
+        if subprocess.run(["unshare", "-m", "true"], check=False).returncode:
+            self.skipTest("needs to mount in a namespace of its own")
+        self.dir.mkdir()
+        for save, code in ((self.dir / "w.safetensors", 3), (self.folder / "w.safetensors", 0)):
+            line = self.line("--checkpoint-dir", self.dir, "--save", save, epochs=1)[3:]
+            said = support.run_bare("unshare", "-m", "sh", "-c", f'mount -t tmpfs -o size=3m none {self.dir} && exec "$@"', "sh", *line)
+            self.assertEqual((said.returncode, "a checkpoint next to the file of --save needs 3.60" in said.stderr),
+                             (code, code == 3), said.stdout + said.stderr)
+
     def test_other_ranks_continue_bit_for_bit(self):
         """--invariant: stopped on one rank and continued on two = four that never stopped."""
         self.dir.mkdir()

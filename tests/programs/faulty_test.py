@@ -231,6 +231,7 @@ class Injections(Faulty):
 
     def test_options_are_checked(self):
         self.assertIn("--gpu-burn must name", self.inject("--tool", "gpu-burn", code=2).stderr)
+        self.assertIn("--tool must be soak or loop", self.inject("--placement", "--tool", "train", code=2).stderr)
         self.assertIn("there is no such file; models are all_alike, collective", self.inject("--model", "smm", code=2).stderr)
 
     def test_the_table_counts(self):
@@ -246,6 +247,10 @@ class Injections(Faulty):
             "| class | soak | loop |", "| --- | --- | --- |",
             "| c | 3 of 4 (30.1-95.4 %), 2 s; 1 without a flip; place right 1 of 2 | 1 of 1 (20.7-100 %), 0.5 s |",
             "| false alarms | 1 in 1 h | - |"])
+        path.write_text("".join(json.dumps({"kind": "placement", "tool": "loop", "type": "bf16", "kernel": "gemm_tn_tilesize1", "blocks": 132,
+                                            "seen": seen, **({"q": 0.5, "moved": 0.25} if seen else {})}) + "\n" for seen in (0, 8)))
+        table = subprocess.run([TREE / "tests/faulty/table", path], capture_output=True, text=True).stdout
+        self.assertEqual(table.splitlines()[2:], ["| loop bf16 | gemm_tn | 132 | 8 | 0.50 | 25 % |"])
 
 
 if __name__ == "__main__":

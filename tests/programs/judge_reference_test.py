@@ -1,11 +1,42 @@
-"""bin/judge --record-reference of noisy records: what cannot judge is not written."""
+"""bin/judge: what it makes of records that are cut off or of several machines, and --record-reference of noisy ones."""
 
 import json
+import pathlib
 import subprocess
+import tempfile
 import unittest
 
 import support
+import transcript
 from support import BIN
+
+END = {"kind": "end", "exit_code": 0}
+
+
+def run(program="soak", boot="b1", gpus=("GPU-a", "GPU-b"), **more):
+    return {"kind": "run", "program": program, "hosts": ["n1"] * 2, "boot_ids": [boot] * 2, "gpu_uuids": gpus, **more}
+
+
+def verdict(scope, name, outcome, **more):
+    return {"kind": "verdict", "scope": scope, "name": name, "verdict": outcome, "cause": "why", **more}
+
+
+def judged(*records):
+    """What bin/judge prints of files with these lines."""
+    with tempfile.TemporaryDirectory() as folder:
+        paths = [pathlib.Path(folder) / f"{number}.jsonl" for number in range(len(records))]
+        for path, lines in zip(paths, records):
+            path.write_text("".join(
+                json.dumps({"kind": line["kind"], "run_id": path.stem, **line}, separators=(",", ":")) + "\n"
+                if isinstance(line, dict) else line for line in lines))
+        said = subprocess.run([BIN / "judge", *paths], capture_output=True, text=True, timeout=60)
+        return f"{said.stdout}{said.stderr}exit code {said.returncode}".replace(f"{folder}/", "")
+
+
+class Records(unittest.TestCase):
+    def test_what_is_made_of_them(self):
+        names = {"judged": judged, "run": run, "verdict": verdict, "END": END}
+        transcript.expressions(self, pathlib.Path(__file__).with_name("judge_records.txt"), names)
 
 
 class Noisy(support.Folder):

@@ -1,5 +1,6 @@
 """results/report --power: shares of faults that are found, next to the formulas of a soak's verdict; run by report_test.py."""
 
+import random
 
 from report_support import Report
 from support import TREE
@@ -8,6 +9,7 @@ from reporting import power
 from reporting.reading import read_runs
 
 SOAK = TREE / "results/0.2/h200/soak-5min-1gpu.jsonl"
+PLACEMENTS = TREE / "results/0.2/h200/placements.jsonl"
 
 
 class Power(Report):
@@ -35,6 +37,21 @@ class Power(Report):
             for (_, tool), share in zip(power.TOOLS, (by_soak, by_burn, by_loop)):
                 self.assertAlmostEqual(self.found(power.Fault("", **more), tool), share, 6, more)
 
+    def test_moving_blocks_show_a_fault_that_sticks(self):
+        """As often as in simulated products, whose blocks are on other SMs in a share q of them: then each element is in the unit by
+        chance, anew."""
+        chance, of, products = random.Random(1), 2000, 100
+        for unit, e, q in (("SM", 3e-8, 0.8), ("SM", 1e-6, 0.1), ("lane", 1e-4, 0.8), ("lane", 1e-4, 0.02)):
+            excited, found = e * power.ELEMENTS, 0  # elements of the product
+            for _ in range(of):
+                elements = round(chance.gauss(excited, excited ** 0.5)) if excited > 50 else sum(
+                    chance.random() < excited / 100 for _ in range(100))
+                shown = 1 - (1 - 1 / power.UNITS[unit]) ** elements  # that one of them is in the unit
+                first = chance.random() < shown
+                found += any(chance.random() < q and (first or chance.random() < shown) for _ in range(products))
+            windows = [power.Window("bf16", 1.0, products, q=q)]
+            self.assertAlmostEqual(power.share(power.Fault("", unit, e=e), power.loop, windows), found / of, delta=0.04)
+
     def test_half_of_the_faults(self):
         windows = [power.Window("fp32", end, 10) for end in range(1, 101)]
         for rate, end in ((1, 1), (0.01, 7), (1e-3, 70), (1e-4, float("inf"))):  # ln 2 / rate products
@@ -49,4 +66,7 @@ class Power(Report):
                       self.report("--power", TREE / "results/0.2/h200/judge-1.jsonl", code=2).stderr)
         lacking = self.write("lacking.jsonl", {"kind": "soak"}, {"kind": "soak", "phase": "steady products fp32", "seconds": None})
         self.assertIn("no steady products", self.report("--power", lacking, code=2).stderr)
-        self.assertIn("| 1e-9 of the products |", self.report("--power", SOAK).stdout)
+        self.assertIn("q: not given, taken as 0", self.report("--power", SOAK).stdout)
+        moving = self.report("--power", SOAK, PLACEMENTS).stdout
+        self.assertIn("q: bf16 0.8, ", moving)
+        self.assertIn("| 1e-9 of the products |", moving)

@@ -59,9 +59,10 @@ class Usage(Folder):
                     "torchvision's resnet50-0676ba61.pth", "training/convert_weights.py")
 
     def test_a_help_that_cannot_be_written_is_told(self):
-        with open("/dev/full", "w", encoding="utf-8") as full:
-            helped = subprocess.run([TRAIN, "--help"], stdout=full, stderr=subprocess.PIPE, text=True)
-        self.assertEqual((helped.returncode, "standard output" in helped.stderr), (3, True), helped.stderr)
+        for program in (TRAIN, support.BIN / "judge"):
+            with open("/dev/full", "w", encoding="utf-8") as full:
+                helped = subprocess.run([program, "--help"], stdout=full, stderr=subprocess.PIPE, text=True)
+            self.assertEqual((helped.returncode, "standard output" in helped.stderr), (3, True), helped.stderr)
 
     def test_weights_that_cannot_be_saved_cost_no_result(self):
         full = self.folder / "full"

@@ -1,6 +1,7 @@
 #include "training/checkpoint/checkpoints.hpp"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <chrono>
@@ -184,8 +185,12 @@ Checkpoints::Checkpoints(CheckpointSettings settings, Engine& engine, const MpiS
   snapshot_.emplace(engine, session);
   if (session.is_root()) {
     check_writable({"--checkpoint-dir", checkpoint_path(options.dir, kLatest)});
-    check_space(options.dir, snapshot_->bytes(),
-                fmt::format("--checkpoint-dir {}: a checkpoint", options.dir));
+    // Of two generations that are there already, one goes before the end.
+    const bool adds =
+        settings_.save_bytes > 0 && !std::filesystem::exists(previous_path(options.dir, kLatest));
+    check_space(options.dir, snapshot_->bytes() + (adds ? settings_.save_bytes : 0),
+                fmt::format("--checkpoint-dir {}: a checkpoint{}", options.dir,
+                            adds ? " next to the file of --save" : ""));
   }
   requests_.emplace(session, options.dir, options.minutes, slack_of(engine));
 }

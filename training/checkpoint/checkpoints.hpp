@@ -94,6 +94,7 @@ struct CheckpointSettings {
   RunFacts facts;
   Metadata metadata;                // of the network
   BadImages* bad_images = nullptr;  // of training, where there are any; outlives the training
+  std::uint64_t save_bytes = 0;     // of --save, if to the file system of the checkpoints
 };
 
 /// One that was written, or was to be.

@@ -303,7 +303,7 @@ Verdict against(std::size_t wrong, const Accusation& accusation, const Names& na
                       Accusation::text_of(others), accusation.where(names),
                       kSeconds[static_cast<int>(accusation.second)].text),
           Class::hardware,
-          "take the GPU out of service; bin/soak on it shows whether it errs again: then RMA"};
+          "take it out of service; bin/soak on it shows whether it errs again: then RMA"};
 }
 
 Verdict undecided(const Accusation& accusation, const Names& names) {
@@ -316,13 +316,13 @@ Verdict undecided(const Accusation& accusation, const Names& names) {
                         "known",
                         ranks, accusation.where(names)),
             std::nullopt,
-            "run again on 3 ranks or more, or bin/soak on both GPUs"};
+            "run again on 3 ranks or more, or bin/soak on both"};
   return {Scope::job,
           "gradients",
           Outcome::inconclusive,
           fmt::format("{} computed three different gradients {}", ranks, accusation.where(names)),
           Class::software,
-          "bin/soak on these GPUs; where they pass, the step is not deterministic"};
+          "bin/soak on them; where they pass, the step is not deterministic"};
 }
 
 }  // namespace

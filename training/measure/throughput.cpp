@@ -401,12 +401,13 @@ std::string summary_of(const Certificate& certificate) {
 }
 
 std::string summary_of(const Breakdown& b) {
+  const double residual = std::round(1e2 * b.residual_ms()) / 1e2 + 0.0;  // no "-0.00"
   return labelled("breakdown",
                   fmt::format("{:.2f} ms traced: {:.2f} forward and backward, {:.2f} exposed "
                               "communication, {:.2f} input, {:.2f} optimizer, {:.2f} residual; "
                               "{:.2f} of communication hidden",
                               b.step_ms, b.compute_ms, b.exposed_comm_ms, b.input_stall_ms,
-                              b.optimizer_ms, b.residual_ms(), b.hidden_comm_ms));
+                              b.optimizer_ms, residual, b.hidden_comm_ms));
 }
 
 namespace {

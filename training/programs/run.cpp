@@ -1,9 +1,11 @@
 #include "training/programs/run.hpp"
 
 #include <fmt/format.h>
+#include <sys/stat.h>
 
 #include <algorithm>
 #include <cmath>
+#include <filesystem>
 #include <nlohmann/json.hpp>
 #include <set>
 
@@ -183,6 +185,21 @@ Json training_fields(const Run& run) {
           {"init_start_ms", options.started_ms}};
 }
 
+std::uint64_t saved_bytes(const ParameterTable& table) {
+  return sizeof(float) * (table.payload_count() + table.statistics_count());
+}
+
+/// What --save needs of the checkpoints' file system.
+std::uint64_t saved_next_to_checkpoints(const Run& run) {
+  const auto device_of = [](const std::filesystem::path& folder) {
+    struct stat found {};
+    return stat(folder.empty() ? "." : folder.c_str(), &found) == 0 ? found.st_dev : 0;
+  };
+  const std::filesystem::path file = run.options.save;
+  const bool is_next = device_of(file.parent_path()) == device_of(run.options.checkpoints.dir);
+  return is_next && !file.empty() ? saved_bytes(run.engine.model.network().table()) : 0;
+}
+
 }  // namespace
 
 ExitCode run_training(const Run& run) {
@@ -197,10 +214,10 @@ ExitCode run_training(const Run& run) {
   }
   run.write("training", merged(training, {{"init_stop_ms", unix_ms()}}));
   detector.start(data.batches_per_epoch() / run.options.accumulate);
-  const TrainingEnd end =
-      train_epochs(run, data.batches_per_epoch(), data.validation(),
-                   {run.options.checkpoints, run_facts(run),
-                    data.dataset().metadata(run.options.model), &data.bad_images()});
+  const TrainingEnd end = train_epochs(
+      run, data.batches_per_epoch(), data.validation(),
+      {run.options.checkpoints, run_facts(run), data.dataset().metadata(run.options.model),
+       &data.bad_images(), saved_next_to_checkpoints(run)});
   const ExitCode detected = detector.finish();
   if (!end.complete) return end.code;
   save(run, state_to_save(run));
@@ -244,8 +261,7 @@ std::vector<Output> outputs_of(const TrainOptions& options) {
 void check_outputs(const TrainOptions& options, const ParameterTable& table) {
   for (const Output& output : outputs_of(options))
     if (!output.path.empty()) check_writable(output);
-  check_space({"--save", options.save},
-              sizeof(float) * (table.payload_count() + table.statistics_count()));
+  check_space({"--save", options.save}, saved_bytes(table));
 }
 
 long batches_needed(const TrainOptions& options) {

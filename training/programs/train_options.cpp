@@ -1,6 +1,7 @@
 #include "training/programs/train_options.hpp"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <bit>

@@ -1,6 +1,7 @@
 #include "launch/node/compute/results.hpp"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <cmath>

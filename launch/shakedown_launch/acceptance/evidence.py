@@ -213,35 +213,16 @@ class JobFindings:
                     wrong.append(self._wrong_data(
                         f"{line.get('load')} {line.get('where')}: {line.get('cause')}", place,
                         line.get("capsule", "")))
-            elif line["kind"] == "neighbour_check" and not failed:
-                wrong += self._neighbour_check(line)
-            elif line["kind"] == "certificate" and line.get("pass") is False:
-                wrong.append(self._wrong_data(
-                    f"{line.get('strategy')} holds other weights than {line.get('reference')}, "
-                    f"tensor {line.get('tensor')}", (self._run.nodes, "", "certificate"),
-                    class_=SOFTWARE))
             elif (line.get("wrong_elements") or 0) > 0 and not failed:
                 what = line.get("operation") or f"link {line.get('from')}->{line.get('to')}"
                 count = f"{line['wrong_elements']:.0f} wrong elements"
                 wrong.append(self._wrong_data(f"{what}: {count}", (self._run.nodes, "", what)))
         return wrong
 
-    def _neighbour_check(self, line):
-        place = self._run.nodes, "", "gradients"
-        if line.get("disputes", 0) > 0:
-            return [self._wrong_data(f"gradients of {line['disputes']} batches differ between "
-                                     "ranks", place, line.get("capsule", ""))]
-        if not line.get("updates_checked"):
-            return [about_run(self._run, INCONCLUSIVE, "the neighbour check checked no update",
-                              "neighbour-check")]
-        return []
-
-    def _wrong_data(self, cause, place, capsule="", class_=""):
+    def _wrong_data(self, cause, place, capsule=""):
         nodes, gpu, subject = place
-        return Finding(self._run.stage, FAIL, nodes, f"wrong data: {cause}", class_=class_,
-                       action="run bin/soak on it" if not class_ else "report it, with the record",
-                       gpu=gpu, subject=subject, check="wrong-data",
-                       evidence=capsule or self._run.record)
+        return Finding(self._run.stage, FAIL, nodes, f"wrong data: {cause}", action="run bin/soak on it",
+                       gpu=gpu, subject=subject, check="wrong-data", evidence=capsule or self._run.record)
 
 
 # ---- what a node is ------------------------------------------------------------------------------

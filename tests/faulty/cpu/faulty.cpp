@@ -111,10 +111,7 @@ std::optional<Multiplication> matmul_of(const_dnnl_primitive_t primitive, int co
 
 class Faults {
  public:
-  Faults() : settings_(read_settings({"product", "memory", "copy"}, 128, 128)) {
-    for (ProductFault& fault : settings_.model.products)
-      if (fault.moves) fault.q = kAlways;
-  }
+  Faults() : settings_(read_settings({"product", "memory", "copy"}, 128, 128)) {}
 
   void before(const Multiplication& product) {
     const std::lock_guard lock(mutex_);

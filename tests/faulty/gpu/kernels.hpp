@@ -15,7 +15,7 @@ struct State {
   std::uint64_t flips_before;  // the operation at work
   unsigned first_claimed;
   // SM of each block: of the first launch of the stand-in grid, and of its last one
-  std::uint32_t fixed[kBlocks], moving[kBlocks];
+  std::uint32_t fixed[kBlocks];
 };
 
 enum class Operation : int { product, copy, collective };

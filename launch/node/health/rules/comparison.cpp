@@ -1,6 +1,7 @@
 // How the nodes of a job differ.
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <cmath>

@@ -1,6 +1,7 @@
 #include "launch/node/health/rules/finding.hpp"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <map>

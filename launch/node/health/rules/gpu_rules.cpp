@@ -1,6 +1,7 @@
 #include "launch/node/health/rules/rules.hpp"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <array>

@@ -1,6 +1,7 @@
 // NVLink, its fabric, and PCIe.
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <array>
