@@ -60,7 +60,7 @@ class Soak(Folder):
         self.assertEqual(verdict["class"], "HARDWARE")
         self.assertEqual({line["window"] for line in mismatches}, {0})  # its time is over, and it has found what fails
         self.assertEqual((mismatches[0]["reproduced"], mismatches[0]["repeats"]), (20, 20))
-        self.assertRegex(mismatches[0]["where"], r"tile 1,1( and \d more tiles)?, element 191,192")
+        self.assertRegex(mismatches[0]["where"], r"tile 1,1( and \d more tiles?)?, element 191,192")
         self.assertIn("; stays at its place of the launch, so at one ", mismatches[0]["cause"])
         self.assertEqual(int(mismatches[0]["expected"], 16) ^ int(mismatches[0]["found"], 16), 1 << 16)
         capsule = mismatches[0]["capsule"]
