@@ -12,6 +12,7 @@
 #include "common/hash.hpp"
 #include "common/mpi_session.hpp"
 #include "common/statistics.hpp"
+#include "common/usage_error.hpp"
 
 namespace shakedown::collectives {
 
@@ -312,11 +313,16 @@ LinkMessages::LinkMessages(Backend& backend, const MessageSettings& settings)
       stream_(device_.make_stream()),
       event_(device_.make_event()) {
   // one message more than there are, for `meet`
-  const int messages =
-      settings.warmup + std::max(settings.iterations, settings.latency_iterations) + 1;
+  const std::int64_t messages = std::int64_t{settings.warmup} + 1 +
+                                std::max(settings.iterations, settings.latency_iterations);
   outgoing_words_ = settings.words + kStep * static_cast<std::size_t>(messages);
-  outgoing_ = backend.world->allocate(outgoing_words_ * kWord, Registration::none);
-  incoming_ = backend.world->allocate(settings.words * kWord, Registration::none);
+  try {
+    outgoing_ = backend.world->allocate(outgoing_words_ * kWord, Registration::none);
+    incoming_ = backend.world->allocate(settings.words * kWord, Registration::none);
+  } catch (const OutOfMemory& error) {
+    throw UsageError(fmt::format("--bytes {}, {} messages (--iterations, --latency-iterations): {}",
+                                 settings.words * kWord, messages, error.what()));
+  }
   verifier_ = make_verifier(backend.kind);
   mismatches_ = Buffer(device_, sizeof(Mismatches));
 }

@@ -6,7 +6,7 @@ import statistics
 import unittest
 
 import support
-from support import BIN, INJECTED, Folder, injected
+from support import BIN, INJECTED, Folder, injected, run
 
 LINK_MATRIX = BIN / "link_matrix"
 QUICK = ["--bytes", 65536, "--iterations", 3, "--warmup", 1, "--latency-iterations", 5]
@@ -30,6 +30,10 @@ class LinkMatrix(Folder):
 
     def metrics(self, records, metric):
         return [line for line in records["metric"] if line["metric"] == metric]
+
+    def test_messages_that_memory_does_not_hold_are_named(self):
+        self.expect(run(LINK_MATRIX, *QUICK, "--bytes", "16T", ranks=2), 2,
+                    "--bytes 17592186044416, 7 messages (--iterations, --latency-iterations): out of ")
 
     def test_every_pair_is_measured_both_ways_in_both_manners(self):
         for ranks in (2, 3, 4):
