@@ -47,6 +47,8 @@ std::vector<RankView> gather_views(const MpiSession& session) {
   return views;
 }
 
+constexpr int kMostThreads = 1024;  // of a hundred thousand the OpenMP library crashes
+
 /// OpenMP's threads of this rank, `requested` above 0, and its cores. Collective.
 ThreadChoice threads_of_rank(const MpiSession& session, int requested) {
   std::vector<std::vector<int>> cores;
@@ -54,6 +56,9 @@ ThreadChoice threads_of_rank(const MpiSession& session, int requested) {
     cores.push_back(split<int>(text));
   const char* variable = std::getenv("OMP_NUM_THREADS");
   if (requested == 0 && variable != nullptr) requested = std::atoi(variable);
+  if (requested > kMostThreads)
+    throw UsageError(
+        fmt::format("OMP_NUM_THREADS={}: at most {} threads per rank", variable, kMostThreads));
   return choose_threads(session.hosts(), cores, static_cast<std::size_t>(session.rank()), requested,
                         sysconf(_SC_NPROCESSORS_ONLN));
 }

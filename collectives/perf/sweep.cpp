@@ -183,7 +183,8 @@ class Sweep {
     if (by_rates && by_bars) {
       judge::Judgement bars = bars_->judgement();
       std::move(bars.findings.begin(), bars.findings.end(), std::back_inserter(found.findings));
-      if (bars.job.outcome > found.job.outcome) found.job = bars.job;
+      const bool no_rates = found.would_have_found.empty() && found.job.outcome <= Outcome::unknown;
+      if (bars.job.outcome > found.job.outcome || no_rates) found.job = bars.job;
     }
     outcome_ = std::max(outcome_, found.job.outcome);
     record_judgement(found, record_, Json::object());

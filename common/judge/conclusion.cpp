@@ -339,7 +339,7 @@ class Conclusion {
       if (one.witness == Witness::reference || one.witness == Witness::bar)
         compared.insert(observation(one).of.hosts.begin(), observation(one).of.hosts.end());
     const std::string why =
-        missed.empty() ? "it has nothing of this board"
+        missed.empty() ? "it has no such figure of this board"
                        : fmt::format("{}: {}", missed.begin()->first, missed.begin()->second);
     for (const std::string& node : nodes())
       if (!compared.contains(node) && has_observations(node))
@@ -399,11 +399,14 @@ class Conclusion {
     if (!verdict.cause.empty()) return;
     const bool unchecked =
         std::ranges::all_of(all, [](const auto& one) { return one.check == Check::unchecked; });
-    const bool compared = std::ranges::any_of(
-        judgement_.judged, [](const auto& one) { return one.witness != Witness::none; });
-    if (unchecked && !compared && !all.empty()) {
+    const auto judged_by = [&](const auto& which) {
+      return std::ranges::any_of(judgement_.judged, which, &Judged::witness);
+    };
+    if (unchecked && !all.empty() && !judged_by([](Witness one) { return one != Witness::none; })) {
       verdict.outcome = Outcome::unknown;
       verdict.cause = "rates not judged, data not checked";
+    } else if (judged_by([](Witness one) { return one == Witness::bar; })) {
+      verdict.cause = unchecked ? "bars reached, data not checked" : "bars reached, all data right";
     } else if (on_gpu ? judgement_.unjudged.empty() : unchecked) {
       verdict.cause = "all checks passed";
     } else {

@@ -235,14 +235,13 @@ References References::load(const std::string& path) {
 
 const ReferenceFigure* References::find(const Observation& observation, std::string* missed) const {
   if (missed != nullptr) missed->clear();
-  const auto places = by_metric_.find(observation.metric);
-  if (places == by_metric_.end()) return nullptr;
   std::vector<std::string> nearest;
   const ReferenceFigure* found = nullptr;
   const auto rank = [&](const ReferenceFigure& figure) {
     return std::tuple(-std::ssize(other_versions(observation, figure)), figure.date, figure.units);
   };
-  for (const Place& place : places->second) {
+  const auto places = by_metric_.find(observation.metric);
+  for (const Place& place : places == by_metric_.end() ? std::vector<Place>{} : places->second) {
     const ReferenceFigure& figure = all_[place.reference].figures[place.figure];
     if (figure.kind != kKinds.front() || !is_board_of(all_[place.reference], observation)) continue;
     std::vector<std::string> differ = differences(observation, figure);
@@ -252,6 +251,11 @@ const ReferenceFigure* References::find(const Observation& observation, std::str
       found = &figure;
   }
   if (found != nullptr) return found;
+  if (std::ranges::any_of(all_, [&](const Reference& each) {
+        return std::ranges::count(each.noisy, observation.metric) != 0 &&
+               is_board_of(each, observation);
+      }))
+    nearest.emplace_back("its own are too noisy or of too few samples");
   if (missed != nullptr) *missed = fmt::format("{}", fmt::join(nearest, "; "));
   return nullptr;
 }
@@ -393,12 +397,18 @@ Reference recorded(const std::vector<Observation>& good, const Limits& limits,
   std::map<Key, std::vector<const Observation*>> groups;
   std::map<Key, std::map<std::string, std::size_t>> last;  // of each unit, in its group
   std::map<std::string, std::set<std::string>> units;      // GPUs or ranks of each board
-  std::set<std::string> ids;
+  std::set<std::string> ids, boards;
+  Reference reference{name, "", "", {}, {}, {}, {}};
   for (const Observation& each : good) {
     const Limit* limit = limits.find(each.metric);
-    if (limit == nullptr || each.samples.size() < limit->samples ||
+    if (limit == nullptr ||
         !(statistic_of(each.samples, limit->statistic, each.less_is_better()) > 0))
       continue;
+    if (each.samples.size() < limit->samples) {
+      if (few) reference.noisy.push_back(each.metric);
+      if (few) boards.insert(each.board);
+      continue;
+    }
     std::vector<const Observation*>& group = groups[key_of(each)];
     const auto [place, is_first] = last[key_of(each)].try_emplace(each.of.key(), group.size());
     if (each.look > 1 && !is_first) {
@@ -411,8 +421,7 @@ Reference recorded(const std::vector<Observation>& good, const Limits& limits,
     if (each.of.uuids.empty()) units[each.board].insert(each.of.key());
     if (!each.pci_device_id.empty()) ids.insert(device_of(each.pci_device_id));
   }
-  Reference reference{name, "", "", {ids.begin(), ids.end()}, {}, {}, {}};
-  std::set<std::string> boards;
+  reference.pci_device_ids = {ids.begin(), ids.end()};
   for (const auto& [key, group] : groups) {
     boards.insert(std::get<0>(key));
     ReferenceFigure figure = figure_of(group, *limits.find(std::get<1>(key)));

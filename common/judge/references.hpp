@@ -37,7 +37,8 @@ struct Reference {
   std::string name, file, note;
   std::vector<std::string> pci_device_ids, models;  // of its boards
   std::vector<ReferenceFigure> figures;
-  std::vector<std::string> noisy;  // metrics of which some figures were too noisy to be recorded
+  std::vector<std::string>
+      noisy;  // metrics of which some figures were too noisy, or of too few samples
 };
 
 /// "measured with cublas 13.0, here 13.1" for each library whose version is another.

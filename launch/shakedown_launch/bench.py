@@ -15,8 +15,8 @@ COMMAND = Command(
 
       GPUs: all 60,000 images at 64x64, fp16, one rank per GPU; ResNet-50 at 256
             per rank compared.
-      CPU:  6,000 of them at 32x32, on two ranks; ResNet-18 compared; about
-            two minutes on two cores.
+      CPU:  6,000 of them at 32x32, on two ranks; ResNet-18 compared; 3 to 5
+            minutes on two cores.
     """,
     [Option(("--source",), "DIR",
             "folder of the four Fashion-MNIST .gz files (default: that of Debian's package "

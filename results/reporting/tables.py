@@ -114,7 +114,7 @@ def strategies(summary):
         Column("W", lambda m: m.highest("power_w"), figure(0)),
         Column("limit", limited_by),
         Column("weights", lambda m: m.verdict_of_weights),
-    ], lambda rows: [*rate_notes(rows), *server_notes(rows), *ratio_notes(summary, rows)], fastest_first)
+    ], lambda rows: [*rate_notes(summary, rows), *server_notes(rows), *ratio_notes(summary, rows)], fastest_first)
     for table in [table for table in tables if {"MHz", "W"} & set(table.columns)][:1]:
         table.notes.append(
             "MHz, W: lowest SM clock and highest power of a rank; limit: what reduced the clocks")
@@ -190,18 +190,20 @@ def interval_of(measured):
     return None if rate is None or rate.low is None else (rate.low, rate.high)
 
 
-def rate_notes(rows):
+def rate_notes(summary, rows):
     """What low-high is; where it is not the same for all rows, of which strategies."""
     of = {}
+    strategies_ = [m.strategy for m in rows]
     for m in rows:
-        of.setdefault(m.rate.kind, {})[m.strategy] = None
+        name = m.strategy if strategies_.count(m.strategy) == 1 else summary.named(m)
+        of.setdefault(m.rate.kind, {})[name] = None
     ranges = {"runs" if m.steps else "epochs" for m in rows if m.rate.kind == intervals.RANGE}
     said = {intervals.RANGE: f"{{}}: range of fewer than six {' or '.join(sorted(ranges))}",
             intervals.OF_MEDIAN: f"{{}}: {intervals.OF_MEDIAN}",
             intervals.OF_MEAN: f"{{}}: {intervals.OF_MEAN} over the steps of a single run; "
                                "another run may differ by more",
             "": f"{{}} unknown: {intervals.NO_INTERVAL}"}
-    return [text.format(f"low-high of {', '.join(of[kind])}" if len(of) > 1 else "low-high")
+    return [text.format(f"low-high of {'; '.join(of[kind]) if ', ' in ''.join(of[kind]) else ', '.join(of[kind])}" if len(of) > 1 else "low-high")
             for kind, text in said.items() if kind in of]
 
 

@@ -101,6 +101,9 @@ class OwnName(Folder):
         self.expect(result, 0, "N/A", "UNKNOWN job collective_perf: rates not judged, data not checked")
         self.assertIsNone(self.lines("collective")[0]["wrong_elements"])
         self.assertEqual(self.lines("collective")[0]["iterations_checked"], 0)
+        for check, said in ((0, "bars reached, data not checked"), (1, "bars reached, all data right")):
+            self.expect(run("collective_perf", "-b", "1K", "-e", "1K", "-n", 1, "-c", check, "--min-busbw", 1e-9, ranks=2),
+                        0, f"PASS job collective_perf: {said}")
 
     def test_the_rank_that_is_late_is_named_where_all_wait_for_it(self):
         # The delay is longer than a busy machine keeps a rank from its core.
@@ -168,6 +171,9 @@ class Bars(Folder):
         other.rename(folder / other.name)
         self.expect(run("collective_perf", *sizes, "--reference", folder, ranks=2), 3,
                     "--reference compares none of its rates", "reference other")
+        few = self.folder / "few.jsonl"
+        run("collective_perf", *sizes, "--repeats", 1, "--record", few, ranks=2)
+        self.expect(run("collective_perf", *sizes, "--reference", few, ranks=2), 3, "its own are too noisy or of too few samples")
 
     def test_the_bar_judges_what_the_table_shows(self):
         result = run("all_reduce_perf", "-b", 1024, "-e", 1024, "-I", 1, "-z", 1, "-J",

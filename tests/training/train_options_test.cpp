@@ -67,7 +67,7 @@ TEST_CASE("what follows from the options", "[options]") {
   CHECK(values.accumulate == 2);
   CHECK_THROWS_WITH(divide_shards(values, 3),
                     ContainsSubstring("--invariant 4") && ContainsSubstring("3 ranks"));
-  CHECK_THROWS_WITH(divide_shards(values, 8), ContainsSubstring("up to 4 ranks"));
+  CHECK_THROWS_WITH(divide_shards(values, 8), ContainsSubstring("a power of two of ranks up to 4"));
   values = {};
   divide_shards(values, 3);
   CHECK(values.accumulate == 1);
@@ -132,6 +132,8 @@ TEST_CASE("the global batch is divided by ranks and micro-batches", "[options]")
                                                    ContainsSubstring("24 (the 8 ranks "
                                                                      "that compute x "
                                                                      "--accumulate 3)"));
+  options.strategy.invariant = 24;
+  CHECK_THROWS_WITH(batch_size_of(options, 8), ContainsSubstring("24 (--invariant 24)"));
   options.global_batch = 0;
   CHECK(batch_size_of(options, 8) == options.batch_size);
 }

@@ -329,11 +329,12 @@ int batch_size_of(const StepOptions& options, int ranks) {
   if (options.global_batch == 0) return options.batch_size;
   const long parts = static_cast<long>(ranks) * options.accumulate;
   if (options.global_batch % parts != 0)
-    throw UsageError(
-        fmt::format("--global-batch {}: not a multiple of {} (the {} rank{} that compute{} x "
-                    "--accumulate {})",
-                    options.global_batch, parts, ranks, ranks == 1 ? "" : "s",
-                    ranks == 1 ? "s" : "", options.accumulate));
+    throw UsageError(fmt::format(
+        "--global-batch {}: not a multiple of {} ({})", options.global_batch, parts,
+        options.strategy.invariant > 0
+            ? fmt::format("--invariant {}", options.strategy.invariant)
+            : fmt::format("the {} rank{} that compute{} x --accumulate {}", ranks,
+                          ranks == 1 ? "" : "s", ranks == 1 ? "s" : "", options.accumulate)));
   return static_cast<int>(options.global_batch / parts);
 }
 
@@ -341,10 +342,10 @@ void divide_shards(TrainOptions& options, int ranks) {
   const int shards = options.strategy.invariant;
   if (shards == 0) return;
   if (shards % ranks != 0)
-    throw UsageError(
-        fmt::format("--invariant {}: its shards cannot be divided among {} ranks: 1, 2, 4 and so "
-                    "on up to {} ranks are possible",
-                    shards, ranks, shards));
+    throw UsageError(fmt::format(
+        "--invariant {}: its shards cannot be divided among {} ranks: a power of two of "
+        "ranks up to {} is possible",
+        shards, ranks, shards));
   options.accumulate = shards / ranks;
 }
 

@@ -409,7 +409,8 @@ class Inquiry {
     Mismatch mismatch;
     mismatch.operation = suspicion_.number;
     mismatch.where = fmt::format("tile {},{}", tile_ / grid.across(), tile_ % grid.across());
-    if (tiles_ > 1) mismatch.where += fmt::format(" and {} more tiles", tiles_ - 1);
+    if (tiles_ > 1)
+      mismatch.where += fmt::format(" and {} more tile{}", tiles_ - 1, tiles_ == 2 ? "" : "s");
     if (capsule.element)
       mismatch.where += fmt::format(", element {},{}",
                                     *capsule.element / static_cast<std::uint64_t>(grid.columns),

@@ -156,9 +156,11 @@ std::vector<Finding> judge_sums(const MpiSession& session, const std::vector<dou
                                          "inspect links of this rank: bin/link_matrix, bin/soak"),
                                  Scope::rank, std::to_string(rank), session.hosts()[rank]));
   if (found.empty())
-    found.push_back(finding_of("all-reduce",
-                               passed(fmt::format("the sum over {} ranks is right", wrong.size())),
-                               Scope::job, "node_check"));
+    found.push_back(finding_of(
+        "all-reduce",
+        wrong.size() == 1 ? not_applicable("one rank: nothing is exchanged")
+                          : passed(fmt::format("the sum over {} ranks is right", wrong.size())),
+        Scope::job, "node_check"));
   return found;
 }
 
