@@ -99,6 +99,8 @@ def of_runs(summary):
                     f"{wrong[0].get('rank')} of {wrong[0].get('host')}", run=run))
         elif exit_code(run) != 0 and id(run) not in continued:
             found.append(ended(run))
+        elif not run.header:
+            found.append(Verdict(INCONCLUSIVE, "job", "", "without its first line (kind run)", run=run))
     return found
 
 
