@@ -312,19 +312,19 @@ compile_commands.json:
 	$(foreach source,$(filter %.cu,$(LIBRARY)),$(file >>$@,$(call entry,$(source),$(NVCC),$(nvcc_cppflags) $(NVCCFLAGS))))
 	@sed -i '$$!s/$$/,/; 1s/^/[/; $$s/$$/]/' $@
 
-# Leaks are not looked for: MPI keeps memory of its own until the end.
+# Leaks are not looked for: MPI keeps memory of its own until the end. Recipes lie next to the folder of the tests.
 sanitize:
-	+$(MAKE) BACKENDS=cpu BUILD=build/sanitize BIN=build/sanitize/bin \
+	+$(MAKE) BACKENDS=cpu BUILD=build-sanitize BIN=build-sanitize/bin \
 	  CXXFLAGS="-O1 -g -fsanitize=address,undefined -fno-sanitize-recover=undefined" tests
-	ASAN_OPTIONS=detect_leaks=0 launch/mpi -n 1 build/sanitize/unit_tests
-	ASAN_OPTIONS=detect_leaks=0 launch/mpi -n 2 build/sanitize/mpi_tests '[communicator],[bench]'
+	ASAN_OPTIONS=detect_leaks=0 launch/mpi -n 1 build-sanitize/unit_tests
+	ASAN_OPTIONS=detect_leaks=0 launch/mpi -n 2 build-sanitize/mpi_tests '[communicator],[bench]'
 
 # The loader's threads. Only what they and the tests' support need is built, and what was not built so (MPI) is not looked at.
 sanitize-threads:
-	+$(MAKE) BACKENDS=cpu BUILD=build/sanitize-threads CXXFLAGS="-O1 -g -fsanitize=thread" \
+	+$(MAKE) BACKENDS=cpu BUILD=build-sanitize-threads CXXFLAGS="-O1 -g -fsanitize=thread" \
 	  ROOMS='training resnet common' sources_training='$$(foreach folder,data exchange,$$(call room_sources,training/$$(folder)))' \
-	  TEST_SOURCES='$$(wildcard tests/training/data_*_test.cpp)' build/sanitize-threads/unit_tests
-	TSAN_OPTIONS=ignore_noninstrumented_modules=1 launch/mpi -n 1 build/sanitize-threads/unit_tests '[loader]'
+	  TEST_SOURCES='$$(wildcard tests/training/data_*_test.cpp)' build-sanitize-threads/unit_tests
+	TSAN_OPTIONS=ignore_noninstrumented_modules=1 launch/mpi -n 1 build-sanitize-threads/unit_tests '[loader]'
 
 # libFuzzer, on what reads files from elsewhere: each of tests/fuzz for FUZZ_SECONDS, from seeds made here. A finding is
 # an input in BUILD/fuzz that the fuzzer repeats: BUILD/fuzz/NAME FILE.
@@ -361,7 +361,7 @@ faults: tests
 	tests/faults/many_ranks
 
 clean:
-	rm -rf $(BUILD) $(BIN)
+	rm -rf $(BUILD) $(BIN) build-*
 
 help:
 	@echo 'make bench     set up, build, run the main job on what this machine has, report'

@@ -111,10 +111,10 @@ inline Estimate estimate(const Operands& o, WrongData kind, int rank, std::uint6
   const double sum = doubled ? all + x : all - x + old;
   const double budget = std::ldexp(1.0, format.mantissa + 1);
   const double added = std::abs(doubled ? x : old);
+  const double on_the_way = static_cast<double>(o.layout.most) * std::sqrt(o.ranks) * scale;
+  const double largest = std::max(std::abs(all), std::abs(sum)) + added + on_the_way;
   double tolerance = 0;
-  if (budget * scale + added > budget * finest) {
-    const double on_the_way = static_cast<double>(o.layout.most) * std::sqrt(o.ranks) * scale;
-    const double largest = std::max(std::abs(all), std::abs(sum)) + added + on_the_way;
+  if (largest > 0 && budget * scale + added > budget * finest) {
     const double step = std::ldexp(1.0, std::ilogb(largest) - format.mantissa);
     tolerance = (1.5 + 0.25 * std::sqrt(o.ranks)) * step;
   }
