@@ -323,7 +323,8 @@ sanitize:
 sanitize-threads:
 	+$(MAKE) BACKENDS=cpu BUILD=build-sanitize-threads CXXFLAGS="-O1 -g -fsanitize=thread" \
 	  ROOMS='training resnet common' sources_training='$$(foreach folder,data exchange,$$(call room_sources,training/$$(folder)))' \
-	  TEST_SOURCES='$$(wildcard tests/training/data_*_test.cpp)' build-sanitize-threads/unit_tests
+	  TEST_SOURCES='$$(wildcard tests/training/data_*_test.cpp)' \
+	  TEST_SUPPORT='tests/main.cpp $$(addprefix tests/support/,image_files.cpp jpeg.cpp transcript.cpp)' build-sanitize-threads/unit_tests
 	TSAN_OPTIONS=ignore_noninstrumented_modules=1 launch/mpi -n 1 build-sanitize-threads/unit_tests '[loader]'
 
 # libFuzzer, on what reads files from elsewhere: each of tests/fuzz for FUZZ_SECONDS, from seeds made here. A finding is
