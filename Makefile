@@ -319,36 +319,31 @@ sanitize:
 	ASAN_OPTIONS=detect_leaks=0 launch/mpi -n 1 build-sanitize/unit_tests
 	ASAN_OPTIONS=detect_leaks=0 launch/mpi -n 2 build-sanitize/mpi_tests '[communicator],[bench]'
 
-# The loader's threads. Only what they and the tests' support need is built, and what was not built so (MPI) is not looked at.
-sanitize-threads:
-	+$(MAKE) BACKENDS=cpu BUILD=build-sanitize-threads CXXFLAGS="-O1 -g -fsanitize=thread" \
-	  ROOMS='training resnet common' sources_training='$$(foreach folder,data exchange,$$(call room_sources,training/$$(folder)))' \
+# Of training/, what reads data and what that needs; without MPI under the sanitizer.
+data_alone = ROOMS='training resnet common' sources_training='$$(foreach folder,data exchange,$$(call room_sources,training/$$(folder)))'
+sanitize-threads:  # the loader's
+	+$(MAKE) BACKENDS=cpu BUILD=build-sanitize-threads CXXFLAGS="-O1 -g -fsanitize=thread" $(data_alone) \
 	  TEST_SOURCES='$$(wildcard tests/training/data_*_test.cpp)' \
 	  TEST_SUPPORT='tests/main.cpp $$(addprefix tests/support/,image_files.cpp jpeg.cpp transcript.cpp)' build-sanitize-threads/unit_tests
 	TSAN_OPTIONS=ignore_noninstrumented_modules=1 launch/mpi -n 1 build-sanitize-threads/unit_tests '[loader]'
 
 # libFuzzer, on what reads files from elsewhere: each of tests/fuzz for FUZZ_SECONDS, from seeds made here. A finding is
-# an input in BUILD/fuzz that the fuzzer repeats: BUILD/fuzz/NAME FILE.
+# an input in build-fuzz/fuzz that the fuzzer repeats: build-fuzz/fuzz/NAME FILE.
 FUZZ_CXX ?= clang++
 FUZZ_SECONDS ?= 600
 FUZZERS := image pack tensor_file
-fuzzed := common/error.cpp common/output_file.cpp common/hash.cpp resnet/tensor_file.cpp tests/support/jpeg.cpp \
-          $(wildcard $(addprefix training/data/,image.cpp jpeg_header.cpp source.cpp pack.cpp))
-fuzz_object = $(patsubst %,$(BUILD)/fuzz/%.o,$(1))
-fuzz_flags := -O1 -g -fsanitize=address,undefined -fno-sanitize-recover=undefined
 fuzz_programs := $(addprefix $(BUILD)/fuzz/,$(FUZZERS) seeds)
-$(call fuzz_object,$(fuzzed) $(wildcard tests/fuzz/*.cpp)): $(BUILD)/fuzz/%.o: % $(BUILD)/flags
+$(fuzz_programs): $(BUILD)/fuzz/%: $(BUILD)/tests/fuzz/%.cpp.o $(BUILD)/tests/support/jpeg.cpp.o $(call archives,$(rooms_of_training))
 	@mkdir -p $(@D)
-	@command -v $(lastword $(FUZZ_CXX)) >/dev/null || { echo 'make fuzz needs clang with libFuzzer: apt-get install clang, or FUZZ_CXX'; exit 1; }
-	$(call quiet,fuzz) $(FUZZ_CXX) -std=c++20 $(cppflags) $(fuzz_flags) -fsanitize=fuzzer-no-link -MMD -MP -c $< -o $@
-$(fuzz_programs): $(BUILD)/fuzz/%: $(BUILD)/fuzz/tests/fuzz/%.cpp.o $(call fuzz_object,$(fuzzed))
-	$(call quiet,link) $(FUZZ_CXX) $(fuzz_flags) $(if $(filter %/seeds,$@),,-fsanitize=fuzzer) $^ -o $@ $(ldflags) $(ldlibs)
--include $(patsubst %,$(BUILD)/fuzz/%.d,$(fuzzed) $(wildcard tests/fuzz/*.cpp))
-fuzz: $(fuzz_programs)
-	$(BUILD)/fuzz/seeds $(BUILD)/fuzz/corpus
-	@for name in $(FUZZERS); do log=$(BUILD)/fuzz/$$name.log; echo "fuzz $$name for $(FUZZ_SECONDS) s"; \
-	  $(BUILD)/fuzz/$$name -max_total_time=$(FUZZ_SECONDS) -timeout=20 -rss_limit_mb=4096 -verbosity=0 -print_final_stats=1 \
-	    -artifact_prefix=$(BUILD)/fuzz/$$name- $(BUILD)/fuzz/corpus/$$name >$$log 2>&1 || { tail -n 40 $$log; exit 1; }; \
+	$(link) $(if $(filter %/seeds,$@),,-fsanitize=fuzzer)
+fuzz:
+	@command -v $(lastword $(FUZZ_CXX)) >/dev/null || { echo 'make fuzz needs clang with libFuzzer: apt-get install clang libomp-dev, or FUZZ_CXX'; exit 1; }
+	+OMPI_CXX="$(FUZZ_CXX)" MPICH_CXX="$(FUZZ_CXX)" $(MAKE) BACKENDS=cpu BUILD=build-fuzz $(data_alone) \
+	  CXXFLAGS="-O1 -g -fsanitize=fuzzer-no-link,address,undefined -fno-sanitize-recover=undefined" $(fuzz_programs:$(BUILD)/%=build-fuzz/%)
+	build-fuzz/fuzz/seeds build-fuzz/fuzz/corpus
+	@for name in $(FUZZERS); do log=build-fuzz/fuzz/$$name.log; echo "fuzz $$name for $(FUZZ_SECONDS) s"; \
+	  build-fuzz/fuzz/$$name -max_total_time=$(FUZZ_SECONDS) -timeout=20 -rss_limit_mb=4096 -verbosity=0 -print_final_stats=1 \
+	    -artifact_prefix=build-fuzz/fuzz/$$name- build-fuzz/fuzz/corpus/$$name >$$log 2>&1 || { tail -n 40 $$log; exit 1; }; \
 	  grep -E 'executed_units|slowest|peak_rss' $$log; done
 
 # Renews docs/options.md from the programs, the table of versions in docs/install.md and that of docs/judge.md.
