@@ -29,6 +29,7 @@ constexpr Metric kMetrics[] = {{"cycles", "product/fp16/flop_per_cycle_sm", "FLO
                                {"compute", "train/compute_ms", "ms"},
                                {"step", "train/step_ms", "ms"},
                                {"busbw", "collective/all_reduce/busbw", "GB/s"},
+                               {"latency", "collective/all_reduce/latency", "us"},
                                {"sms", "setting/sms", "SMs"},
                                {"link", "link/copy_engine/one_way", "GB/s"},
                                {"nccl_link", "link/nccl/one_way", "GB/s"}};
@@ -82,7 +83,7 @@ void set(Observation& o, const std::string& key, const std::string& value) {
     for (std::size_t i = 0; i < o.samples.size(); ++i)
       o.samples[i] *= 1 + std::stod(value) * static_cast<double>(i % 3);
   if (key == "taken") o.taken = Taken::timed_out;
-  if (key == "check") o.check = Check::wrong;
+  if (key == "check") o.check = value == "wrong" ? Check::wrong : Check::unchecked;
   if (key == "disturbed") o.disturbed_by = value;
   if (key == "manner") o.conditions["manner"] = value;
   if (key == "confidential") o.conditions[kConfidential] = value;

@@ -304,7 +304,7 @@ class Doctor(Machine):
         for version, untested in [("4.1.4", False), ("4.1.9", False), ("4.10.1", True), ("", False)]:
             said = self.shell(f"source {self.launch}/machine; source {self.launch}/requirements; if_untested 'Open MPI' '{version}'").stdout
             self.assertEqual(said, f"; {remark}\n" if untested else "", version)
-        self.assertEqual(self.shell(f"source {self.launch}/machine; source {self.launch}/requirements; if_untested fmt 1.0").stdout, "")
+        self.assertEqual(self.shell(f"source {self.launch}/machine; source {self.launch}/requirements; if_untested libpng 1.0").stdout, "")
 
     def test_modules_that_exist_are_named(self):
         modules = self.scratch / "modules"
