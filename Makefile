@@ -357,7 +357,7 @@ faults: tests
 	tests/faults/many_ranks
 
 clean:
-	rm -rf $(BUILD) $(BIN) build-*
+	rm -rf $(BUILD) $(BIN) build-sanitize build-sanitize-threads build-fuzz
 
 help:
 	@echo 'make bench     set up, build, run the main job on what this machine has, report'

@@ -45,8 +45,8 @@ def parse(usage, arguments):
     mode.add_argument("--mllog", action="store_true",
                       help="write mllog.txt, MLPerf's log of the training that RUN records")
     mode.add_argument("--power", action="store_true",
-                      help="print which faults a soak finds, and other tools, at the rates of products that RUN records, and as "
-                           "blocks move in placements.jsonl, where RUN has that too")
+                      help="print which faults a soak finds at the rates of products that RUN records; with placements.jsonl "
+                           "as another RUN, which ones other tools find")
     parser.add_argument("--threshold", metavar="PERCENT", type=float,
                         help="of --against: slower by more is a regression (default 3)")
     options = parser.parse_args(arguments)

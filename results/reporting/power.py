@@ -130,12 +130,12 @@ def soak(total_s, rates):
 def burn(total_s, rates):
     """gpu-burn: one type, one pair of operands; a comparison whenever the memory is full of products."""
     step = BURN_PRODUCTS / rates.products["fp32"]
-    return [Window("fp32", (i + 1) * step, BURN_PRODUCTS, q=rates.q.get("fp32", 0)) for i in range(int(total_s / step))]
+    return [Window("fp32", (i + 1) * step, BURN_PRODUCTS, q=rates.q["fp32"]) for i in range(int(total_s / step))]
 
 
 def loop(total_s, rates):
     """Products of one pair of operands, each compared with the first."""
-    return [Window("bf16", i + 1.0, rates.products["bf16"], q=rates.q.get("bf16", 0)) for i in range(int(total_s))]
+    return [Window("bf16", i + 1.0, rates.products["bf16"], q=rates.q["bf16"]) for i in range(int(total_s))]
 
 
 def at_least_once(p, n):
@@ -200,7 +200,7 @@ TOOLS = (("bin/soak, one GPU", soak), ("gpu-burn, fp32", burn), ("PyTorch loop, 
 
 def classes(rates):
     """The table: a row per class, a cell per tool."""
-    tools = [(name, tool) for name, tool in TOOLS if tool is soak or ("fp32" if tool is burn else "bf16") in rates.products]
+    tools = [(name, tool) for name, tool in TOOLS if tool is soak or ("fp32" if tool is burn else "bf16") in rates.products.keys() & rates.q]
     plans = {tool: [tool(total_s, rates) for total_s in HORIZONS] for _, tool in tools}
     return ["class", *(name for name, _ in tools)], [
         [fault.name, *(cell(fault, tool, plans[tool]) for _, tool in tools)] for fault in CLASSES]
@@ -252,7 +252,7 @@ def page(runs):
     rates = rates_of(runs)
     per_second = ", ".join(f"{name} {rate:.3g}" for name, rate in rates.products.items())
     return "\n\n".join([
-        f"Products per second of the record: {per_second}. q: {', '.join(f'{name} {q:.2g}' for name, q in rates.q.items()) or 'not given, taken as 0'}.",
+        f"Products per second of the record: {per_second}. q: {', '.join(f'{name} {q:.2g}' for name, q in rates.q.items()) or 'not measured'}.",
         "Found within 10 s / 2 min / 15 min, %, median time:",
         markdown(*classes(rates)),
         "What a soak of this length finds at 95 %:", markdown(*lengths(rates)),

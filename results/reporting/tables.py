@@ -203,8 +203,8 @@ def rate_notes(summary, rows):
             intervals.OF_MEAN: f"{{}}: {intervals.OF_MEAN} over the steps of a single run; "
                                "another run may differ by more",
             "": f"{{}} unknown: {intervals.NO_INTERVAL}"}
-    return [text.format(f"low-high of {'; '.join(of[kind]) if ', ' in ''.join(of[kind]) else ', '.join(of[kind])}" if len(of) > 1 else "low-high")
-            for kind, text in said.items() if kind in of]
+    between = "; " if any(", " in name for names in of.values() for name in names) else ", "
+    return [text.format(f"low-high of {between.join(of[kind])}" if len(of) > 1 else "low-high") for kind, text in said.items() if kind in of]
 
 
 def trainings(summary):

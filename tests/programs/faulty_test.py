@@ -229,6 +229,11 @@ class Injections(Faulty):
         with self.assertRaisesRegex(ValueError, "capsule.json: has no expected_bits"):
             injection.model_of(capsule, "capsule.json")
 
+    @needs_cpu_backend
+    def test_no_place_is_no_answer(self):
+        said = self.inject("--placement", "--library", BUILD / "fake_nvml.so", "--seconds", 0.3, "--", *QUICK[2:], code=1)
+        self.assertIn("soak: no product was seen twice: see ", said.stderr)
+
     def test_options_are_checked(self):
         self.assertIn("--gpu-burn must name", self.inject("--tool", "gpu-burn", code=2).stderr)
         self.assertIn("--tool must be soak or loop", self.inject("--placement", "--tool", "train", code=2).stderr)

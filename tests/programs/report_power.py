@@ -15,7 +15,7 @@ PLACEMENTS = TREE / "results/0.2/h200/placements.jsonl"
 class Power(Report):
     def setUp(self):
         super().setUp()
-        self.rates = power.rates_of(read_runs([SOAK]))
+        self.rates = power.rates_of(read_runs([SOAK, PLACEMENTS]))
 
     def found(self, fault, tool, rates=None, total_s=120):
         return power.share(fault, tool, tool(total_s, rates or self.rates))
@@ -32,7 +32,7 @@ class Power(Report):
 
     def test_what_each_tool_cannot_see(self):
         for more, by_soak, by_burn, by_loop in (
-                ({}, 1, 0, 0), ({"q": 0.01}, 1, 1, 1), ({"nan": True}, 1, 0, 1), ({"alike": True}, 0, 0, 0),
+                ({"q": 0.0}, 1, 0, 0), ({"q": 0.01}, 1, 1, 1), ({}, 1, 1, 1), ({"nan": True}, 1, 0, 1), ({"alike": True}, 0, 0, 0),
                 ({"alike": True, "integers": True}, 1, 0, 0)):
             for (_, tool), share in zip(power.TOOLS, (by_soak, by_burn, by_loop)):
                 self.assertAlmostEqual(self.found(power.Fault("", **more), tool), share, 6, more)
@@ -66,7 +66,9 @@ class Power(Report):
                       self.report("--power", TREE / "results/0.2/h200/judge-1.jsonl", code=2).stderr)
         lacking = self.write("lacking.jsonl", {"kind": "soak"}, {"kind": "soak", "phase": "steady products fp32", "seconds": None})
         self.assertIn("no steady products", self.report("--power", lacking, code=2).stderr)
-        self.assertIn("q: not given, taken as 0", self.report("--power", SOAK).stdout)
+        alone = self.report("--power", SOAK).stdout  # what is not known of other tools is not 0
+        self.assertIn("q: not measured.", alone)
+        self.assertNotIn("gpu-burn", alone)
         moving = self.report("--power", SOAK, PLACEMENTS).stdout
         self.assertIn("q: bf16 0.8, ", moving)
         self.assertIn("| 1e-9 of the products |", moving)

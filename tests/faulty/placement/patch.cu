@@ -1,4 +1,4 @@
-// What the Compute Sanitizer's API puts at the begin of each block of a kernel.
+// What the Compute Sanitizer's API puts at the start of each block of a kernel.
 #include <sanitizer_patching.h>
 
 #include "tests/faulty/placement/placement.hpp"
