@@ -1,5 +1,6 @@
 """launch/fashion_mnist: makes an image folder of Fashion-MNIST, or of generated images."""
 
+import errno
 import gzip
 import hashlib
 import json
@@ -24,7 +25,7 @@ COMMAND = Command(
             "number of training images, the first N/10 of each class (default: all)"),
      Option(("--validation",), "N",
             "number of validation images, the first N/10 of each class (default: all)")],
-    "Ends with 2 and the name of the file when an input is damaged, missing or another one.")
+    "Ends with 2 and the name of the file when an input is damaged, missing or another one, with 3 when the disk is full.")
 SOURCE = "/usr/share/datasets/fashion-mnist"  # Debian's package dataset-fashion-mnist
 CLASSES = ["0_t-shirt-top", "1_trouser", "2_pullover", "3_dress", "4_coat",
            "5_sandal", "6_shirt", "7_sneaker", "8_bag", "9_ankle-boot"]
@@ -131,9 +132,9 @@ def convert(source, output, wanted):
     """Writes next to the output and renames, so that a folder of this name is always complete.
     `source`: the folder of the .gz files; None: the images are generated. `wanted`: images by
     SPLITS' folders, None: all."""
-    settings = {"source": str(source.resolve()) if source else "generated", **wanted}
+    settings = json.dumps({"source": str(source.resolve()) if source else "generated", **wanted})
     marker = output / MARKER
-    if marker.exists() and json.loads(marker.read_text()) == settings:
+    if marker.exists() and marker.read_text(errors="replace").strip() == settings:
         print(f"{name()}: {output} holds these images already", flush=True)
         return
     if output.exists() and not marker.exists() and (not output.is_dir() or any(output.iterdir())):
@@ -152,10 +153,12 @@ def convert(source, output, wanted):
                 chosen = range(len(labels))
             write_split(partial / folder, images, labels, chosen)
             counts.append(f"{len(chosen)} in {folder}/")
-    except BaseException:
+        (partial / MARKER).write_text(settings + "\n")
+    except BaseException as error:
         shutil.rmtree(partial, ignore_errors=True)
+        if isinstance(error, OSError):
+            error.filename = error.filename or str(output)  # a write has none
         raise
-    (partial / MARKER).write_text(json.dumps(settings) + "\n")
     if output.exists():
         shutil.rmtree(output)
     partial.rename(output)
@@ -181,6 +184,8 @@ def main(arguments):
         convert(source, Path(words[0]).absolute(),
                 {"train": image_count(values, "--train"),
                  "val": image_count(values, "--validation")})
-    except (OSError, ValueError) as error:
-        raise UsageError(str(error)) from None
+    except OSError as error:
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            raise
+        raise UsageError(f"{error.filename}: {error.strerror}") from None
     return 0

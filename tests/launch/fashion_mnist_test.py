@@ -1,6 +1,7 @@
 """launch/fashion_mnist: image folders of made-up files, of generated images and of the real ones."""
 
 import contextlib
+import errno
 import gzip
 import hashlib
 import io
@@ -101,6 +102,15 @@ class FashionMnist(unittest.TestCase):
         self.assertEqual(self.output.stat().st_ino, stamp)
         self.convert("--train", 10)
         self.assertEqual(len(list(self.output.glob("train/*/*.png"))), 10)
+        (self.output / fashion_mnist.MARKER).write_text("")  # after a power failure
+        self.assertNotIn("already", self.convert("--train", 10))
+
+    def test_a_full_disk(self):
+        """The command ends with 3, as of any OSError, and names the folder."""
+        full = OSError(errno.ENOSPC, "No space left on device")
+        with mock.patch.object(Path, "write_bytes", side_effect=full), self.assertRaises(OSError) as raised:
+            self.convert()
+        self.assertEqual(raised.exception.filename, str(self.output))
 
     def test_a_folder_of_somebody_else_is_left_alone(self):
         self.output.mkdir()
