@@ -29,8 +29,8 @@ COMMAND = Command(
     """)
 
 # A program's job on one node. `gpus`: UUIDs; `boot`: the kernel's boot id, "" where the record has none; `code`: exit code,
-# None of one that did not come to its end.
-Job = collections.namedtuple("Job", "node program gpus boot lines code")
+# None of one that did not come to its end; `damage`: the first line of its record that cannot be read, "" of none.
+Job = collections.namedtuple("Job", "node program gpus boot lines code damage")
 COMPLETE = (0, 1, 3)  # 3: of a job alone, whose rates nothing else judges
 
 
@@ -41,7 +41,7 @@ def main(arguments):
     expected = nodes_in(values["--expect-nodes"]) if "--expect-nodes" in values else []
     jobs = [job for path in files(paths) for job in jobs_in(path)]
     last = list({(job.node, job.program): job for job in jobs}.values())
-    judged = judge(last)
+    judged = judge([job for job in last if job.lines])
     compared = False
     for each in series.measured(types.SimpleNamespace(figures=judged.figures)):
         compared |= bool(each.witness)
@@ -55,7 +55,7 @@ def main(arguments):
             outcomes.add(FAIL)
             print(f"{FAIL} {job.node}: {job.program} ended with 1: wrong data, or below a bar")
     open_ = unsettled(jobs, expected) + [f"{job.program} did not come to its end on {job.node}" for job in last
-                                         if job.code not in COMPLETE]
+                                         if job.code not in COMPLETE] + [job.damage for job in last if job.damage]
     print("; ".join([f"{count(len(jobs), 'job')}, {count(len({job.node for job in jobs}), 'node')}", *open_]))
     if not compared:
         say("no figure was compared: nodes must be measured alone, with the same options, and be three or more")
@@ -89,7 +89,7 @@ def line_of(each):
 
 def unsettled(jobs, expected):
     """Sentences about nodes of which it is not known how they do."""
-    measured = {job.node for job in jobs}
+    measured = {job.node for job in jobs if job.lines}
     measured |= {node.partition(".")[0] for node in measured}  # as Slurm has them
     missing = [node for node in expected if node not in measured]
     said = [f"not measured: {nodes(missing)}"] if missing else []
@@ -137,21 +137,21 @@ def files(paths):
 
 
 def jobs_in(path):
-    """Those of a record that ran on a single node; of a file that a job left empty none."""
+    """Those of a record that ran on a single node and have figures, or what cost them; of a file that a job left empty none."""
     try:
         read = records.lines(path)
     except OSError as error:
         raise UsageError(f"{path}: {error.strerror}") from None
+    damage = next((f"line {line['line']}: {line['cause']}" for line in read if line["kind"] == records.UNREADABLE), "")
     if read and all(line["kind"] == records.UNREADABLE for line in read):
-        raise UsageError(f"{path}: not a record, which is a .jsonl file of a program: line "
-                         f"{read[0]['line']}: {read[0]['cause']}")
+        raise UsageError(f"{path}: not a record, which is a .jsonl file of a program: {damage}")
     found = []
     for head, lines in records.jobs(read):
         hosts, metrics = set(head.get("hosts", [])), [line for line in lines if line["kind"] == "metric"]
-        codes = [line["exit_code"] for line in lines if line["kind"] == "end"]
-        if len(hosts) == 1 and metrics:
+        code = next((line["exit_code"] for line in reversed(lines) if line["kind"] == "end"), None)
+        if len(hosts) == 1 and (metrics or damage or code in (None, 1)):
             found.append(Job(hosts.pop(), head.get("program", ""), head.get("gpu_uuids") or (),
-                             "".join(head.get("boot_ids", [])[:1]), metrics, codes[-1] if codes else None))
+                             "".join(head.get("boot_ids", [])[:1]), metrics, code, damage and f"{path}: {damage}"))
     if not found:
         say(f"{path}: has no figures of one node alone")
     return found
