@@ -88,16 +88,20 @@ def jobs_of(environ):
 
 # ---- what was done ----
 
+def stamp(seconds):
+    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(seconds))
+
+
 def submitted(folder):
-    """{node: [job, ...]}."""
+    """{node: [(job, its stamp), ...]}."""
     try:
         with open(os.path.join(folder, SUBMITTED), encoding="utf-8") as file:
             rows = [line.rstrip("\n").split("\t") for line in file]
     except OSError:
         return {}
     found = collections.defaultdict(list)
-    for node, job, *_ in (row for row in rows if len(row) > 1):  # a full disk cuts a line
-        found[node].append(job)
+    for node, job, *when in (row for row in rows if len(row) > 1):  # a full disk cuts a line
+        found[node].append((job, "".join(when)))
     return found
 
 
@@ -122,13 +126,19 @@ class Campaign:
     def look(self):
         self.nodes = nodes_of(self.partition, self.names, self.environ)
         queue, self.submitted = jobs_of(self.environ), submitted(self.folder)
-        self.jobs = {name: queue[jobs[-1]] for name, jobs in self.submitted.items() if jobs[-1] in queue and name in self.nodes}
+        last = {name: jobs[-1][0] for name, jobs in self.submitted.items() if name in self.nodes}
+        self.jobs = {name: queue[job] for name, job in last.items() if job in queue}
         found = {name: results(self.folder, name) for name in self.nodes}
         self.ended = found
         self.results = {name: each[-1] for name, each in found.items() if each and not self.is_old(each[-1])}
 
     def is_old(self, each):
         return self.days is not None and self.now() - each.when > 86400 * self.days
+
+    def lost(self, name):
+        """How many jobs have left no result since the last one."""
+        since = max((stamp(each.when) for each in self.ended[name]), default="")
+        return sum(when > since for _, when in self.submitted.get(name, ()))
 
     def state(self, name):
         away = AWAY.search(self.nodes[name].state)
@@ -139,7 +149,7 @@ class Campaign:
             return self.results[name].verdict
         if away:
             return ABSENT
-        return LOST if len(self.submitted.get(name, ())) - len(self.ended[name]) >= ATTEMPTS else OPEN
+        return LOST if self.lost(name) >= ATTEMPTS else OPEN
 
     def next(self):
         """Names of the nodes that a job is submitted for now: idle ones, else those that are in use."""
@@ -157,7 +167,7 @@ class Campaign:
         for name, node in self.nodes.items():
             each, state = self.results.get(name), self.state(name)
             done = each and state == each.verdict
-            why = f"{len(self.submitted[name])} jobs ended without one: {os.path.join(self.folder, name)}" if state == LOST else ""
+            why = f"{self.lost(name)} jobs ended without one: {os.path.join(self.folder, name)}" if state == LOST else ""
             rows.append((name, state, time.strftime("%Y-%m-%d %H:%M", time.localtime(each.when)) if done else "",
                          each.cause if done else why or node.state + (f": {node.reason}" if node.reason else "")))
         return in_columns(rows)
@@ -222,7 +232,7 @@ def submit(campaign, name, log, more, words, here):
     line = ["sbatch", "--parsable", "--job-name", JOB, "--nodes=1", "--nodelist", name, f"--nice={NICE}", "--requeue", *partition,
             "--output", os.path.join(folder, "%x-%j.out"), *more, os.path.join(here, "slurm", "acceptance.sbatch"), *words]
     job = ask(line, {"SHAKEDOWN": os.path.dirname(here), **campaign.environ, "SHAKEDOWN_RUNS": folder}).split(";")[0].strip()
-    print(name, job, time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()), sep="\t", file=log, flush=True)
+    print(name, job, stamp(time.time()), sep="\t", file=log, flush=True)
     say(f"{name}: job {job}")
 
 

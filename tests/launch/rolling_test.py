@@ -98,7 +98,7 @@ class Rolling(unittest.TestCase):
                 self.night(words[0], job, busbw)
         elif what == "noted":  # in rolling.tsv
             self.output.mkdir(exist_ok=True)
-            (self.output / "rolling.tsv").write_text(rest)
+            (self.output / "rolling.tsv").write_text(rest.replace("\\t", "\t").replace("\\n", "\n"))
         elif what == "sinfo":
             write_script(self.fake / "bin/sinfo", rest)
         else:
