@@ -150,7 +150,7 @@ def helps(summary):
     gain."""
     models = what_if.models(summary)
     advice = sentence(text for model in models if model.is_trusted()
-                      for text in advised(summary, model))
+                      for text in advised(summary, model, len(models) > 1))
     doubted = [model.error(summary) for model in models if not model.is_trusted()]
     if advice or doubted:
         errors = [error for error in doubted if error is not None]
@@ -163,7 +163,7 @@ def helps(summary):
                     f"{m.strategy}{at(summary, m.conditions)}" for m, found in costs if found)
 
 
-def advised(summary, model):
+def advised(summary, model, is_one_of_several):
     """The best advice for each configuration of the fastest strategies."""
     advice = what_if.best_advice(model)
     fast = {order[0].strategy for _, order in compared(summary)}
@@ -172,8 +172,8 @@ def advised(summary, model):
         best.setdefault(one[0][0], one)
     error = model.error(summary)
     for (configuration, change), gain, extrapolated in best.values():
-        yield (f"{change} for {configuration.strategy} at "
-               f"{words.batch(configuration.conditions)} ({gain:+.1f} % images/s predicted"
+        where = at(summary, configuration.conditions) if is_one_of_several else f" at {words.batch(configuration.conditions)}"
+        yield (f"{change} for {configuration.strategy}{where} ({gain:+.1f} % images/s predicted"
                f"{', extrapolated' if extrapolated else ''}"
                f"{f'; model error up to {words.percent(error)}' if error else ''})")
 
