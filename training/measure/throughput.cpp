@@ -128,7 +128,6 @@ class Steps {
         warmup_s_(warmup_seconds_of(settings, engine.backend.kind)),
         session_(session),
         scalars_(engine.device(), sizeof(StepScalars)),
-        progress_("throughput", settings.iterations, "steps", session.is_root()),
         laps_(engine.device(), settings.iterations) {}
 
   /// All but the lead(). The host waits for the device when the least number of steps is over; then
@@ -138,11 +137,12 @@ class Steps {
     step();
     WarmUp warm_up{.loss_first = mean_loss(engine_, session_)};
     const auto start = std::chrono::steady_clock::now();
+    Progress progress = shown();
     auto more = static_cast<double>(settings_.warmup - 1 - lead());
     do {
       for (double i = 0; i < more; ++i) {
         step();
-        progress_.update(0, "warm-up");
+        progress.update(0, "warm-up");
       }
       engine_.finish();
       warm_up.seconds =
@@ -166,11 +166,12 @@ class Steps {
     const long graphs_before = engine_.step.graph_steps();
     engine_.model.copy_scalars(scalars_);
     laps_.mark(engine_.stream());
+    Progress progress = shown();
     for (int i = 1; i <= settings_.iterations; ++i) {
       if (i == settings_.iterations) zero_loss();
       step();
       laps_.mark(engine_.stream());
-      progress_.update(i);
+      progress.update(i);
     }
     engine_.finish();
     Timed timed;
@@ -187,6 +188,11 @@ class Steps {
   int lead() const { return std::min(kLead, settings_.warmup - 1); }
 
  private:
+  /// From here on.
+  Progress shown() const {
+    return {"throughput", settings_.iterations, "steps", session_.is_root()};
+  }
+
   /// mean_loss() is that of the steps from here on.
   void zero_loss() { engine_.model.network().zero_total_metrics(); }
 
@@ -202,7 +208,6 @@ class Steps {
   const double warmup_s_;
   const MpiSession& session_;
   Buffer scalars_;  // before the first timed step
-  Progress progress_;
   Laps laps_;
   long done_ = 0;
 };
