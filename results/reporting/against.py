@@ -299,7 +299,7 @@ def table_of(found, old, new, everything):
     if len(shown) > MANY and not everything:
         hidden = [c for c in shown if c.words.startswith(verdict.SAME)]
         shown = [c for c in found.changes if c not in hidden]
-    show, unit = words.rate if found.kind == "steps" else "{:.4g}".format, KINDS[found.kind]
+    show, unit = shown_by(found), KINDS[found.kind]
 
     def ends(rate):
         """Of steps only: the names of collectives need the width."""
@@ -372,14 +372,18 @@ def rules(found):
             yield f"{key}: {text}" if key in said else text
 
 
+def shown_by(found):
+    return words.rate if found.kind == "steps" else "{:,.4g}".format
+
+
 def left_out(found):
-    unit = KINDS[found.kind]
+    show, unit = shown_by(found), KINDS[found.kind]
     for change in found.changes:
         for side, far, rate in zip(("OLD", "NEW"), change.outliers, (change.old.rate, change.new.rate)):
             if far:
                 yield (f"{side} of {change.new.name(found.shared) or found.kind}: left out "
-                       f"{words.listed(f'{value:,.4g}' for value in far)} {unit}, far from the median of "
-                       f"{words.count(rate.samples + len(far), 'run')}, {rate.median:,.4g}")
+                       f"{words.listed(map(show, far))} {unit}, far from the median of "
+                       f"{words.count(rate.samples + len(far), 'run')}, {show(rate.median)}")
     for quantity in found.incomparable:
         others = words.listed(q.place for q in found.old if q.what == quantity.what)
         yield (f"not comparable, inconclusive: {quantity.name(found.shared)}: OLD on {others}, "
