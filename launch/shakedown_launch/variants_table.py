@@ -217,10 +217,13 @@ def read(folder):
     """[Variant] of a run's folder."""
     folder = pathlib.Path(folder)
     try:
-        rows = (folder / FILE).read_text().splitlines()
+        text = (folder / FILE).read_text()
     except OSError:
         raise UsageError(
             f"{folder} is not the folder of a launch/variants run: it has no {FILE}") from None
+    rows = re.findall(r"^[^\t\n]+\t.*\t.*\t\d+$", text, re.MULTILINE)  # a full disk cuts the last
+    if not rows:
+        raise UsageError(f"{folder}/{FILE}: no launch in it came to its end")
     of_variant = {}
     for row in rows:
         of_variant.setdefault(row.split("\t")[0], []).append(row)

@@ -216,6 +216,10 @@ class Table(Folder):
             if name == "file":  # of NCCL's log
                 (folder / "default.nccl.host.1").write_text(said)
                 continue
+            if name == "cut":  # the last line, by a full disk
+                with open(folder / "variants.tsv", "a") as out:
+                    out.write(said)
+                continue
             (folder / f"{file}.log").write_text(said)
             if lines != [None]:
                 (folder / f"{file}.jsonl").write_text("".join(
