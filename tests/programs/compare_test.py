@@ -319,6 +319,7 @@ class Hangs(Folder):
                               "--certificate", "off", "--timeout", 5, ranks=3, after="none on 2 ranks")
         self.assertIn("no answer from rank 1 on", said)
         self.assertNotRegex(said, r"no answer from .*rank 2")
+        self.assertIn(("none", 2), map(key, self.lines("step")))  # what was measured before
 
     def test_a_rank_that_stops_while_it_measures_alone_is_named(self):
         said = self.stop_rank(0, COMPARE, *SMALL, "--strategies", "none", "--ranks", 1, "--iterations", 1000000, "--timeout", 2,

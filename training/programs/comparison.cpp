@@ -212,10 +212,20 @@ void drop_traces(Result& result, std::size_t index) {
   if (index > 0) result.rounds[index - 1].profile.steps = {};
 }
 
-/// Completes a round, and writes its records.
-void finish_round(std::vector<Result>& results, std::size_t index, const Job& job) {
+/// Whether all that it is compared with was measured in this round.
+bool has_baselines(const Result& result, const std::vector<Result>& all, std::size_t round) {
+  const Configuration& c = result.configuration;
+  return baseline(all, c, c.ranks, round) != nullptr && baseline(all, c, 1, round) != nullptr &&
+         (c.setting.empty() || plain(all, c, round) != nullptr);
+}
+
+/// Completes what was measured in a round, and writes its records: within the first round at once,
+/// as `none` comes first, so that a job that is stopped keeps them.
+void record_round(std::vector<Result>& results, std::size_t index, bool is_over, const Job& job) {
   for (Result& result : results) {
-    if (result.rounds.size() <= index) continue;
+    if (result.rounds.size() <= index || result.rounds_recorded > index) continue;
+    if (!is_over && !has_baselines(result, results, index)) continue;
+    result.rounds_recorded = index + 1;
     complete(result, results, index, job);
     const Round& round = result.rounds[index];
     const Json identity = record_of(result.identity);
@@ -243,7 +253,7 @@ void finish_round(std::vector<Result>& results, std::size_t index, const Job& jo
       write("bucket", merged(repeat, record_of(bucket)));
   }
   for (Result& result : results)
-    if (result.rounds.size() > index) drop_traces(result, index);
+    if (is_over && result.rounds.size() > index) drop_traces(result, index);
 }
 
 void print_turn(const Result& result, int round, const Job& job) {
@@ -265,12 +275,14 @@ std::vector<Result> compare(const Bench& bench, const Job& job) {
   std::vector<Result> results;
   for (const Configuration& c : bench) results.push_back(unmeasured(c, job));
   for (int round = 0; round < job.options.repeats; ++round) {
+    const auto index = static_cast<std::size_t>(round);
     for (std::size_t i : turns(results.size(), round, job.options.repeats)) {
       if (!results[i].skipped.empty()) continue;
       take_turn(results[i], job);
       if (job.session.is_root()) print_turn(results[i], round, job);
+      record_round(results, index, false, job);
     }
-    finish_round(results, static_cast<std::size_t>(round), job);
+    record_round(results, index, true, job);
   }
   for (const Result& result : results)
     job.record.write("verdict", merged(record_of(result.identity), record_of(verdict_of(result))));

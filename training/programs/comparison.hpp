@@ -79,7 +79,7 @@ struct Round {
   Throughput throughput;
   Json exchange;    // sums_of_exchanges()
   Profile profile;  // once the round is finished, of the last round the steps alone
-  // Known once all configurations of the round are measured; ratios of images/s, within the round,
+  // Known once what it is compared with is measured; ratios of images/s, within the round,
   // with what was measured in it.
   Breakdown breakdown;
   double epoch_s = 0;
@@ -93,6 +93,7 @@ struct Result {
   Configuration configuration;
   Identity identity;
   std::vector<Round> rounds;
+  std::size_t rounds_recorded = 0;
   std::optional<Certificate> certificate;
   std::optional<Json> ready;  // of `none`: see ready_record()
   std::vector<Json> links;    // the same: see measure_links()
