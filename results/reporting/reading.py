@@ -3,6 +3,7 @@
 import functools
 import json
 import operator
+import os
 import pathlib
 import re
 
@@ -21,11 +22,21 @@ def files_of(paths):
     for path in map(pathlib.Path, paths):
         found = [path]
         if path.is_dir():
-            found = sorted(file for file in path.rglob("*.jsonl") if not is_of_judge(file))
+            found = sorted(file for file in within(path) if not is_of_judge(file))
             if not found:
                 raise UsageError(f"{words.printable(path)}: no .jsonl files in this folder")
         files.update({file.resolve(): file for file in found})
     return list(files.values())
+
+
+def within(path):
+    """The .jsonl files of a folder and its folders. One that cannot be read is refused: it may have what is slow."""
+    for folder, _, names in os.walk(path, onerror=refuse):
+        yield from (pathlib.Path(folder, name) for name in names if name.endswith(".jsonl"))
+
+
+def refuse(error):
+    raise UsageError(f"{words.printable(error.filename)}: {error.strerror}")
 
 
 def killed(paths):
@@ -43,7 +54,7 @@ def text_of(path, start=0):
     try:
         return path.read_bytes()[start:].decode("utf-8")
     except OSError as error:
-        raise UsageError(f"{words.printable(path)}: {error.strerror}") from None
+        refuse(error)
     except UnicodeDecodeError:
         raise UsageError(f"{words.printable(path)}: not text") from None
 

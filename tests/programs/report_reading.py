@@ -13,7 +13,7 @@ from report_cases import benchmark, timed
 from report_records import breakdown, collective, exchange, header, step, training
 from report_support import REPORT, Report, read_runs
 from support import TREE
-from reporting import intervals, layers, page, reading
+from reporting import intervals, layers, page, reading, records
 from reporting.headline import text_of
 from reporting.summary import Summary
 
@@ -73,6 +73,9 @@ class Usage(Report):
         (self.folder / "empty").mkdir()
         self.assertIn("empty: no .jsonl files", self.refused(self.folder / "empty"))
         self.assertFalse(self.out.exists())
+        with mock.patch("os.scandir", side_effect=PermissionError(13, "Permission denied", "n2")), \
+                self.assertRaisesRegex(records.UsageError, "^n2: Permission denied"):  # of whose node nothing would be known
+            reading.files_of([self.folder])
 
     def test_options_are_named(self):
         good = self.write("good.jsonl", step("ddp", 1000))
