@@ -170,7 +170,7 @@ def write_mllog(runs, folder):
 def say(shown):
     """What is printed comes last; a reader that went away (head) is no failure."""
     try:
-        print(shown, flush=True)
+        print(words.lines(shown), flush=True)
     except BrokenPipeError:
         drop_output()
     except OSError as error:
@@ -184,7 +184,7 @@ def drop_output():
 
 
 def write(path, content):
-    path.write_text(content, encoding="utf-8", errors="backslashreplace")
+    path.write_text(words.lines(content), encoding="utf-8", errors="backslashreplace")
     return path
 
 

@@ -30,7 +30,7 @@ def text_of(path, start=0, code=0):
         what = "load" if any(run.header.get("program") == "soak" for run in runs) else "step"
         reason = f"no {what} was measured: the job ended with exit code {code}; " \
                  f"{reason if runs else 'nothing was recorded.'}"
-    return text.verdict_text(outcome, reason, sentences, text.terminal_width())
+    return words.lines(text.verdict_text(outcome, reason, sentences, text.terminal_width()))
 
 
 def headline(summary):

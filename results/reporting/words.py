@@ -34,6 +34,11 @@ def without_control(text):
     return "".join(c if c.isprintable() or c == BLANK else " " for c in str(text))
 
 
+def lines(text):
+    """What may go to a terminal: names and causes of records are other machines'."""
+    return "\n".join(map(without_control, text.split("\n")))
+
+
 def glued(text):
     """A figure and its unit held together."""
     units = "%|°C|W|s|ms|us|min|h|MHz|GHz|[KMGTP]?i?B(/s)?|TFLOP/s|images/s|points"

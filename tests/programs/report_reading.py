@@ -77,6 +77,12 @@ class Usage(Report):
                 self.assertRaisesRegex(records.UsageError, "^n2: Permission denied"):  # of whose node nothing would be known
             reading.files_of([self.folder])
 
+    def test_a_record_cannot_write_to_the_terminal(self):
+        """Names in it are those of folders and hosts elsewhere."""
+        shown = self.report(self.write("odd.jsonl", step("ddp", 1000, data="images\x1b[31m")), "--output", self.out).stdout
+        self.assertIn("images [31m", shown)
+        self.assertNotIn("\x1b", shown + (self.out / "performance_report.txt").read_text())
+
     def test_options_are_named(self):
         good = self.write("good.jsonl", step("ddp", 1000))
         self.assertIn("RUN", self.report(code=2).stderr)
