@@ -155,7 +155,7 @@ def run(module):
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         code = 5
     except OSError as error:  # a full disk, no more processes: nothing was measured
-        say(f"{error.filename}: {error.strerror}" if error.filename else error)
+        say(f"{error.filename}: {error.strerror}" if error.filename else error.strerror or error)
         code = 3
     except Exception:  # else Python would end with 1, which means wrong data
         import traceback

@@ -213,8 +213,11 @@ def check_time(more, words, here):
 
 def lock(folder):
     """The list of the folder's jobs, open to this process alone: two would submit a node's job twice."""
-    os.makedirs(folder, exist_ok=True)
-    log = open(os.path.join(folder, SUBMITTED), "a", encoding="utf-8")
+    try:
+        os.makedirs(folder, exist_ok=True)
+        log = open(os.path.join(folder, SUBMITTED), "a", encoding="utf-8")
+    except OSError as error:
+        raise UsageError(f"--output {folder}: {error.strerror}") from None
     try:
         fcntl.flock(log, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
