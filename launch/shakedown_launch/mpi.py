@@ -4,6 +4,7 @@ prints the headline of results/report, from their record."""
 import contextlib
 import os
 import re
+import shlex
 import signal
 import tempfile
 
@@ -188,7 +189,7 @@ class Headline:
             return
         if not self._kept:  # the file goes now
             text = re.sub(rf"\s+\({re.escape(self.path)}\)", "", text)
-        how = f"results/report {self._kept}" if self._kept else "--record FILE keeps what results/report reads"
+        how = f"results/report {shlex.quote(self._kept)}" if self._kept else "--record FILE keeps what results/report reads"
         try:
             print(f"\n{text}\nreport: {how}" if text else f"report: {how}", flush=True)
         except OSError:  # nobody reads it, or the disk is full: as the program's own output shows
