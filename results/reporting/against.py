@@ -15,6 +15,7 @@ from .tables import FRACTION, Column, Table, points, signed
 from .trainings import STOPPED, exit_code
 
 MANY = 40  # rows: of more, only those beyond the threshold are shown
+FEW_NAMED = 10  # of what has nothing to be compared with, of each kind
 MOST_NODES = 16  # that are named
 MOST_CHANCE = 0.05  # that rows are so slow by chance
 
@@ -183,6 +184,7 @@ class Comparison:
         self.kind, self.two_machines, self.threshold = kind, two_machines, threshold
         before, after = self.keyed(old), self.keyed(new)
         self.shared = shared_keys([*old, *new])
+        self.several_machines = len({q.machine for q in [*old, *new]}) > 1 and not two_machines
         both = [(before[key], after[key]) for key in before if key in after]
         self.changes = without_chance([self.change(*pair) for pair in both])
         known = {quantity.what for quantity in old}
@@ -190,7 +192,7 @@ class Comparison:
                              if key not in before and quantity.what in known]
         self.only = [("OLD", quantity) for key, quantity in before.items() if key not in after]
         self.only += [("NEW", quantity) for key, quantity in after.items()
-                      if key not in before and quantity not in self.incomparable]
+                      if key not in before and quantity.what not in known]
         self.old, self.new = old, new
 
     def keyed(self, several):
@@ -297,8 +299,8 @@ def nodes_of(summary):
 def table_of(found, old, new, everything):
     shown, hidden = found.changes, []
     if len(shown) > MANY and not everything:
-        hidden = [c for c in shown if c.words.startswith(verdict.SAME)]
-        shown = [c for c in found.changes if c not in hidden]
+        hidden = [c for c in found.changes if c.words.startswith(verdict.SAME)]
+        shown = [c for c in found.changes if not c.words.startswith(verdict.SAME)]
     show, unit = shown_by(found), KINDS[found.kind]
 
     def ends(rate):
@@ -339,8 +341,7 @@ def interval_words(ends):
 
 def place_and_name(found, quantity):
     """The machine is named where either side has several."""
-    several = len({q.machine for q in [*found.old, *found.new]}) > 1 and not found.two_machines
-    return quantity.name(found.shared) + (f", {quantity.machine}" if several else "")
+    return quantity.name(found.shared) + (f", {quantity.machine}" if found.several_machines else "")
 
 
 SLOWER = "slower by more than the threshold"
@@ -384,16 +385,18 @@ def left_out(found):
                 yield (f"{side} of {change.new.name(found.shared) or found.kind}: left out "
                        f"{words.listed(map(show, far))} {unit}, far from the median of "
                        f"{words.count(rate.samples + len(far), 'run')}, {show(rate.median)}")
-    for quantity in found.incomparable:
+    for quantity in found.incomparable[:FEW_NAMED]:
         others = words.listed(q.place for q in found.old if q.what == quantity.what)
         yield (f"not comparable, inconclusive: {quantity.name(found.shared)}: OLD on {others}, "
                f"NEW on {quantity.place}")
+    if len(found.incomparable) > FEW_NAMED:
+        yield f"not comparable, inconclusive: {len(found.incomparable) - FEW_NAMED} more"
     for side in ("OLD", "NEW"):
         only = [quantity for name, quantity in found.only if name == side]
-        for quantity in only[:MANY // 4]:
+        for quantity in only[:FEW_NAMED]:
             yield f"only in {side}: {quantity.name(found.shared)}, {quantity.machine}"
-        if len(only) > MANY // 4:
-            yield f"only in {side}: {len(only) - MANY // 4} more"
+        if len(only) > FEW_NAMED:
+            yield f"only in {side}: {len(only) - FEW_NAMED} more"
 
 
 def about(name, summary, with_nodes):
