@@ -1,5 +1,6 @@
 """Runs and their records (results/schema.json); what names a configuration. Keys may be absent."""
 
+from functools import cached_property
 from typing import NamedTuple
 
 from . import words
@@ -39,7 +40,7 @@ class Run:
     def machine(self):
         return self.device or self.header.get("host") or "machine unknown"
 
-    @property
+    @cached_property
     def hosts(self):
         return sorted(set(texts(self.header, "hosts"))) or [text(self.header, "host") or "host unknown"]
 
