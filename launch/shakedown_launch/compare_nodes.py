@@ -24,8 +24,8 @@ COMMAND = Command(
 
     Ends with 0: no node is slow; 1: a node or GPU is slower than its peers or its reference, or its job
     ended with 1, as by wrong data; 2: wrong usage, or a file that is no record; 3: figures have nothing to
-    be compared with, an expected node has none, a job did not come to its end, or machines share a host
-    name; 4: internal error.
+    be compared with, an expected node has none, a job did not come to its end, a line of a record cannot be
+    read, or machines share a host name; 4: internal error.
     """)
 
 # A program's job on one node. `gpus`: UUIDs; `boot`: the kernel's boot id, "" where the record has none; `code`: exit code,
