@@ -70,6 +70,13 @@ std::string wrong_data_of(const Json& line) {
   return "";
 }
 
+/// In a folder: to open a pipe would wait for its writer.
+const fs::path& regular(const fs::path& path) {
+  if (fs::exists(path) && !fs::is_regular_file(path))
+    throw UsageError(path.string() + ": is no regular file");
+  return path;
+}
+
 class Reader {
  public:
   explicit Reader(std::string stage) : stage_(std::move(stage)) {}
@@ -88,7 +95,7 @@ class Reader {
     std::vector<std::string> parts;
     for (const auto& entry : fs::directory_iterator(path)) {
       if (entry.path().extension() == ".jsonl" || (entry.is_directory() && !entry.is_symlink()))
-        parts.push_back(entry.path());
+        parts.push_back(entry.is_directory() ? entry.path() : regular(entry.path()));
       // Its log. What it found, and what has not run, is known by its runs.jsonl alone.
       if (entry.path().extension() == ".log" &&
           entry.path().filename().string().starts_with("acceptance_"))
@@ -116,7 +123,7 @@ class Reader {
     struct Part {
       std::string record, stage;
       std::vector<std::string> nodes;
-      bool ended = false;  // else the acceptance has stated why
+      Json code;  // 0 or 1, or the acceptance has stated why
     };
     std::vector<Part> parts;
     std::size_t cut = 0;
@@ -126,9 +133,8 @@ class Reader {
         read_.evidence.nodes.push_back(text_at(line, "name"));
         for (const std::string& host : texts(line, "hosts")) node_of_[host] = text_at(line, "name");
       } else if (kind == "stage") {
-        const Json code = line.value("exit_code", Json());
         parts.push_back({text_at(line, "record"), text_at(line, "name"), texts(line, "nodes"),
-                         code == 0 || code == 1});
+                         line.value("exit_code", Json())});
       } else if (stage_.empty() || text_at(line, "stage") == stage_) {
         read_.evidence.statements.push_back(statement_of(line));
       }
@@ -143,8 +149,12 @@ class Reader {
       if (part.record.empty() || !(stage_.empty() || part.stage == stage_)) continue;
       if (!fs::exists(file))
         incomplete(part.record + ": the record is missing", part.nodes);
-      else if (!record(file, part.record, part.stage, false) && part.ended)
-        incomplete(part.record + ": the record is not complete", part.nodes);
+      else if (!record(regular(file), part.record, part.stage, false)) {
+        if (part.code == 0 || part.code == 1)
+          incomplete(part.record + ": the record is not complete", part.nodes);
+      } else if (part.code == 0) {
+        read_.evidence.statements.push_back({{Scope::job, part.stage}, part.stage, part.nodes});
+      }
     }
   }
 
@@ -196,7 +206,7 @@ class Reader {
       if (!run.began && std::ranges::any_of(run.verdicts, is_conclusion)) continue;
       for (const Json& line : run.verdicts) statement(line, run);
       for (const auto& [host, why] : unmeasured(run)) incomplete(name + ": " + why, {host});
-      if (!is_explained(run)) wrong_data(name, run);
+      if (run.exit_code == 0 || !is_explained(run)) wrong_data(name, run);
       if (!run.began)
         incomplete(name + ": a run without its first line (kind run)", run.hosts);
       else if (!run.ended)
@@ -210,7 +220,7 @@ class Reader {
     return true;
   }
 
-  /// Of a run whose verdicts do not say what it came to.
+  /// Of a run that passed, or whose verdicts do not say what it came to.
   void wrong_data(const std::string& name, const Run& run) {
     for (const auto& [rank, wrong] : run.wrong) {
       Statement said;
