@@ -28,6 +28,16 @@ def metric(**more):
             "outcome": "measured", **more}
 
 
+def training(program="train", started="2026-11-29T13:21:00Z", epochs=(3,), code=0, **options):
+    """One that was stopped after two epochs, and a later run with these options that passed."""
+    def of(program, started, epochs, code, options):
+        return [run(program, started=started, **{f"options.{key}": value for key, value in options.items()}),
+                *({"kind": "epoch", "epoch": number} for number in epochs), {"kind": "end", "exit_code": code}]
+    later = of(program, started, epochs, code, options)
+    return (of("train", "2026-11-29T13:20:03Z", (1, 2), 5, {"checkpoint_dir": "c", "resume": "auto"}),
+            [*later[:-1], verdict("job", "gradients", "PASS"), later[-1]])
+
+
 def judged(*records):
     """What bin/judge prints of files with these lines."""
     with tempfile.TemporaryDirectory() as folder:
@@ -42,7 +52,7 @@ def judged(*records):
 
 class Records(unittest.TestCase):
     def test_what_is_made_of_them(self):
-        names = {"judged": judged, "run": run, "verdict": verdict, "metric": metric, "END": END}
+        names = {"judged": judged, "run": run, "verdict": verdict, "metric": metric, "training": training, "END": END}
         transcript.expressions(self, pathlib.Path(__file__).with_name("judge_records.txt"), names)
 
 
