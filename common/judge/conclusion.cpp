@@ -392,7 +392,7 @@ class Conclusion {
   /// No reason against a node is no pass: its data were right, its rates were judged, or a program
   /// passed it.
   void look_for_checks() {
-    std::set<std::string> measured, checked;
+    std::set<std::string> measured, checked, wrong;
     const auto add = [](std::set<std::string>& to, const std::vector<std::string>& nodes) {
       to.insert(nodes.begin(), nodes.end());
     };
@@ -402,16 +402,18 @@ class Conclusion {
         continue;
       add(measured, o.of.hosts);
       if (o.check == Check::verified) add(checked, o.of.hosts);
+      if (o.check == Check::wrong) add(wrong, o.of.hosts);
     }
     for (const Judged& one : judgement_.judged)
       if (one.witness != Witness::none) add(checked, observation(one).of.hosts);
     for (const Statement& each : evidence_.statements)
       if (each.verdict.outcome == Outcome::pass) add(checked, each.nodes);
     for (auto& [node, own] : outcomes_) {
-      if (own.outcome != Outcome::pass || checked.contains(node)) continue;
-      const bool unknown = measured.contains(node);
+      const bool is_wrong = wrong.contains(node);
+      if (own.outcome != Outcome::pass || (checked.contains(node) && !is_wrong)) continue;
+      const bool unknown = measured.contains(node) && !is_wrong;
       own.outcome = unknown && !request_.strict ? Outcome::unknown : Outcome::inconclusive;
-      own.cause = unknown ? kUnchecked : kNothing;
+      own.cause = is_wrong ? "data were wrong" : unknown ? kUnchecked : kNothing;
     }
   }
 

@@ -67,8 +67,7 @@ class Rates {
       one.cause = series.unjudged;
       // GPUs without peer access are nobody's fault; what others disturb is not the device's.
       // What only warns, and a CPU's rates, decide nothing unless the user has a bar for them.
-      const bool decides = (!limit.warns && o.backend != "cpu") || limit.least || limit.most ||
-                           o.check == Check::wrong;
+      const bool decides = (!limit.warns && o.backend != "cpu") || limit.least || limit.most;
       const bool lacks = series.absent && o.metric.starts_with("link/");
       one.outcome = lacks || !decides ? Outcome::pass : Outcome::inconclusive;
       if (series.disturbed) {
