@@ -101,8 +101,12 @@ class Soak(Faulty):
                     self.assertEqual(int(log["first"]["wrong"], 16) & 0x7FC00000, 0x7FC00000)
 
     def test_the_rank_that_has_it_is_named(self):
-        mismatches, _, _ = self.soak(self.model("lane_full"), ranks=3)
+        model = self.model("lane_full")
+        mismatches, _, _ = self.soak(model, ranks=3)
         self.assertEqual({line["rank"] for line in mismatches}, {2})
+        fault = json.loads(model.read_text())
+        self.assertTrue(injection.placed(mismatches[0], fault, None, 3))
+        self.assertFalse(injection.placed({**mismatches[0], "rank": 1}, fault, None, 3))
 
     def test_what_all_do_alike_is_beyond_the_bound_of_the_cpu(self):
         mismatches, _, _ = self.soak(self.model("all_alike", share=0.01, flip="0x40000000"))
