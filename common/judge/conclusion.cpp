@@ -397,12 +397,12 @@ class Conclusion {
       to.insert(nodes.begin(), nodes.end());
     };
     for (const Observation& o : evidence_.observations) {
+      if (o.check == Check::wrong) add(wrong, o.of.hosts);
       if (o.taken != Taken::measured ||
           std::ranges::none_of(o.samples, [](double sample) { return std::isfinite(sample); }))
         continue;
       add(measured, o.of.hosts);
       if (o.check == Check::verified) add(checked, o.of.hosts);
-      if (o.check == Check::wrong) add(wrong, o.of.hosts);
     }
     for (const Judged& one : judgement_.judged)
       if (one.witness != Witness::none) add(checked, observation(one).of.hosts);
