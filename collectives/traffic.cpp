@@ -19,12 +19,15 @@ Traffic read_environment() {
   const char* const kFile = "NCCL_TESTS_ALLTOALLV_MATRIX_FILE";
   const double spread = environment_number("NCCL_TESTS_ALLTOALLV_SPREAD", 1).value_or(1);
   const char* const path = std::getenv(kFile);
+  const std::optional<double> scale = environment_number("NCCL_TESTS_ALLTOALLV_MATRIX_SCALE", 1e6);
+  if (path == nullptr && scale)
+    throw UsageError(
+        fmt::format("NCCL_TESTS_ALLTOALLV_MATRIX_SCALE={:g}: needs {}", *scale, kFile));
   if (path == nullptr) return Traffic(spread);
   const std::string text =
       named_by(fmt::format("{}:", kFile).c_str(), [&] { return judge::text_of_file(path); });
-  const double scale = environment_number("NCCL_TESTS_ALLTOALLV_MATRIX_SCALE", 1e6).value_or(1);
-  const std::string times = scale == 1 ? "" : fmt::format(" times {:g}", scale);
-  return {fmt::format("{}={}{}", kFile, path, times), text, scale};
+  const std::string times = scale.value_or(1) == 1 ? "" : fmt::format(" times {:g}", *scale);
+  return {fmt::format("{}={}{}", kFile, path, times), text, scale.value_or(1)};
 }
 
 }  // namespace

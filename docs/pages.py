@@ -131,7 +131,8 @@ def burn_in_page():
     page = (TREE / "docs/burn-in.md").read_text()
     page = POWER.sub(lambda m: m[1] + power.page(reading.read_runs([SOAK, PLACED])) + m[2], page)
     page = PLACEMENTS.sub(lambda m: m[1] + measured_by_faulty([PLACED]) + m[2], page)
-    return INJECTIONS.sub(lambda m: m[1] + measured_by_faulty(sorted(TREE.glob("results/*/*/*injections*.jsonl"))) + m[2], page)
+    found = sorted(path for what in ("*injections*", "soak*") for path in TREE.glob(f"results/*/*/{what}.jsonl"))
+    return INJECTIONS.sub(lambda m: m[1] + measured_by_faulty(found) + m[2], page)
 
 
 def readme():

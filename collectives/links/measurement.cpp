@@ -185,10 +185,12 @@ class LinkMeasurement {
     measure_messages(within, false, results);
     if (alone && rounds_ == 0) measure_messages(within, true, results);
     if (rounds_ > 0) measure_between_nodes(results);
-    append(results.verdicts, meter_.corruptions());
+    for (const Verdict& wrong : meter_.corruptions()) add(wrong, results);
     measure_copies(results);
     if (nodes_.names.size() == 1) return results;
-    results.splits = measure_splits(nodes_, backend_, session_, messages_, results.verdicts);
+    std::vector<Verdict> wrong;
+    results.splits = measure_splits(nodes_, backend_, session_, messages_, wrong);
+    for (const Verdict& each : wrong) add(each, results);
     for (const Split& split : results.splits) {
       record_.write("split", merged(identity_of(backend_), record_of(split, messages_.settings())));
       if (split.scope != "without_node") judging_.add(observation_of(split), record_);
@@ -207,6 +209,12 @@ class LinkMeasurement {
       judge_all(measured.observations);
       progress.update(static_cast<long>(round) + 1);
     }
+  }
+
+  /// Recorded at once: a run that is stopped before its end has seen it.
+  void add(const Verdict& verdict, Results& results) {
+    record_.write("verdict", merged(identity_of(backend_), shakedown::record_of(verdict)));
+    results.verdicts.push_back(verdict);
   }
 
   /// The record has tables where it would have a line for each of thousands of ranks' pairs.
@@ -234,11 +242,11 @@ class LinkMeasurement {
     }
 
     for (const judge::PairFinding& finding : search.findings())
-      results.verdicts.push_back(verdict_of(finding, nodes_, units_, backend_.kind));
+      add(verdict_of(finding, nodes_, units_, backend_.kind), results);
     Ports of_rail;
     for (std::size_t rank = 0; rank < units_.size(); ++rank) {
       if (gbs[rank].empty()) {
-        results.verdicts.push_back(not_measured(units_[rank], backend_.kind));
+        add(not_measured(units_[rank], backend_.kind), results);
         continue;
       }
       judging_.add(
@@ -253,12 +261,12 @@ class LinkMeasurement {
     const std::vector<int> per_node = nodes_.ranks_per_node();
     const int most = *std::max_element(per_node.begin(), per_node.end());
     if (backend_.kind != BackendKind::gpu || most < 2) return;
-    PeerCopies copies(backend_, session_, nodes_, observer_, messages_);
+    PeerCopies copies(backend_, session_, nodes_, observer_, messages_,
+                      [&](const Verdict& wrong) { add(wrong, results); });
     results.copies = copies.measure();
     judge_all(results.copies, 0);
     measure_slow_ones_again(copies, results);
     append(results.remarks, copies.remarks());
-    append(results.verdicts, copies.corruptions());
   }
 
   /// What seemed slow may have been what else the machine did: the judge says who, and how often.
@@ -423,7 +431,6 @@ ExitCode conclude(const std::vector<Verdict>& verdicts, const Json& identity,
                   const MpiSession& session, Judging& judging, Record& record) {
   for (const Verdict& verdict : verdicts) {
     judging.add(verdict, verdict.hosts);
-    record.write("verdict", merged(identity, record_of(verdict)));
     say(session, line_of(verdict));
   }
   const judge::Judgement judgement = judging.judgement();

@@ -25,12 +25,14 @@ constexpr std::size_t kSpare = kMessageStep * (kWarmup + kLinkSamples);
 }  // namespace
 
 PeerCopies::PeerCopies(Backend& backend, MpiSession& session, const NodeMap& nodes,
-                       const LinkObserver& observer, LinkMessages& messages)
+                       const LinkObserver& observer, LinkMessages& messages,
+                       std::function<void(const Verdict&)> found)
     : backend_(backend),
       session_(session),
       nodes_(nodes),
       observer_(observer),
       messages_(messages),
+      found_(std::move(found)),
       stream_(backend.device->make_stream()),
       start_(backend.device->make_event()),
       end_(backend.device->make_event()),
@@ -212,8 +214,8 @@ std::vector<judge::Observation> PeerCopies::measure(const std::vector<Turn>& tur
     const auto accuse = [&](int from, int to) {
       const std::string& complaint = complaints[static_cast<std::size_t>(to)];
       if (!complaint.empty())
-        corruptions_.push_back(wrong_data(nodes_, from, to, "copies", complaint,
-                                          diagnoses[static_cast<std::size_t>(to)]));
+        found_(wrong_data(nodes_, from, to, "copies", complaint,
+                          diagnoses[static_cast<std::size_t>(to)]));
     };
     accuse(turn.pair.first, turn.pair.second);
     accuse(turn.pair.second, turn.pair.first);

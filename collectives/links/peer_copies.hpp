@@ -3,6 +3,7 @@
 #pragma once
 
 #include <array>
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -21,8 +22,11 @@ namespace shakedown::collectives {
 /// Collective, and the same on every rank.
 class PeerCopies {
  public:
+  /// `found` is called with the first word that arrived wrong, of each pair and round, when it is
+  /// seen.
   PeerCopies(Backend& backend, MpiSession& session, const NodeMap& nodes,
-             const LinkObserver& observer, LinkMessages& messages);
+             const LinkObserver& observer, LinkMessages& messages,
+             std::function<void(const Verdict&)> found);
 
   /// Every pair of each node. Pairs of an NVLink class are measured at once, as they share no
   /// wires; others of a node one after the other. Every byte that arrives is checked.
@@ -30,9 +34,8 @@ class PeerCopies {
   /// One of these again, while no other pair is busy.
   judge::Observation measure_again(const judge::Observation& copy);
 
-  /// Why pairs could not be measured; the first word that arrived wrong, of each pair.
+  /// Why pairs could not be measured.
   const std::vector<std::string>& remarks() const { return remarks_; }
-  const std::vector<Verdict>& corruptions() const { return corruptions_; }
 
  private:
   enum Manner { copy_engine, sm_store, sm_load, manners };
@@ -67,6 +70,7 @@ class PeerCopies {
   const NodeMap& nodes_;
   const LinkObserver& observer_;
   LinkMessages& messages_;
+  const std::function<void(const Verdict&)> found_;
   std::unique_ptr<Stream> stream_;
   std::unique_ptr<Event> start_;
   std::unique_ptr<Event> end_;
@@ -75,7 +79,6 @@ class PeerCopies {
   std::vector<std::vector<std::string>> problems_;  // [rank][local rank]
   WrongWords wrong_;                                // that this rank received in this round
   std::vector<std::string> remarks_;
-  std::vector<Verdict> corruptions_;
   Buffer memory_;  // what is copied, then where copies arrive
   std::unique_ptr<Communicator> node_;
   std::unique_ptr<PeerMemory> mapped_;  // of the node's ranks; ends first

@@ -75,6 +75,10 @@ void refuse_unsupported(const PerfOptions& options) {
     if (!ignored.value.empty() && ignored.value != "0" && ignored.value != ignored.fulfilled)
       throw UsageError(
           fmt::format("{} {}: not supported: {}", ignored.names, ignored.value, ignored.reason));
+  for (const char* name : {"NCCL_TESTS_SPLIT_MASK", "NCCL_TESTS_SPLIT", "NCCL_TESTS_MIN_BW"})
+    if (const char* value = std::getenv(name); value != nullptr && !options.as_nccl_tests())
+      throw UsageError(fmt::format(
+          "{}={}: is for nccl-tests' names alone, as all_reduce_perf: unset it", name, value));
   if (const char* device = std::getenv("NCCL_TESTS_DEVICE");
       options.as_nccl_tests() && device != nullptr && std::string_view(device) != "-1")
     throw UsageError(fmt::format(

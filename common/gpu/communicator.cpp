@@ -92,6 +92,15 @@ void check_memory_for_nccl() {
       readable_bytes(static_cast<double>(free)), readable_bytes(static_cast<double>(total))));
 }
 
+/// The same of memory itself. Throws OutOfMemory where less is free.
+void check_memory_for(std::size_t bytes) {
+  std::size_t free = 0, total = 0;
+  if (cudaMemGetInfo(&free, &total) != cudaSuccess || free >= bytes) return;
+  throw OutOfMemory(fmt::format("out of GPU memory: {} more needed, {} free",
+                                readable_bytes(static_cast<double>(bytes)),
+                                readable_bytes(static_cast<double>(free))));
+}
+
 /// ncclCommInitRank, in a thread: it has no time-out and waits for every rank for ever.
 /// Throws TimeoutError after timeout_s and leaves the thread running, as the job ends then.
 /// `ctas`: CTAs per kernel; 0: NCCL's default.
@@ -125,7 +134,9 @@ ncclComm_t init_rank(ncclUniqueId id, int ranks, int rank, int ctas, double time
 class NcclMemory final : public TransportMemory {
  public:
   NcclMemory(ncclComm_t comm, std::size_t bytes, Registration registration) : comm_(comm) {
-    CHECK_NCCL(ncclMemAlloc(&data_, bytes), comm);
+    const ncclResult_t status = ncclMemAlloc(&data_, bytes);
+    if (status == ncclUnhandledCudaError) check_memory_for(bytes);
+    CHECK_NCCL(status, comm);
     if (registration == Registration::local)
       CHECK_NCCL(ncclCommRegister(comm, data_, bytes, &handle_), comm);
     if (registration == Registration::symmetric) {

@@ -17,6 +17,8 @@ namespace shakedown::judge {
 namespace {
 
 constexpr std::size_t kListed = 3;
+constexpr const char* kNothing = "nothing was measured";
+constexpr const char* kUnchecked = "rates not judged, data not checked";
 constexpr const char* kRecord =
     "launch/acceptance --record-reference FILE on three nodes known to be good, then --reference "
     "FILE";
@@ -57,6 +59,7 @@ class Conclusion {
     if (named) look_for_comparisons(missed);
     statements();
     forgive_single_slow_classes_of_cpus();
+    look_for_checks();
     for (const auto& [node, own] : outcomes_) judgement_.nodes.push_back(verdict_of(node, own));
     std::stable_sort(judgement_.findings.begin(), judgement_.findings.end(),
                      [](const Verdict& a, const Verdict& b) { return a.outcome > b.outcome; });
@@ -300,7 +303,7 @@ class Conclusion {
           const bool on_cpu = has_observations(node) && !own.on_gpu;
           why.try_emplace(rates, measured[rates].contains(node) ? "not every GPU was measured"
                                  : on_cpu                       ? "its ranks ran on the CPU"
-                                                                : "nothing was measured");
+                                                                : kNothing);
         }
     for (const auto& [rates, nodes] : open)
       unjudged(rates, {nodes.begin(), nodes.end()}, why[rates]);
@@ -386,32 +389,50 @@ class Conclusion {
       count(each.nodes, each.verdict, each.accepted);
   }
 
+  /// No reason against a node is no pass: its data were right, its rates were judged, or a program
+  /// passed it.
+  void look_for_checks() {
+    std::set<std::string> measured, checked, wrong;
+    const auto add = [](std::set<std::string>& to, const std::vector<std::string>& nodes) {
+      to.insert(nodes.begin(), nodes.end());
+    };
+    for (const Observation& o : evidence_.observations) {
+      if (o.check == Check::wrong) add(wrong, o.of.hosts);
+      if (o.taken != Taken::measured ||
+          std::ranges::none_of(o.samples, [](double sample) { return std::isfinite(sample); }))
+        continue;
+      add(measured, o.of.hosts);
+      if (o.check == Check::verified) add(checked, o.of.hosts);
+    }
+    for (const Judged& one : judgement_.judged)
+      if (one.witness != Witness::none) add(checked, observation(one).of.hosts);
+    for (const Statement& each : evidence_.statements)
+      if (each.verdict.outcome == Outcome::pass) add(checked, each.nodes);
+    for (auto& [node, own] : outcomes_) {
+      const bool is_wrong = wrong.contains(node);
+      if (own.outcome != Outcome::pass || (checked.contains(node) && !is_wrong)) continue;
+      const bool unknown = measured.contains(node) && !is_wrong;
+      own.outcome = unknown && !request_.strict ? Outcome::unknown : Outcome::inconclusive;
+      own.cause = is_wrong ? "data were wrong" : unknown ? kUnchecked : kNothing;
+    }
+  }
+
   Verdict verdict_of(const std::string& node, const Own& own) const {
     Verdict verdict{Scope::node, node, own.outcome, own.cause, own.class_, own.action};
-    if (own.outcome == Outcome::pass) pass(verdict, own.on_gpu);
+    if (own.outcome == Outcome::pass) verdict.cause = cause_of_pass(own.on_gpu);
     return verdict;
   }
 
-  /// With what it would have found. Where neither rates nor data were checked nothing is known.
-  void pass(Verdict& verdict, bool on_gpu) const {
-    const auto& all = evidence_.observations;
-    verdict.cause = on_gpu ? sentence_of(judgement_.would_have_found) : "";
-    if (!verdict.cause.empty()) return;
-    const bool unchecked =
-        std::ranges::all_of(all, [](const auto& one) { return one.check == Check::unchecked; });
-    const auto judged_by = [&](const auto& which) {
-      return std::ranges::any_of(judgement_.judged, which, &Judged::witness);
-    };
-    if (unchecked && !all.empty() && !judged_by([](Witness one) { return one != Witness::none; })) {
-      verdict.outcome = Outcome::unknown;
-      verdict.cause = "rates not judged, data not checked";
-    } else if (judged_by([](Witness one) { return one == Witness::bar; })) {
-      verdict.cause = unchecked ? "bars reached, data not checked" : "bars reached, all data right";
-    } else if (on_gpu ? judgement_.unjudged.empty() : unchecked) {
-      verdict.cause = "all checks passed";
-    } else {
-      verdict.cause = on_gpu ? "all data right; rates not judged" : "correctness only";
-    }
+  /// What it would have found.
+  std::string cause_of_pass(bool on_gpu) const {
+    const std::string found = on_gpu ? sentence_of(judgement_.would_have_found) : "";
+    if (!found.empty()) return found;
+    const bool unchecked = std::ranges::all_of(
+        evidence_.observations, [](const auto& one) { return one.check == Check::unchecked; });
+    if (std::ranges::count(judgement_.judged, Witness::bar, &Judged::witness) > 0)
+      return unchecked ? "bars reached, data not checked" : "bars reached, all data right";
+    if (on_gpu ? judgement_.unjudged.empty() : unchecked) return "all checks passed";
+    return on_gpu ? "all data right; rates not judged" : "correctness only";
   }
 
   Verdict verdict_of_job() const {
@@ -427,9 +448,11 @@ class Conclusion {
     }
     if (outcomes_.empty()) {
       job.outcome = std::max(job.outcome, Outcome::inconclusive);
-      job.cause = "nothing was measured";
+      job.cause = kNothing;
     } else if (job.outcome == Outcome::pass) {
-      pass(job, on_gpu);
+      job.cause = cause_of_pass(on_gpu);
+    } else if (job.outcome == Outcome::unknown) {
+      job.cause = kUnchecked;
     } else {
       std::vector<std::string> parts;
       for (const Outcome outcome : {Outcome::fail, Outcome::inconclusive, Outcome::pass})

@@ -8,10 +8,12 @@
 #include <cstring>
 #include <filesystem>
 #include <fstream>
+#include <functional>
 #include <map>
 #include <nlohmann/json.hpp>
 #include <set>
 #include <string_view>
+#include <tuple>
 
 #include "common/usage_error.hpp"
 
@@ -70,6 +72,13 @@ std::string wrong_data_of(const Json& line) {
   return "";
 }
 
+/// In a folder: to open a pipe would wait for its writer.
+const fs::path& regular(const fs::path& path) {
+  if (fs::exists(path) && !fs::is_regular_file(path))
+    throw UsageError(path.string() + ": is no regular file");
+  return path;
+}
+
 class Reader {
  public:
   explicit Reader(std::string stage) : stage_(std::move(stage)) {}
@@ -88,7 +97,7 @@ class Reader {
     std::vector<std::string> parts;
     for (const auto& entry : fs::directory_iterator(path)) {
       if (entry.path().extension() == ".jsonl" || (entry.is_directory() && !entry.is_symlink()))
-        parts.push_back(entry.path());
+        parts.push_back(entry.is_directory() ? entry.path() : regular(entry.path()));
       // Its log. What it found, and what has not run, is known by its runs.jsonl alone.
       if (entry.path().extension() == ".log" &&
           entry.path().filename().string().starts_with("acceptance_"))
@@ -108,6 +117,9 @@ class Reader {
             "{} node {}: machines of one name, with {} boots and each its own GPUs, are judged as "
             "one node",
             name_of(Outcome::warn), host, of.boots.size()));
+    for (const auto& [training, why, hosts] : stopped_)
+      if (std::ranges::none_of(trainings_, std::bind_front(continues, training)))
+        incomplete(why, hosts);
     return std::move(read_);
   }
 
@@ -116,7 +128,7 @@ class Reader {
     struct Part {
       std::string record, stage;
       std::vector<std::string> nodes;
-      bool ended = false;  // else the acceptance has stated why
+      Json code;  // 0 or 1, or the acceptance has stated why
     };
     std::vector<Part> parts;
     std::size_t cut = 0;
@@ -126,9 +138,8 @@ class Reader {
         read_.evidence.nodes.push_back(text_at(line, "name"));
         for (const std::string& host : texts(line, "hosts")) node_of_[host] = text_at(line, "name");
       } else if (kind == "stage") {
-        const Json code = line.value("exit_code", Json());
         parts.push_back({text_at(line, "record"), text_at(line, "name"), texts(line, "nodes"),
-                         code == 0 || code == 1});
+                         line.value("exit_code", Json())});
       } else if (stage_.empty() || text_at(line, "stage") == stage_) {
         read_.evidence.statements.push_back(statement_of(line));
       }
@@ -143,13 +154,43 @@ class Reader {
       if (part.record.empty() || !(stage_.empty() || part.stage == stage_)) continue;
       if (!fs::exists(file))
         incomplete(part.record + ": the record is missing", part.nodes);
-      else if (!record(file, part.record, part.stage, false) && part.ended)
-        incomplete(part.record + ": the record is not complete", part.nodes);
+      else if (!record(regular(file), part.record, part.stage, false)) {
+        if (part.code == 0 || part.code == 1)
+          incomplete(part.record + ": the record is not complete", part.nodes);
+      } else if (part.code == 0) {
+        read_.evidence.statements.push_back(
+            {{Scope::job, part.stage, Outcome::pass, ""}, part.stage, part.nodes});
+      }
     }
+  }
+
+  /// What shows that a run continues another, as results/reporting/trainings.py has it.
+  struct Training {
+    std::string program, started;
+    fs::path from, to;  // folders of the checkpoint that it starts with, and of its own
+    std::optional<double> first_epoch;  // that it finished
+  };
+  static bool continues(const Training& stopped, const Training& run) {
+    return !stopped.to.empty() && run.from == stopped.to && run.program == stopped.program &&
+           run.started > stopped.started &&
+           (!stopped.first_epoch || !run.first_epoch || *run.first_epoch > 1);
+  }
+  static Training training_of(const Json& line) {
+    const auto folder = [](const fs::path& path) {
+      return path.empty() ? path : (path / "").lexically_normal();
+    };
+    const std::string resume = text_at(line, "options.resume");
+    Training found{text_at(line, "program"), text_at(line, "started"), {}, {}, {}};
+    found.to = folder(text_at(line, "options.checkpoint_dir"));
+    if (resume != "none")
+      found.from =
+          resume.empty() || resume == "auto" ? found.to : folder(fs::path(resume).parent_path());
+    return found;
   }
 
   /// Of a program; its lines have a run_id in common.
   struct Run {
+    Training training;
     bool began = false, ended = false;
     std::vector<std::string> hosts;                         // distinct
     std::map<std::string, std::string> places;              // UUIDs and ranks: hosts
@@ -162,7 +203,7 @@ class Reader {
   /// Whether all of it is there.
   bool record(const std::string& file, const std::string& name, const std::string& stage,
               bool with_statements) {
-    std::vector<const char*> kinds{"run", "metric", "verdict", "end"};
+    std::vector<const char*> kinds{"run", "metric", "verdict", "end", "epoch"};
     if (with_statements) kinds.insert(kinds.end(), kOfWrongData.begin(), kOfWrongData.end());
     std::map<std::string, Run> runs;
     std::size_t cut = 0;
@@ -176,8 +217,13 @@ class Reader {
           } else if (kind == "end") {
             run.ended = true;
             run.exit_code = line.value("exit_code", Json());
+          } else if (kind == "epoch") {
+            const Json epoch = line.value("epoch", Json());
+            if (!run.training.first_epoch && epoch.is_number())
+              run.training.first_epoch = epoch.get<double>();
           } else if (kind == "run") {
             run.began = true;
+            run.training = training_of(line);
             hosts_of(line, run);
           } else if (kind == "verdict") {
             run.verdicts.push_back(line);
@@ -196,21 +242,29 @@ class Reader {
       if (!run.began && std::ranges::any_of(run.verdicts, is_conclusion)) continue;
       for (const Json& line : run.verdicts) statement(line, run);
       for (const auto& [host, why] : unmeasured(run)) incomplete(name + ": " + why, {host});
-      if (!is_explained(run)) wrong_data(name, run);
+      if (run.exit_code == 0 || !is_explained(run)) wrong_data(name, run);
       if (!run.began)
         incomplete(name + ": a run without its first line (kind run)", run.hosts);
       else if (!run.ended)
         incomplete(name + ": a run without an end line", run.hosts);
       else if (!is_explained(run))
-        incomplete(fmt::format("{}: a run ended with exit code {}", name, json_text(run.exit_code)),
-                   run.hosts, run.exit_code == 1 ? Outcome::fail : Outcome::inconclusive);
+        ended_badly(
+            run, fmt::format("{}: a run ended with exit code {}", name, json_text(run.exit_code)));
+      trainings_.push_back(run.training);
       hosts.insert(hosts.end(), run.hosts.begin(), run.hosts.end());
     }
     if (cut > 0) incomplete(fmt::format("{}: line {} is cut", name, cut), hosts);
     return true;
   }
 
-  /// Of a run whose verdicts do not say what it came to.
+  void ended_badly(const Run& run, const std::string& why) {
+    if (run.exit_code == static_cast<int>(ExitCode::stopped))
+      stopped_.emplace_back(run.training, why, run.hosts);
+    else
+      incomplete(why, run.hosts, run.exit_code == 1 ? Outcome::fail : Outcome::inconclusive);
+  }
+
+  /// Of a run that passed, or whose verdicts do not say what it came to.
   void wrong_data(const std::string& name, const Run& run) {
     for (const auto& [rank, wrong] : run.wrong) {
       Statement said;
@@ -313,6 +367,8 @@ class Reader {
   std::string stage_;
   std::map<std::string, std::string> node_of_;  // host: node
   std::map<std::string, Machines> machines_;    // of a host's name
+  std::vector<Training> trainings_;             // and other runs
+  std::vector<std::tuple<Training, std::string, std::vector<std::string>>> stopped_;  // why, hosts
   Read read_;
 };
 

@@ -5,6 +5,7 @@ import collections
 import contextlib
 import os
 import re
+import resource
 
 from . import gpus, hosts, slurm
 from .command import UsageError, say
@@ -35,6 +36,7 @@ class Host:
         self.is_root = os.geteuid() == 0
         self.allowed = os.sched_getaffinity(0)
         self.cores = len(self.allowed)
+        self.files = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
         self._gpus = None
 
     def gpus(self):

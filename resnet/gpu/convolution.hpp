@@ -170,7 +170,8 @@ class GramConvolution {
   };
   std::size_t channels() const { return static_cast<std::size_t>(layer_.conv.x.c); }
   std::size_t filters() const { return static_cast<std::size_t>(layer_.conv.k); }
-  const Slot* reserve(const char* name, std::size_t floats, int first) const;
+  const Slot* reserve(const char* name, std::size_t count, int first,
+                      DataType type = DataType::float32) const;
   GramMatrices matrices() const;
 
   GpuContext& context_;

@@ -87,11 +87,13 @@ GramConvolution::GramConvolution(GpuContext& context, const NormedConv& layer, M
       largest_(reserve("Gram largest weights", filters(), when.backward)),
       bias_(reserve("Gram bias", channels(), when.backward)),
       unscale_(reserve("Gram scale", 1, when.backward)),
-      placed_(reserve("Gram weights", (filters() + channels()) * channels(), when.backward)),
+      placed_(reserve("Gram weights",
+                      (channels() + (gram_in_two(layer.conv.x.c) ? 0 : filters())) * channels(),
+                      when.backward, context.type)),
       scaled_(nullptr),
       workspace_(nullptr) {
   if (gram_in_two(layer.conv.x.c)) {
-    scaled_ = reserve("Gram scaled weights", filters() * channels(), when.backward);
+    scaled_ = reserve("Gram scaled weights", filters() * channels(), when.backward, context.type);
     of_dnormed_.emplace(context, ConvKind::backward_data, layer);
     workspace_ = context.scratch("Gram workspace", of_dnormed_->workspace_bytes(), when.backward);
   }
@@ -101,8 +103,9 @@ GramConvolution::GramConvolution(GpuContext& context, const NormedConv& layer, M
 }
 
 /// From moment `first` to the backward pass.
-const Slot* GramConvolution::reserve(const char* name, std::size_t floats, int first) const {
-  return context_.plan.reserve(name, floats * sizeof(float), first, when_.backward);
+const Slot* GramConvolution::reserve(const char* name, std::size_t count, int first,
+                                     DataType type) const {
+  return context_.plan.reserve(name, count * size_of(type), first, when_.backward);
 }
 
 GramMatrices GramConvolution::matrices() const {

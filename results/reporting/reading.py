@@ -25,6 +25,9 @@ def files_of(paths):
             found = sorted(file for file in within(path) if not is_of_judge(file))
             if not found:
                 raise UsageError(f"{words.printable(path)}: no .jsonl files in this folder")
+            for file in found:
+                if file.exists() and not file.is_file():  # to open a pipe would wait for its writer
+                    raise UsageError(f"{words.printable(file)}: is no regular file")
         files.update({file.resolve(): file for file in found})
     return list(files.values())
 

@@ -362,6 +362,18 @@ TEST_CASE("records in folders of a folder count", "[judge]") {
   folder.write("acceptance-1/runs.jsonl", "{\"kind\":\"node\",\"name\":\"n1\"}\n{\"kind");
   CHECK(read({folder.path + "/acceptance-1"}).evidence.statements.back().verdict.cause ==
         "runs.jsonl: line 2 is cut");
+  const auto passed = [&](const char* code) {
+    folder.write("acceptance-1/runs.jsonl",
+                 std::string(R"({"kind":"stage","name":"soak","nodes":["n1"],)") +
+                     R"("record":"../acceptance_night/j.jsonl","exit_code":)" + code + "}");
+    const auto found = read({folder.path + "/acceptance-1"}).evidence.statements;
+    return found.size() == 1 && found[0].verdict.outcome == Outcome::pass &&
+           found[0].nodes == Texts{"n1"};
+  };
+  CHECK(passed("0"));
+  CHECK_FALSE(passed("1"));  // what failed it stands in runs.jsonl, or its rates are judged anew
+  CHECK_FALSE(passed("3"));
+  folder.write("acceptance-1/runs.jsonl", "{\"kind\":\"node\",\"name\":\"n1\"}\n{\"kind");
   folder.write("acceptance-2/runs.jsonl", "");  // a full disk
   CHECK(read({folder.path}).evidence.statements.size() == 2);
 }

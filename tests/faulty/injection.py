@@ -43,15 +43,18 @@ def place_of(fault):
     return fault["on"]
 
 
-def placed(line, model, truth):
-    """Whether what is named is where the fault is: in a unit (and on which SM, if that is named), in memory, or everywhere. None:
-    nothing is named."""
+def placed(line, model, truth, ranks=1):
+    """Whether what is named is where the fault is: on the last one of several ranks; in a unit (and on which SM, if that is named), in
+    memory, or everywhere. None: nothing is named."""
+    names_rank = ranks > 1 and line["kind"] == "mismatch"
+    if names_rank and line["rank"] != ranks - 1:
+        return False
     said = f"{line.get('where', '')} {line.get('cause', '')}"
     for place, pattern in PLACES.items():
         if named := re.search(pattern, said):
             right_sm = place != "unit" or named["sm"] is None or not truth or int(named["sm"]) == truth["sm"]
             return right_sm and place in {place_of(fault) for fault in model["faults"]}
-    return None
+    return names_rank or None
 
 
 def inject(tool, model_name, model, seed, library, options, gpu):
@@ -84,7 +87,7 @@ def inject(tool, model_name, model, seed, library, options, gpu):
     if found is not None:
         line["seconds"] = line["ran_s"]
         line["named"] = found.get("where") or found.get("cause", "")
-        right = placed(found, model, counts.get("first"))
+        right = placed(found, model, counts.get("first"), options.ranks)
         if right is not None:
             line["placed"] = right
     if "first_flip_at" in counts:

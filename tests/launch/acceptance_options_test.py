@@ -149,6 +149,12 @@ def not_injected(fault, *found, injected=(("compute", "n1"), ("soak", "n1"))):
     return [each.cause for each in main.not_injected(fault, one, found)]
 
 
+def check_fault(fault, hosts=(), ranks=None, backend="auto", visible=0):
+    """Where this many GPUs are visible here."""
+    with unittest.mock.patch.object(gpus, "visible", return_value=visible):
+        main.check_fault(SimpleNamespace(fault=fault, ranks=ranks, settings=SimpleNamespace(backend=backend)), hosts, {}, None)
+
+
 class Functions(unittest.TestCase):
     def test_functions(self):
         transcript.expressions(self, TREE / "tests/launch/acceptance_functions.txt", globals(), {places.UsageError: "refused"})
@@ -185,6 +191,13 @@ class Main(unittest.TestCase):
         with self.assertRaises(OSError) as raised:
             self.quick()
         self.assertEqual(raised.exception.filename, f"--output {self.output}")
+
+    def test_a_fault_that_no_program_was_given_is_known_to_the_judge_of_the_folder(self):
+        self.patch(campaign.Campaign, "run")
+        self.patch(main, "check_programs")
+        with contextlib.redirect_stdout(io.StringIO()):
+            main.main(["--quick", "-n", "2", "--inject-fault", "product:1", "--output", self.output])
+        self.assertIn('"name":"inject-fault","verdict":"INCONCLUSIVE"', pathlib.Path(self.output, "runs.jsonl").read_text())
 
     def test_every_program_is_there_before_the_first_runs(self):
         there = places.find_program

@@ -27,7 +27,7 @@ HOSTS = {"": {}, "three-gpus": {"listed": [["GPU-aa"], ["GPU-bb"], ["GPU-cc"]]},
 
 class FakeHost(ranks.Host):
     def __init__(self, listed=(), numa_nodes=2, may_read=True, is_root=False):
-        self.name, self.is_root, self.cores = "here.site", is_root, 8
+        self.name, self.is_root, self.cores, self.files = "here.site", is_root, 8, 1024
         self._listed, self._numa_nodes, self._may_read = list(listed), numa_nodes, may_read
 
     def gpus(self):

@@ -238,6 +238,8 @@ class NcclTestsNames(Folder):
         self.expect(result, 2, "--min-bytes and --max-bytes must be equal")
         result = run("alltoallv_perf", *SIZES, ranks=2, env={"NCCL_TESTS_ALLTOALLV_MATRIX_FILE": self.folder})
         self.expect(result, 2, f"NCCL_TESTS_ALLTOALLV_MATRIX_FILE: {self.folder}: cannot be read: Is a directory")
+        result = run("alltoallv_perf", *SIZES, ranks=2, env={"NCCL_TESTS_ALLTOALLV_MATRIX_SCALE": "2"})
+        self.expect(result, 2, "NCCL_TESTS_ALLTOALLV_MATRIX_SCALE=2: needs NCCL_TESTS_ALLTOALLV_MATRIX_FILE")
 
     def test_groups_of_the_environment(self):
         result = run("all_reduce_perf", *SIZES, "-n", 2, "-I", 1, "--record", self.record, ranks=4,

@@ -101,8 +101,12 @@ class Soak(Faulty):
                     self.assertEqual(int(log["first"]["wrong"], 16) & 0x7FC00000, 0x7FC00000)
 
     def test_the_rank_that_has_it_is_named(self):
-        mismatches, _, _ = self.soak(self.model("lane_full"), ranks=3)
+        model = self.model("lane_full")
+        mismatches, _, _ = self.soak(model, ranks=3)
         self.assertEqual({line["rank"] for line in mismatches}, {2})
+        fault = json.loads(model.read_text())
+        self.assertTrue(injection.placed(mismatches[0], fault, None, 3))
+        self.assertFalse(injection.placed({**mismatches[0], "rank": 1}, fault, None, 3))
 
     def test_what_all_do_alike_is_beyond_the_bound_of_the_cpu(self):
         mismatches, _, _ = self.soak(self.model("all_alike", share=0.01, flip="0x40000000"))
@@ -246,12 +250,13 @@ class Injections(Faulty):
             {"found": True, "seconds": 2, "placed": True}, {"found": True, "seconds": 4, "placed": False},
             {"found": True, "seconds": 1}, {"found": False, "flips": 0}, {"found": False, "void": "x"},
             {"found": True, "tool": "loop", "seconds": 0.5}, {"found": False, "class": "none"},
-            {"found": True, "class": "none", "seconds": 9})))
+            {"found": True, "class": "none", "seconds": 9}, {"kind": "soak", "wrong_products": 0},
+            {"kind": "soak_summary", "gpu_hours": 0.5, "wrong": 0}, {"kind": "soak_summary", "energy_j": 1})))
         table = subprocess.run([TREE / "tests/faulty/table", path], capture_output=True, text=True).stdout
         self.assertEqual(table.splitlines()[:4], [
             "| class | soak | loop |", "| --- | --- | --- |",
             "| c | 3 of 4 (30.1-95.4 %), 2 s; 1 without a flip; place right 1 of 2 | 1 of 1 (20.7-100 %), 0.5 s |",
-            "| false alarms | 1 in 1 h | - |"])
+            "| false alarms | 1 in 1.5 h | - |"])
         path.write_text("".join(json.dumps({"kind": "placement", "tool": "loop", "type": "bf16", "kernel": "gemm_tn_tilesize1", "blocks": 132,
                                             "seen": seen, **({"q": 0.5, "moved": 0.25} if seen else {})}) + "\n" for seen in (0, 8)))
         table = subprocess.run([TREE / "tests/faulty/table", path], capture_output=True, text=True).stdout

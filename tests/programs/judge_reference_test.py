@@ -1,6 +1,7 @@
 """bin/judge: what it makes of records that are cut off or of several machines, and --record-reference of noisy ones."""
 
 import json
+import os
 import pathlib
 import subprocess
 import tempfile
@@ -21,6 +22,22 @@ def verdict(scope, name, outcome, **more):
     return {"kind": "verdict", "scope": scope, "name": name, "verdict": outcome, "cause": "why", **more}
 
 
+def metric(**more):
+    return {"kind": "metric", "metric": "memory/copy", "unit": "GB/s", "scope": "rank", "name": "0", "ranks": [0],
+            "hosts": ["n1"], "backend": "cpu", "board": "A processor", "samples": [20], "check": "verified",
+            "outcome": "measured", **more}
+
+
+def training(program="train", started="2026-11-29T13:21:00Z", epochs=(3,), code=0, **options):
+    """One that was stopped after two epochs, and a later run with these options that passed."""
+    def of(program, started, epochs, code, options):
+        return [run(program, started=started, **{f"options.{key}": value for key, value in options.items()}),
+                *({"kind": "epoch", "epoch": number} for number in epochs), {"kind": "end", "exit_code": code}]
+    later = of(program, started, epochs, code, options)
+    return (of("train", "2026-11-29T13:20:03Z", (1, 2), 5, {"checkpoint_dir": "c", "resume": "auto"}),
+            [*later[:-1], verdict("job", "gradients", "PASS"), later[-1]])
+
+
 def judged(*records):
     """What bin/judge prints of files with these lines."""
     with tempfile.TemporaryDirectory() as folder:
@@ -35,7 +52,7 @@ def judged(*records):
 
 class Records(unittest.TestCase):
     def test_what_is_made_of_them(self):
-        names = {"judged": judged, "run": run, "verdict": verdict, "END": END}
+        names = {"judged": judged, "run": run, "verdict": verdict, "metric": metric, "training": training, "END": END}
         transcript.expressions(self, pathlib.Path(__file__).with_name("judge_records.txt"), names)
 
 
@@ -55,6 +72,11 @@ class Noisy(support.Folder):
 
     def judge(self, *arguments):
         return subprocess.run([BIN / "judge", *map(str, arguments)], capture_output=True, text=True, timeout=60)
+
+    def test_a_pipe_in_a_folder_is_refused(self):
+        os.mkfifo(self.folder / "a.jsonl")
+        said = self.judge(self.folder)
+        self.assertEqual((said.returncode, said.stderr), (2, f"error: {self.folder}/a.jsonl: is no regular file\n"))
 
     def test_only_noise_is_refused_without_a_file(self):
         reference = self.folder / "site.json"

@@ -107,6 +107,8 @@ class LinkMatrix(Folder):
                 self.assertEqual(line["wrong_elements"], 4 if 1 in (line["from"], line["to"]) else 0)
             else:  # of the round trips too
                 self.assertEqual(line["wrong_elements"], 4 + 6 if line["to"] == 1 else 0)
+        text = self.record.read_text()  # recorded when it is seen: what follows may be killed
+        self.assertLess(text.index('"check":"wrong-data"'), text.index('"kind":"split"'))
         for line in records["split"]:
             self.assertEqual(line["wrong_elements"], 4 if line["scope"] != "rail" else 0, line)
         actions = {line["action"] for line in records["verdict"] if line.get("check") == "wrong-data"}

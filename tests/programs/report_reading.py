@@ -72,6 +72,8 @@ class Usage(Report):
         self.assertIn("nowhere.jsonl: No such file", self.refused(good, self.folder / "nowhere.jsonl"))
         (self.folder / "empty").mkdir()
         self.assertIn("empty: no .jsonl files", self.refused(self.folder / "empty"))
+        os.mkfifo(self.folder / "empty/a.jsonl")
+        self.assertIn("empty/a.jsonl: is no regular file", self.refused(self.folder / "empty"))
         self.assertFalse(self.out.exists())
         with mock.patch("os.scandir", side_effect=PermissionError(13, "Permission denied", "n2")), \
                 self.assertRaisesRegex(records.UsageError, "^n2: Permission denied"):  # of whose node nothing would be known

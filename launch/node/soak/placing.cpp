@@ -141,9 +141,32 @@ void PlacedError::confer(const MpiSession& jurors,
   task_.clear();
 }
 
+namespace {
+
+/// The highest rate at which the tile, or what is at its place, was wrong.
+double highest_rate(const ProductAttempts& a) {
+  return std::max({rate_of(a.same), rate_of(a.place), rate_of(a.element), rate_of(a.elsewhere)});
+}
+
+/// Nearly each product is wrong, in one tile or another.
+bool is_steady(const ProductAttempts& a) { return rate_of(a.any) >= 0.9; }
+
+/// The tile is seldom one of those: blocks come to other SMs from launch to launch.
+bool moves(const ProductAttempts& a) {
+  return is_steady(a) && 2 * highest_rate(a) < rate_of(a.any);
+}
+
+/// Wrong in other turns too: wherever the tile is computed, a third as often at least.
+bool follows_data(const ProductAttempts& a) {
+  // By chance a tile comes to the same SM in some turns.
+  return a.element.wrong > 0 && 3 * rate_of(a.element) >= highest_rate(a);
+}
+
+}  // namespace
+
 Judgement place_product(const ProductAttempts& a, const std::string& unit) {
-  const double highest =
-      std::max({rate_of(a.same), rate_of(a.place), rate_of(a.element), rate_of(a.elsewhere)});
+  constexpr int kFew = 10;  // fewer wrong ones may be so by chance
+  const double highest = highest_rate(a);
   const std::string counts = fmt::format(
       ": wrong as it was {} (any tile {}), at this place of the launch with other data {}, at "
       "other places {}, with C elsewhere in memory {}",
@@ -156,20 +179,20 @@ Judgement place_product(const ProductAttempts& a, const std::string& unit) {
     return fail(fmt::format("{} {}: right without it, wrong without each of {} others", unit,
                             a.cured_by.front(), a.without - 1),
                 "RMA");
+  if (moves(a))
+    return fail(fmt::format("moves from tile to tile{}",
+                            a.without > 0 ? fmt::format(", and by no {} alone", unit) : ""),
+                kElsewhere);
   if (highest == 0) return fail("not seen again", "run again for longer; RMA if it comes back");
   if (a.element.tried == 0 || a.elsewhere.tried == 0)
     return fail("could not be placed", "run again for longer");
+  if (std::max({a.same.wrong, a.place.wrong, a.element.wrong, a.elsewhere.wrong}) < kFew)
+    return fail("seen again too seldom to be placed", "run again for longer; RMA if it comes back");
   if (follows_data(a))
     return fail(seen(a.place) ? "wherever it is computed" : "follows the data to other places",
                 kElsewhere);
   if (!seen(a.elsewhere)) return fail("sticks to the memory of C", kRemapRows);
   return fail(fmt::format("stays at its place of the launch, so at one {}", unit), "RMA");
-}
-
-bool follows_data(const ProductAttempts& a) {
-  // By chance a tile comes to the same SM in some turns.
-  return 2 * rate_of(a.element) >=
-         std::max({rate_of(a.same), rate_of(a.place), rate_of(a.element), rate_of(a.elsewhere)});
 }
 
 namespace {
@@ -253,8 +276,8 @@ ProductAttempts try_product(ProductRig& rig, std::int64_t tile,
   for (int i = 0; i < repeats && trials.run(); ++i) trials.add_to(attempts.elsewhere, tile);
   rig.product().move_result(0);
   for (int i = 0; i < reruns.enough && trials.run(); ++i) add(attempts.any, trials.any_wrong());
-  if (rig.device().kind() == BackendKind::gpu && rate_of(attempts.any) >= 0.9 &&
-      (attempts.element.wrong == 0 || !follows_data(attempts)))
+  if (rig.device().kind() == BackendKind::gpu && is_steady(attempts) &&
+      (moves(attempts) || !follows_data(attempts)))
     try_without_each(rig, trials, attempts);
   return attempts;
 }

@@ -94,13 +94,10 @@ struct ProductAttempts {
   std::vector<int> cured_by{};  // those of them without which no tile was wrong
 };
 
-/// Wrong in other turns too: wherever the tile is computed, half as often at least.
-bool follows_data(const ProductAttempts& attempts);
-
 /// Pure. The SM is named where it is the only one without which all is right, whatever tiles were
-/// wrong: blocks may come to other SMs from launch to launch. Else what is wrong in other turns too
-/// is wrong by its data; what is wrong with C elsewhere too, by the SM at its place of the launch;
-/// and the rest by the memory of C. `unit`: "SM".
+/// wrong: blocks come to other SMs from launch to launch. Else the tile must have been wrong often.
+/// What is wrong in other turns too is wrong by its data; what is wrong with C elsewhere too, by
+/// the SM at its place of the launch; and the rest by the memory of C. `unit`: "SM".
 Judgement place_product(const ProductAttempts& attempts, const std::string& unit);
 
 /// `right` is by tile the hash that most have; none: not known. `same`: what the re-runs were. The

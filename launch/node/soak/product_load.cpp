@@ -7,7 +7,6 @@
 #include <utility>
 
 #include "common/hash.hpp"
-#include "common/nvml.hpp"
 #include "common/text_table.hpp"
 #include "launch/node/soak/evidence.hpp"
 #include "launch/node/soak/placing.hpp"
@@ -21,10 +20,9 @@ ProductLoad::ProductLoad(const ProductSettings& settings, Device& device, const 
         return chosen;
       }()),
       rig_(settings.spec, device, settings_.algorithm->name, kMostBatches, settings.load.fault),
-      pace_(rig_.stream(), {device.make_event(), device.make_event(), device.make_event()}),
+      pace_(rig_.stream(), {device.make_event(), device.make_event()}),
       timer_(settings.spec, device, rig_.stream(), kTimed + 1),
-      alone_(jurors.world_size() == 1),
-      ratio_(kUnknown) {
+      alone_(jurors.world_size() == 1) {
   for (Batch& batch : batches_) {
     batch.began = device.make_event();
     batch.ended = device.make_event();
@@ -36,17 +34,14 @@ std::uint64_t ProductLoad::seed_of(const Batch& batch) const {
                      batch.number);
 }
 
-/// The same on every rank. A turn takes long next to the time in which its operands are made, and
-/// where rates are compared so long that it has fours of chunks of the slowest products.
+/// The same on every rank. A turn takes long next to the time in which its operands are made.
 int ProductLoad::turns_in(double seconds) const {
   constexpr double kTurnS = 0.05;
-  constexpr double kComparedS = 0.25;
   constexpr double kElements = 1 << 27;  // of A and B, that are made in a fiftieth of a turn
   if (settings_.pulse_hertz > 0) return kLeastTurns;
   const ProductSpec& spec = settings_.spec;
   const double elements = static_cast<double>((spec.m + spec.n) * spec.k);
-  const double turn_s =
-      std::max(settings_.comparing ? kComparedS : kTurnS, kTurnS * elements / kElements);
+  const double turn_s = kTurnS * std::max(1.0, elements / kElements);
   return std::clamp(static_cast<int>(seconds / kSeeds / turn_s), kLeastTurns, kMostTurns);
 }
 
@@ -57,19 +52,13 @@ void ProductLoad::work(int index, double until_s) {
   std::optional<ProductVerifier> verifier;  // of the first product: the others must be like it
   if (batch.integers() && index % turns_ == 0)
     verifier.emplace(settings_.spec, seed_of(batch), rig_.device(), rig_.stream());
-  batch.products = batch.checked = 0;
+  batch.products = 0;
   batch.began->record(rig_.stream());
-  batch.chunks = pace_.run(until_s, settings_.load.stopped, [&](int chunk, std::uint32_t products) {
-    batch.products += products;
-    const bool checks = !compares(batch) || is_checked_chunk(chunk);
+  pace_.run(until_s, settings_.load.stopped, [&](std::uint32_t products) {
     for (std::uint32_t i = 0; i < products; ++i) {
-      if (!checks) {
-        rig_.run();
-        continue;
-      }
-      rig_.run_checked(index, batch.checked);
-      if (verifier && batch.checked == 0) check_known_answer(index, *verifier);
-      ++batch.checked;
+      rig_.run_checked(index, batch.products);
+      if (verifier && batch.products == 0) check_known_answer(index, *verifier);
+      ++batch.products;
     }
   });
   batch.ended->record(rig_.stream());
@@ -92,29 +81,48 @@ LoadCount ProductLoad::run(double seconds, std::vector<Mismatch>& found) {
     if (i + 1 == 2 * turns_) take_sample(i);  // of full entropy
     if ((i + 1) % turns_ == 0) count.wrong += check_operands(batch(i), found);
   }
-  ComparedRates rates;
   for (int i = 0; i < batches(); ++i) {
     Batch& one = batch(i);
     const bool turned = algorithm().turns || i % turns_ == 0;
-    count.checked += one.checked;
-    if (!one.integers() && alone_ && !algorithm().turns) count.self_compared += one.checked;
-    if (one.operands == Operands::full_entropy && one.checked > 0 && turned) ++count.turns;
+    count.checked += one.products;
+    if (!one.integers() && alone_ && !algorithm().turns) count.self_compared += one.products;
+    if (one.operands == Operands::full_entropy && turned) ++count.turns;
     count.seconds += one.seconds();
     count.flop += one.products * flop_of(settings_.spec);
     one.records = rig_.records(i);
-    if (compares(one)) rates.add(one.chunks);
   }
-  ratio_ = rates.ratio();
   return count;
 }
 
-ProductRates ProductLoad::time_alone() {
-  const std::uint32_t products = batch(batches() - 1).chunks.back().operations;
+/// `checks(batch)`: whether its products are, as those of run(). The first batch follows a pause.
+ProductRates ProductLoad::time(const std::function<bool(int batch)>& checks) {
+  const std::uint32_t products = pace_.size();
+  int batch = 0;
   const auto enqueue = [&] {
-    for (std::uint32_t i = 0; i < products; ++i) rig_.run();
+    const bool checked = checks(batch++);
+    for (std::uint32_t i = 0; i < products; ++i)
+      if (checked)
+        rig_.run_checked(0, i);
+      else
+        rig_.run();
   };
-  // The first batch follows a pause.
   return timer_.time(kTimed + 1, 1, products, enqueue, [](Event& end) { end.synchronize(); });
+}
+
+ProductRates ProductLoad::time_alone() {
+  return time([](int) { return false; });
+}
+
+/// Of each four timed batches the outer ones are checked: what changes steadily, as the clock does
+/// at the power limit, is the same for both.
+double ProductLoad::checked_over_unchecked() {
+  const auto is_checked = [](int batch) { return batch % 4 < 2; };
+  const std::vector<double> tflops = time(is_checked).tflops;
+  double checked_s = 0, unchecked_s = 0;
+  for (int batch = 1; batch <= kTimed; ++batch)
+    (is_checked(batch) ? checked_s : unchecked_s) +=
+        1 / tflops[static_cast<std::size_t>(batch) - 1];
+  return unchecked_s / checked_s;
 }
 
 /// A tile of the product that the rig holds, another one in each call: a GPU alone has no juror of
@@ -218,7 +226,7 @@ std::uint64_t ProductLoad::confer(const MpiSession& jurors, std::vector<Mismatch
       if (mine.digests[at].differing > 0)
         wrong += mine.digests[at].differing;
       else if (mine.refuted[at] || contradicted)
-        wrong += batch(i).checked;
+        wrong += batch(i).products;
     }
     if (!std::exchange(looked, true)) investigate(first, jurors, found);
   }

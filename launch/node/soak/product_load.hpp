@@ -3,6 +3,7 @@
 #pragma once
 
 #include <array>
+#include <functional>
 #include <future>
 #include <map>
 #include <memory>
@@ -25,8 +26,6 @@ struct ProductSettings {
   std::optional<AlgorithmChoice> algorithm;  // none: choose_algorithm()
   LoadSettings load;                         // faults: product, hash, memory, slow
   double pulse_hertz = 0;  // products are made in the first half of each period only; 0: always
-  bool comparing = false;  // half of the chunks of two seeds of four are not checked, nor counted:
-                           // to compare the rates
   Operands first_operands = Operands::integers;  // of the first of a call's seeds
   int first_faulty = 0;  // batch of a call that has the fault; all later ones do
 };
@@ -46,7 +45,7 @@ class ProductLoad final : public Load {
   static constexpr int kLeastTurns = 3;
   static constexpr int kMostTurns = 32;
   static constexpr int kMostBatches = kSeeds * kMostTurns;
-  static constexpr int kTimed = 12;  // batches of time_alone()
+  static constexpr int kTimed = 12;  // batches that are timed: whole fours
 
   /// Collective of the jurors: the ranks whose GPUs are of the same model.
   ProductLoad(const ProductSettings& settings, Device& device, const MpiSession& jurors);
@@ -58,17 +57,14 @@ class ProductLoad final : public Load {
   /// After run(): products as they were there, without the hashes between them.
   ProductRates time_alone();
 
-  /// Products per second of checked chunks over those of unchecked ones between them, in the last
-  /// call; kUnknown where there were none.
-  double checked_over_unchecked() const { return ratio_; }
+  /// And: products per second of checked ones over those of unchecked ones between them.
+  double checked_over_unchecked();
 
  private:
   struct Batch {
     std::uint64_t number = 0;  // of the seed
     std::uint32_t turn = 0;
     std::uint32_t products = 0;
-    std::uint32_t checked = 0;  // of them
-    std::vector<Chunk> chunks;
     std::vector<TileRecord> records;
     std::unique_ptr<Event> began, ended;
 
@@ -92,9 +88,7 @@ class ProductLoad final : public Load {
   int turns_in(double seconds) const;
   std::uint64_t seed_of(const Batch& batch) const;
   void work(int index, double until_s);
-  bool compares(const Batch& batch) const {
-    return settings_.comparing && (batch.number % 4 == 1 || batch.number % 4 == 2);
-  }
+  ProductRates time(const std::function<bool(int batch)>& checks);
   void check_known_answer(int index, const ProductVerifier& verifier);
   std::uint64_t check_operands(const Batch& batch, std::vector<Mismatch>& found);
   void take_sample(int index);
@@ -111,7 +105,6 @@ class ProductLoad final : public Load {
   bool alone_;
   std::vector<Sample> samples_;
   std::map<int, std::int64_t> refuted_;  // by batch: a tile that is not what it must be
-  double ratio_;
 };
 
 }  // namespace shakedown::node

@@ -9,8 +9,6 @@
 #include <thread>
 #include <utility>
 
-#include "common/nvml.hpp"
-
 namespace shakedown::node {
 namespace {
 
@@ -115,7 +113,7 @@ PaceClock steady_clock() {
           }};
 }
 
-Pace::Pace(Stream& stream, std::array<std::unique_ptr<Event>, 3> events, PaceClock clock)
+Pace::Pace(Stream& stream, std::array<std::unique_ptr<Event>, 2> events, PaceClock clock)
     : stream_(stream), events_(std::move(events)), clock_(std::move(clock)) {}
 
 void Pace::begin(double hertz) {
@@ -135,45 +133,22 @@ bool Pace::rest() {
   return true;
 }
 
-std::vector<Chunk> Pace::run(
-    double seconds, const std::function<bool()>& stopped,
-    const std::function<void(int chunk, std::uint32_t operations)>& enqueue) {
+void Pace::run(double seconds, const std::function<bool()>& stopped,
+               const std::function<void(std::uint32_t operations)>& enqueue) {
   // Shorter chunks grow to at most twice this.
   const double shortest = hertz_ > 0 ? std::min(5e-3, 0.25 / hertz_ / 2) : 5e-3;
-  std::vector<Chunk> chunks;
+  std::uint32_t before = 0;  // operations of the chunk before
   do {
     // Else the wait below is not for a chunk of this size, or not for the whole of it.
-    const bool timed = !rest() && !chunks.empty() && chunks.back().operations == size_;
+    const bool timed = !rest() && before == size_;
     const double start = clock_.now();
-    const auto chunk = static_cast<int>(chunks.size());
-    enqueue(chunk, size_);
-    chunks.push_back({size_, kUnknown});
+    enqueue(size_);
+    before = size_;
     event(enqueued_).record(stream_);
-    event(hertz_ > 0 ? enqueued_ : enqueued_ + 2).synchronize();  // + 2: the one before
-    if (chunk >= 2)
-      chunks[static_cast<std::size_t>(chunk) - 1].seconds =
-          event(enqueued_ + 2).milliseconds_since(event(enqueued_ + 1)) / 1e3;
+    event(hertz_ > 0 ? enqueued_ : enqueued_ + 1).synchronize();  // + 1: the one before
     ++enqueued_;
     if (timed && clock_.now() - start < shortest && size_ < 1024) size_ *= 2;
   } while (clock_.now() - begin_ < seconds && !stopped());
-  return chunks;
-}
-
-void ComparedRates::add(const std::vector<Chunk>& chunks) {
-  for (std::size_t first = 1; first + 4 <= chunks.size(); first += 4) {
-    const Chunk* const four = &chunks[first];
-    if (!std::isfinite(four[0].seconds + four[1].seconds + four[2].seconds + four[3].seconds))
-      continue;
-    checked += four[0].operations + four[3].operations;
-    checked_s += four[0].seconds + four[3].seconds;
-    unchecked += four[1].operations + four[2].operations;
-    unchecked_s += four[1].seconds + four[2].seconds;
-  }
-}
-
-double ComparedRates::ratio() const {
-  return unchecked_s > 0 && checked_s > 0 ? checked / checked_s / (unchecked / unchecked_s)
-                                          : kUnknown;
 }
 
 }  // namespace shakedown::node

@@ -40,10 +40,6 @@ constexpr int kCpuSize = 256;
 /// it.
 constexpr double kMoreForMemory = 0.5;
 
-/// Of a type of products the first windows in which some are not checked, to compare the rates: one
-/// where the soak is so short that they are a share of its time.
-int compared_cycles(double minutes) { return minutes < 4 ? 1 : 3; }
-
 /// Cycles from one that times a type's products alone to the next: six of them per soak.
 int timed_every(double total_s, double cycle_s) {
   return std::max(1, static_cast<int>(total_s / 6 / std::max(cycle_s, 1e-3)));
@@ -199,12 +195,11 @@ class SoakRun {
     double cycle_s = 0;
     for (const Phase& phase : phases(1)) cycle_s += phase.share * window_s_;
     const int timed = timed_every(total_s, cycle_s);
-    const int compared = compared_cycles(options_.minutes);
     double wrong = 0;
     for (int cycle = 0;; ++cycle) {
       const std::vector<Phase> list = phases(cycle);
       for (std::size_t i = 0; i < list.size(); ++i) {
-        const Window window = run_window(work, list[i], {cycle < compared, cycle % timed == 0});
+        const Window window = run_window(work, list[i], {cycle % timed == 0, cycle == 0});
         windows_.push_back(window);
         wrong += window.wrong();
         progress.update(std::lround(std::min(elapsed_s(), total_s)),

@@ -197,15 +197,13 @@ Operands SoakWork::next_operands(ProductType type) {
   return window % 2 == 0 ? Operands::integers : kExciting[window / 2 % std::size(kExciting)];
 }
 
-std::unique_ptr<ProductLoad> SoakWork::make_products(const Phase& phase, bool comparing,
-                                                     Operands first) {
+std::unique_ptr<ProductLoad> SoakWork::make_products(const Phase& phase, Operands first) {
   ProductSettings settings;
   settings.spec = product_spec(*phase.type, settings_.size);
   if (const auto known = algorithms_.find(*phase.type); known != algorithms_.end())
     settings.algorithm = known->second;
   settings.load = settings_.load;
   settings.pulse_hertz = phase.pulse_hertz;
-  settings.comparing = comparing;
   settings.first_operands = first;
   settings.load.seed = derive_seed(settings_.load.seed, windows_);
   auto products = std::make_unique<ProductLoad>(settings, *backend_.device, jurors_);
@@ -225,8 +223,7 @@ PhaseResult SoakWork::run(const Phase& phase, double seconds, Rates rates) {
   PhaseResult result;
   if (phase.has(LoadKind::products)) {
     result.operands = next_operands(*phase.type);
-    products_ =
-        make_products(phase, rates.compared && phase.shape == Shape::steady, result.operands);
+    products_ = make_products(phase, result.operands);
   }
   backend_.session->barrier();
   auto& counts = result.window.counts;
@@ -252,8 +249,10 @@ PhaseResult SoakWork::run(const Phase& phase, double seconds, Rates rates) {
   for (const LoadKind kind : phase.loads)
     if (kind == LoadKind::collectives || phase.loads.size() == 1) run_one(kind);
   for (auto& other : others) other.get();
-  if (products_ && rates.timed && phase.shape == Shape::steady)
-    result.rates = products_->time_alone();
+  if (products_ && phase.shape == Shape::steady) {
+    if (rates.timed) result.rates = products_->time_alone();
+    if (rates.compared) result.window.checked_over_unchecked = products_->checked_over_unchecked();
+  }
   result.window.seconds =
       std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   for (const LoadKind kind : phase.loads) {
@@ -261,7 +260,6 @@ PhaseResult SoakWork::run(const Phase& phase, double seconds, Rates rates) {
     counts[at].wrong += load_of(kind).confer(jurors_, found[at]);
     std::move(found[at].begin(), found[at].end(), std::back_inserter(result.found));
   }
-  if (products_) result.window.checked_over_unchecked = products_->checked_over_unchecked();
   return result;
 }
 

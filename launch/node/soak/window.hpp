@@ -74,10 +74,10 @@ class SoakWork {
   /// Collective. `jurors`: the ranks with this rank's model of device.
   SoakWork(const WorkSettings& settings, Backend& backend, const MpiSession& jurors);
 
-  /// Of steady products: what is measured of their rates.
+  /// Of steady products: what is measured of their rates afterwards.
   struct Rates {
-    bool compared = false;  // those of some that are not checked
-    bool timed = false;     // products alone, afterwards
+    bool timed = false;     // those of products alone
+    bool compared = false;  // of checked products with those of others
   };
   /// Collective. `seconds`: of a phase of share 1.
   PhaseResult run(const Phase& phase, double seconds, Rates rates);
@@ -89,7 +89,7 @@ class SoakWork {
   std::string unturned() const;
 
  private:
-  std::unique_ptr<ProductLoad> make_products(const Phase& phase, bool comparing = false,
+  std::unique_ptr<ProductLoad> make_products(const Phase& phase,
                                              Operands first = Operands::integers);
   Operands next_operands(ProductType type);
   /// Nearly all memory that is left, but for the products.

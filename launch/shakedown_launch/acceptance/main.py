@@ -14,7 +14,7 @@ from ..command import UsageError, name, say
 from ..job import RUNNING, Stopped
 from ..words import clean, count
 from . import options, stages
-from .campaign.campaign import Campaign, Log, Progress
+from .campaign.campaign import CPU_RANKS, Campaign, Log, Progress
 from .campaign.fleet import Fleet, host_names
 from .judge import LIMIT_S, Judge, Program, write_runs
 from .model import EXIT_CODES, FAIL, INCONCLUSIVE, STOPPED, Acceptance, Finding
@@ -45,6 +45,7 @@ def run(arguments):
     hosts = host_names(request.hosts, environ)
     if request.settings.tier not in BUDGET_S:  # of one rank, which needs no mpirun
         launchers.find(None, environ).check(hosts)
+    check_fault(request, hosts, environ, listed)
     check_programs(request.settings.tier, environ)
     check_readable(request.settings.judging, environ)
     kept = options.output_folder(request, os.environ)
@@ -71,6 +72,20 @@ def lister(tier):
         return list
     limit = (LIST_S,) if tier == stages.PROLOG else ()
     return functools.lru_cache(maxsize=None)(functools.partial(gpus.listed, *limit))
+
+
+def check_fault(request, hosts, environ, listed):
+    """Where the number of ranks is known before a node is asked."""
+    if not request.fault:
+        return
+    backend = request.settings.backend
+    here = 0 if hosts or backend == stages.CPU else gpus.visible(environ, gpus=listed)
+    on_cpu = backend == stages.CPU or backend == "auto" and not hosts
+    per_node = request.ranks or here or (CPU_RANKS if on_cpu else 0)
+    ranks = per_node * max(len(hosts), 1)
+    rank = int(request.fault.split(":")[1])
+    if 0 < ranks <= rank:
+        raise UsageError(f"--inject-fault {request.fault}: there is no rank {rank} of {ranks}, the first is 0")
 
 
 def check_programs(tier, environ):
@@ -126,8 +141,10 @@ def conclude(campaign, judge, request, values, started, began):
     concluded, others, judged = judge.conclude(
         campaign.facts(), functools.partial(accepted, request.accept), limit)
     if request.fault:
-        others += not_injected(request.fault, campaign, [
+        missed = not_injected(request.fault, campaign, [
             *others, *(each for verdict in concluded for each in verdict.findings)])
+        judge.state(missed)
+        others += missed
     return Acceptance(
         tier, time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(started)), time.monotonic() - began,
         tuple(concluded), tuple(others), tuple(judged.figures), tuple(runs), tuple(judged.found),

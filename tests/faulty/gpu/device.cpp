@@ -204,6 +204,9 @@ void Context::launch(CUfunction kernel, unsigned blocks, unsigned threads, unsig
 void Context::flip(const ProductFault& fault, const Result& c, CUstream stream) {
   const std::int64_t blocks = c.blocks(fault);
   if (blocks == 0) return;
+  if (fault.q > 0)
+    launch(stand_in_, static_cast<unsigned>(std::min<std::int64_t>(blocks, sms_)), 32,
+           static_cast<unsigned>(shared_bytes_), stream, state_ + offsetof(State, moving));
   launch(flip_, static_cast<unsigned>(blocks), 256, 0, stream, fault, c, sms_, state_);
 }
 

@@ -30,12 +30,15 @@ __global__ void faulty_stand_in(std::uint32_t* sm_of_block) {
 }
 
 /// Block b of this grid makes wrong what block b of the product computed, if that is in the fault's
-/// unit, by where the blocks of a stand-in grid were at the start.
+/// unit, by where the blocks of a stand-in grid were at the start; with q of one after the product,
+/// which has no block on an SM that is held.
 __global__ void faulty_flip(ProductFault fault, Result c, int sms, State* state) {
   const std::int64_t blocks = c.blocks(fault);
   const auto block = static_cast<std::int64_t>(blockIdx.x);
   const std::int64_t shift = shift_of(fault, state->counts.products, sms);
-  const auto sm = static_cast<int>(state->fixed[(block + shift) % kBlocks]);
+  const auto sm =
+      static_cast<int>(fault.q > 0 ? state->moving[(block + shift) % (blocks < sms ? blocks : sms)]
+                                   : state->fixed[block % kBlocks]);
   int faulty_sm = sm_of(fault, blocks, sms);  // drawn: the index of a block of the first wave
   if (fault.sm == kDrawn) faulty_sm = static_cast<int>(state->fixed[faulty_sm]);
   if (faulty_sm != kAny && faulty_sm != sm) return;

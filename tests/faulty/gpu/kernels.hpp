@@ -14,8 +14,8 @@ struct State {
   Counts counts;
   std::uint64_t flips_before;  // the operation at work
   unsigned first_claimed;
-  // SM of each block: of the first launch of the stand-in grid, and of its last one
-  std::uint32_t fixed[kBlocks];
+  // SM of each block of a stand-in grid: at the start, and after this product
+  std::uint32_t fixed[kBlocks], moving[kBlocks];
 };
 
 enum class Operation : int { product, copy, collective };
