@@ -188,6 +188,12 @@ def write(path, content):
     return path
 
 
+def earlier(folder, time_s):
+    """Files in the folder that an earlier report has written, and this one, which began at that time, has not."""
+    return sorted(file.name for pattern in ("results_*.json", "*.csv", "plots/*.png") for file in folder.glob(pattern)
+                  if file.stat().st_mtime < time_s)
+
+
 def write_report(runs, folder, options):
     """Text, JSON and CSV first: they need nothing but Python."""
     summary = Summary(runs)
@@ -204,6 +210,9 @@ def write_report(runs, folder, options):
     for run in runs:
         if run.end is None:
             print(f"results/report: {run.title} crashed: it has no end record", file=sys.stderr)
+    stale = earlier(folder, (folder / "performance_report.txt").stat().st_mtime)
+    if stale:
+        print(f"results/report: {words.printable(folder)}: not of these runs: {words.listed(stale)}", file=sys.stderr)
     page, appendix = text.report_text(content, text.terminal_width())
     say(page + ("\n" + appendix if options.verbose and appendix else "") +
         f"\nwritten to {words.printable(folder)}")

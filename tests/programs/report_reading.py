@@ -85,6 +85,11 @@ class Usage(Report):
         self.assertIn("images [31m", shown)
         self.assertNotIn("\x1b", shown + (self.out / "performance_report.txt").read_text())
 
+    def test_figures_of_an_earlier_report_are_named(self):
+        self.report(self.write("old.jsonl", step("zero1", 1000)), "--output", self.out, "--csv")
+        shown = self.report(self.write("new.jsonl", step("ddp", 1000)), "--output", self.out).stderr
+        self.assertIn("out: not of these runs: results_zero1.json, strategies.csv and throughput.csv", shown)
+
     def test_options_are_named(self):
         good = self.write("good.jsonl", step("ddp", 1000))
         self.assertIn("RUN", self.report(code=2).stderr)
