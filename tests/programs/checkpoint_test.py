@@ -172,17 +172,11 @@ class Checkpoints(unittest.TestCase):
         if subprocess.run(["unshare", "-m", "true"], check=False).returncode:
             self.skipTest("needs to mount in a namespace of its own")
         self.dir.mkdir()
-        # Two of each kind are kept, and one more is there while it is written.
-        two, four = "to hold 3 checkpoints needs 7.2", "to hold 5 checkpoints needs 12 MiB"
-        for mib, epochs, more, words in (
-                (3, 1, ["--save", self.dir / "w.safetensors"], "a checkpoint next to the file of --save needs 3.60"),
-                (3, 1, ["--save", self.folder / "w.safetensors"], ""), (6, 2, [], ""), (6, 9, [], two),
-                (8, 9, ["--val-dir", self.data / "val"], four), (6, 1, ["--checkpoint-minutes", 9], two)):
-            line = self.line("--checkpoint-dir", self.dir, *more, epochs=epochs)[3:]
-            said = support.run_bare("unshare", "-m", "sh", "-c", f'mount -t tmpfs -o size={mib}m none {self.dir} && exec "$@"', "sh",
-                                    *line)
-            self.assertEqual(said.returncode, 3 if words else 0, said.stdout + said.stderr)
-            self.assertIn(words, said.stderr)
+        for save, code in ((self.dir / "w.safetensors", 3), (self.folder / "w.safetensors", 0)):
+            line = self.line("--checkpoint-dir", self.dir, "--save", save, epochs=1)[3:]
+            said = support.run_bare("unshare", "-m", "sh", "-c", f'mount -t tmpfs -o size=3m none {self.dir} && exec "$@"', "sh", *line)
+            self.assertEqual((said.returncode, "a checkpoint next to the file of --save needs 3.60" in said.stderr),
+                             (code, code == 3), said.stdout + said.stderr)
 
     def test_other_ranks_continue_bit_for_bit(self):
         """--invariant: stopped on one rank and continued on two = four that never stopped."""

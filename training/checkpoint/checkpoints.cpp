@@ -185,39 +185,14 @@ Checkpoints::Checkpoints(CheckpointSettings settings, Engine& engine, const MpiS
   snapshot_.emplace(engine, session);
   if (session.is_root()) {
     check_writable({"--checkpoint-dir", checkpoint_path(options.dir, kLatest)});
-    const auto [more, replaces] = checkpoints_to_come();
-    // The file of --save comes last, when no checkpoint is being written.
-    const bool adds = settings_.save_bytes > 0 && !replaces;
-    const std::uint64_t count = std::max<std::uint64_t>(more + (replaces ? 1 : 0), 1);
-    check_space(
-        options.dir, count * snapshot_->bytes() + (adds ? settings_.save_bytes : 0),
-        fmt::format("--checkpoint-dir {}: {}{}", options.dir,
-                    count == 1 ? "a checkpoint" : fmt::format("to hold {} checkpoints", count),
-                    adds ? " next to the file of --save" : ""));
+    // Of two generations that are there already, one goes before the end.
+    const bool adds =
+        settings_.save_bytes > 0 && !std::filesystem::exists(previous_path(options.dir, kLatest));
+    check_space(options.dir, snapshot_->bytes() + (adds ? settings_.save_bytes : 0),
+                fmt::format("--checkpoint-dir {}: a checkpoint{}", options.dir,
+                            adds ? " next to the file of --save" : ""));
   }
   requests_.emplace(session, options.dir, options.minutes, slack_of(engine));
-}
-
-/// By how many there will be more at the end, and whether any replaces an older one, which is there
-/// until then.
-std::pair<std::uint64_t, bool> Checkpoints::checkpoints_to_come() const {
-  constexpr std::uint64_t kKept = 2;
-  const CheckpointOptions& options = settings_.options;
-  const auto epochs = static_cast<std::uint64_t>(settings_.epochs);
-  const auto every = static_cast<std::uint64_t>(options.every_epochs);
-  std::uint64_t more = 0;
-  bool replaces = false;
-  const auto count = [&](const char* name, std::uint64_t written) {
-    std::uint64_t kept = 0;
-    for (const std::string& path :
-         {checkpoint_path(options.dir, name), previous_path(options.dir, name)})
-      kept += std::filesystem::exists(path) ? 1 : 0;
-    more += std::min(kKept - kept, written);
-    replaces = replaces || kept + written > kKept;
-  };
-  count(kLatest, options.minutes > 0 ? kKept + 1 : (epochs + every - 1) / every);
-  if (settings_.validates) count(kBest, epochs);
-  return {more, replaces};
 }
 
 TrainingPosition Checkpoints::resume() {

@@ -7,7 +7,6 @@
 #include <memory>
 #include <optional>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "common/exit_code.hpp"
@@ -96,8 +95,6 @@ struct CheckpointSettings {
   Metadata metadata;                // of the network
   BadImages* bad_images = nullptr;  // of training, where there are any; outlives the training
   std::uint64_t save_bytes = 0;     // of --save, if to the file system of the checkpoints
-  int epochs = 0;                   // of the training
-  bool validates = false;           // after each of them
 };
 
 /// One that was written, or was to be.
@@ -152,7 +149,6 @@ class Checkpoints {
   void say_continues(const std::string& file, const CheckpointState& state,
                      const std::vector<std::string>& changes) const;
   std::string summary() const;
-  std::pair<std::uint64_t, bool> checkpoints_to_come() const;
 
   CheckpointSettings settings_;
   Engine& engine_;

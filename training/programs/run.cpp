@@ -217,8 +217,7 @@ ExitCode run_training(const Run& run) {
   const TrainingEnd end = train_epochs(
       run, data.batches_per_epoch(), data.validation(),
       {run.options.checkpoints, run_facts(run), data.dataset().metadata(run.options.model),
-       &data.bad_images(), saved_next_to_checkpoints(run), run.options.epochs,
-       data.validation() != nullptr});
+       &data.bad_images(), saved_next_to_checkpoints(run)});
   const ExitCode detected = detector.finish();
   if (!end.complete) return end.code;
   save(run, state_to_save(run));
