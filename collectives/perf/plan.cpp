@@ -80,7 +80,7 @@ void refuse_unsupported(const PerfOptions& options) {
       throw UsageError(fmt::format(
           "{}={}: is for nccl-tests' names alone, as all_reduce_perf: unset it", name, value));
   if (const char* device = std::getenv("NCCL_TESTS_DEVICE");
-      options.as_nccl_tests() && device != nullptr && std::string_view(device) != "-1")
+      device != nullptr && std::string_view(device) != "-1")
     throw UsageError(fmt::format(
         "NCCL_TESTS_DEVICE={}: not supported, choose GPUs by CUDA_VISIBLE_DEVICES", device));
 }

@@ -407,7 +407,8 @@ class Conclusion {
     for (const Judged& one : judgement_.judged)
       if (one.witness != Witness::none) add(checked, observation(one).of.hosts);
     for (const Statement& each : evidence_.statements)
-      if (each.verdict.outcome == Outcome::pass) add(checked, each.nodes);
+      for (const std::string& node : each.nodes)  // of figures that nobody checked it says nothing
+        if (each.verdict.outcome == Outcome::pass && !measured.contains(node)) checked.insert(node);
     for (auto& [node, own] : outcomes_) {
       const bool is_wrong = wrong.contains(node);
       if (own.outcome != Outcome::pass || (checked.contains(node) && !is_wrong)) continue;
@@ -455,7 +456,8 @@ class Conclusion {
       job.cause = kUnchecked;
     } else {
       std::vector<std::string> parts;
-      for (const Outcome outcome : {Outcome::fail, Outcome::inconclusive, Outcome::pass})
+      for (const Outcome outcome :
+           {Outcome::fail, Outcome::inconclusive, Outcome::unknown, Outcome::pass})
         if (counts.contains(outcome))
           parts.push_back(fmt::format("{} {}", counts.at(outcome), name_of(outcome)));
       job.cause = fmt::format("{} node{}: {}{}", outcomes_.size(), outcomes_.size() == 1 ? "" : "s",

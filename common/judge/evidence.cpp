@@ -128,7 +128,7 @@ class Reader {
     struct Part {
       std::string record, stage;
       std::vector<std::string> nodes;
-      Json code;  // 0 or 1, or the acceptance has stated why
+      bool ended = false;  // with 0 or 1; else the acceptance has stated why
     };
     std::vector<Part> parts;
     std::size_t cut = 0;
@@ -138,8 +138,9 @@ class Reader {
         read_.evidence.nodes.push_back(text_at(line, "name"));
         for (const std::string& host : texts(line, "hosts")) node_of_[host] = text_at(line, "name");
       } else if (kind == "stage") {
+        const Json code = line.value("exit_code", Json());
         parts.push_back({text_at(line, "record"), text_at(line, "name"), texts(line, "nodes"),
-                         line.value("exit_code", Json())});
+                         code == 0 || code == 1});
       } else if (stage_.empty() || text_at(line, "stage") == stage_) {
         read_.evidence.statements.push_back(statement_of(line));
       }
@@ -152,15 +153,17 @@ class Reader {
     for (const Part& part : parts) {
       const std::string file = fs::path(folder) / part.record;
       if (part.record.empty() || !(stage_.empty() || part.stage == stage_)) continue;
-      if (!fs::exists(file))
+      if (!fs::exists(file)) {
         incomplete(part.record + ": the record is missing", part.nodes);
-      else if (!record(regular(file), part.record, part.stage, false)) {
-        if (part.code == 0 || part.code == 1)
-          incomplete(part.record + ": the record is not complete", part.nodes);
-      } else if (part.code == 0) {
+        continue;
+      }
+      const bool complete = record(regular(file), part.record, part.stage, false);
+      if (!part.ended) continue;
+      if (complete)  // what it says against a node is a line of its own
         read_.evidence.statements.push_back(
             {{Scope::job, part.stage, Outcome::pass, ""}, part.stage, part.nodes});
-      }
+      else
+        incomplete(part.record + ": the record is not complete", part.nodes);
     }
   }
 
@@ -183,8 +186,9 @@ class Reader {
     Training found{text_at(line, "program"), text_at(line, "started"), {}, {}, {}};
     found.to = folder(text_at(line, "options.checkpoint_dir"));
     if (resume != "none")
-      found.from =
-          resume.empty() || resume == "auto" ? found.to : folder(fs::path(resume).parent_path());
+      found.from = resume.empty() || resume == "auto"
+                       ? found.to
+                       : folder("." / fs::path(resume).parent_path());
     return found;
   }
 

@@ -41,8 +41,9 @@ class OpenMpi5(Launcher):
 
     def line(self, request, placement, environ, host):
         """The command of a ranks.Request."""
-        most = max(0, (host.files - 32) // 5)  # pipes and sockets; without them mpirun waits forever
-        if 0 <= host.files and most < placement.per_host and "OMPI_MCA_opal_set_max_sys_limits" not in environ:
+        most = max(0, (host.files - 32) // 5)  # pipes and sockets of ranks here; without them mpirun waits forever
+        if 0 <= host.files and most < placement.per_host and ranks.where(request, environ, host)[0] and \
+                "OMPI_MCA_opal_set_max_sys_limits" not in environ:
             raise UsageError(f"-n {placement.ranks}: mpirun may open {host.files} files (ulimit -n), enough for {most} ranks "
                              f"on a host, not for {placement.per_host}")
         line = ["mpirun", "-n", str(placement.ranks)]

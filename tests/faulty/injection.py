@@ -46,7 +46,7 @@ def place_of(fault):
 def placed(line, model, truth, ranks=1):
     """Whether what is named is where the fault is: on the last one of several ranks; in a unit (and on which SM, if that is named), in
     memory, or everywhere. None: nothing is named."""
-    names_rank = ranks > 1 and line["kind"] == "mismatch"
+    names_rank = ranks > 1 and line.get("kind") == "mismatch"
     if names_rank and line["rank"] != ranks - 1:
         return False
     said = f"{line.get('where', '')} {line.get('cause', '')}"
@@ -77,6 +77,8 @@ def inject(tool, model_name, model, seed, library, options, gpu):
     started = counts.get("started")
     line = {"class": model["class"], "model": f"{model_name}.json", "tool": tool.name, "seed": seed, "limit_s": options.seconds,
             "exit_code": code, "found": found is not None, "ran_s": at - started if started else 0}
+    if options.ranks > 1:
+        line["ranks"] = options.ranks
     for key in ("products", "wrong_products", "flips", "copies", "collectives"):
         line[key] = counts.get(key, 0)
     why = ("no call was wrapped" if not started else "" if found is not None else

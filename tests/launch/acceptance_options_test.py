@@ -149,10 +149,11 @@ def not_injected(fault, *found, injected=(("compute", "n1"), ("soak", "n1"))):
     return [each.cause for each in main.not_injected(fault, one, found)]
 
 
-def check_fault(fault, hosts=(), ranks=None, backend="auto", visible=0):
-    """Where this many GPUs are visible here."""
+def check_fault(fault, hosts=(), ranks=None, backend="auto", visible=0, built="gpu"):
+    """Where this many GPUs are visible here, to programs with these backends."""
     with unittest.mock.patch.object(gpus, "visible", return_value=visible):
-        main.check_fault(SimpleNamespace(fault=fault, ranks=ranks, settings=SimpleNamespace(backend=backend)), hosts, {}, None)
+        main.check_fault(SimpleNamespace(fault=fault, ranks=ranks, settings=SimpleNamespace(backend=backend)), hosts,
+                         {"BACKENDS": built}, None)
 
 
 class Functions(unittest.TestCase):

@@ -79,8 +79,8 @@ def check_fault(request, hosts, environ, listed):
     if not request.fault:
         return
     backend = request.settings.backend
-    here = 0 if hosts or backend == stages.CPU else gpus.visible(environ, gpus=listed)
-    on_cpu = backend == stages.CPU or backend == "auto" and not hosts
+    on_cpu = backend == stages.CPU or not gpus.built(environ)
+    here = 0 if hosts or on_cpu else gpus.visible(environ, gpus=listed)
     per_node = request.ranks or here or (CPU_RANKS if on_cpu else 0)
     ranks = per_node * max(len(hosts), 1)
     rank = int(request.fault.split(":")[1])
