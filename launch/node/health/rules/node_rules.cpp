@@ -58,8 +58,7 @@ MaybeExpected expected_on(const NodeReport& report, const std::vector<NodeReport
   // A container sees the whole bus but may have been given some of its GPUs.
   const Json& bus = fact_of(report.facts, "gpus_on_bus");
   if (bus.is_array() && bus.empty() && !report.facts.contains("driver_module"))
-    return expected.mig.empty() ? ExpectedGpus{0, "PCI bus, no driver"}
-                                : ExpectedGpus{1, "--expect-mig"};
+    return ExpectedGpus{0, "PCI bus, no driver"};
   if (bus.is_array() && !bus.empty() && fact_of(report.facts, "container") == "none seen")
     return ExpectedGpus{static_cast<int>(bus.size()), "PCI bus"};
   return std::nullopt;
