@@ -40,6 +40,8 @@ def main(arguments):
         raise UsageError("no record named")
     expected = nodes_in(values["--expect-nodes"]) if "--expect-nodes" in values else []
     jobs = [job for path in files(paths) for job in jobs_in(path)]
+    programs = {job.program for job in jobs if job.lines}  # others never have figures
+    jobs = [job for job in jobs if job.program in programs or job.damage]
     last = list({(job.node, job.program): job for job in jobs}.values())
     judged = judge([job for job in last if job.lines])
     compared = False
@@ -55,7 +57,8 @@ def main(arguments):
             outcomes.add(FAIL)
             print(f"{FAIL} {job.node}: {job.program} ended with 1: wrong data, or below a bar")
     open_ = unsettled(jobs, expected) + [f"{job.program} did not come to its end on {job.node}" for job in last
-                                         if job.code not in COMPLETE] + [job.damage for job in last if job.damage]
+                                         if job.code not in COMPLETE or job.code == 3 and not job.lines]
+    open_ += [job.damage for job in last if job.damage]
     print("; ".join([f"{count(len(jobs), 'job')}, {count(len({job.node for job in jobs}), 'node')}", *open_]))
     if not compared:
         say("no figure was compared: nodes must be measured alone, with the same options, and be three or more")
@@ -137,7 +140,7 @@ def files(paths):
 
 
 def jobs_in(path):
-    """Those of a record that ran on a single node and have figures, or what cost them; of a file that a job left empty none."""
+    """Those of a record that ran on a single node, also without figures; of a file that a job left empty none."""
     try:
         read = records.lines(path)
     except OSError as error:
@@ -149,9 +152,11 @@ def jobs_in(path):
     for head, lines in records.jobs(read):
         hosts, metrics = set(head.get("hosts", [])), [line for line in lines if line["kind"] == "metric"]
         code = next((line["exit_code"] for line in reversed(lines) if line["kind"] == "end"), None)
-        if len(hosts) == 1 and (metrics or damage or code in (None, 1)):
+        if len(hosts) == 1:
             found.append(Job(hosts.pop(), head.get("program", ""), head.get("gpu_uuids") or (),
                              "".join(head.get("boot_ids", [])[:1]), metrics, code, damage and f"{path}: {damage}"))
-    if not found:
+    if damage and not found:
+        raise UsageError(f"{path}: has no job of one node alone: {damage}")
+    if not any(job.lines for job in found):
         say(f"{path}: has no figures of one node alone")
     return found

@@ -1,6 +1,7 @@
 """launch/slurm/rolling: accepts the nodes of a partition in use, each in a job of its own, as they get free."""
 
 import collections
+import errno
 import fcntl
 import glob
 import os
@@ -138,7 +139,7 @@ class Campaign:
     def lost(self, name):
         """How many jobs have left no result since the last one."""
         since = max((stamp(each.when) for each in self.ended[name]), default="")
-        return sum(when > since for _, when in self.submitted.get(name, ()))
+        return sum(not since or when > since for _, when in self.submitted.get(name, ()))
 
     def state(self, name):
         away = AWAY.search(self.nodes[name].state)
@@ -217,6 +218,8 @@ def lock(folder):
         os.makedirs(folder, exist_ok=True)
         log = open(os.path.join(folder, SUBMITTED), "a", encoding="utf-8")
     except OSError as error:
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            raise
         raise UsageError(f"--output {folder}: {error.strerror}") from None
     try:
         fcntl.flock(log, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -221,7 +221,7 @@ def read(folder):
     except OSError:
         raise UsageError(
             f"{folder} is not the folder of a launch/variants run: it has no {FILE}") from None
-    rows = re.findall(r"^[^\t\n]+\t.*\t.*\t\d+$", text, re.MULTILINE)  # a full disk cuts the last
+    rows = re.findall(r"^([^\t\n]+\t[^\t\n]*\t[^\t\n]*\t\d+)\n", text, re.MULTILINE)  # a full disk cuts the last
     if not rows:
         raise UsageError(f"{folder}/{FILE}: no launch in it came to its end")
     of_variant = {}

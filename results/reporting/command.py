@@ -212,7 +212,7 @@ def write_report(runs, folder, options):
             print(f"results/report: {run.title} crashed: it has no end record", file=sys.stderr)
     stale = earlier(folder, (folder / "performance_report.txt").stat().st_mtime)
     if stale:
-        print(f"results/report: {words.printable(folder)}: not of these runs: {words.listed(stale)}", file=sys.stderr)
+        print(f"results/report: {words.printable(folder)}: not written by this report: {words.listed(stale)}", file=sys.stderr)
     page, appendix = text.report_text(content, text.terminal_width())
     say(page + ("\n" + appendix if options.verbose and appendix else "") +
         f"\nwritten to {words.printable(folder)}")

@@ -34,12 +34,12 @@ def files_of(paths):
 
 def within(path):
     """The .jsonl files of a folder and its folders. One that cannot be read is refused: it may have what is slow."""
-    for folder, _, names in os.walk(path, onerror=refuse):
+    for folder, _, names in os.walk(path, onerror=functools.partial(refuse, path)):
         yield from (pathlib.Path(folder, name) for name in names if name.endswith(".jsonl"))
 
 
-def refuse(error):
-    raise UsageError(f"{words.printable(error.filename)}: {error.strerror}")
+def refuse(path, error):
+    raise UsageError(f"{words.printable(error.filename or path)}: {error.strerror}")
 
 
 def killed(paths):
@@ -57,7 +57,7 @@ def text_of(path, start=0):
     try:
         return path.read_bytes()[start:].decode("utf-8")
     except OSError as error:
-        refuse(error)
+        refuse(path, error)
     except UnicodeDecodeError:
         raise UsageError(f"{words.printable(path)}: not text") from None
 

@@ -28,13 +28,13 @@ def metric(**more):
             "outcome": "measured", **more}
 
 
-def training(program="train", started="2026-11-29T13:21:00Z", epochs=(3,), code=0, **options):
-    """One that was stopped after two epochs, and a later run with these options that passed."""
+def training(program="train", started="2026-11-29T13:21:00Z", epochs=(3,), code=0, first="c", **options):
+    """One that was stopped after two epochs, with checkpoints in `first`, and a later run with these options that passed."""
     def of(program, started, epochs, code, options):
         return [run(program, started=started, **{f"options.{key}": value for key, value in options.items()}),
                 *({"kind": "epoch", "epoch": number} for number in epochs), {"kind": "end", "exit_code": code}]
     later = of(program, started, epochs, code, options)
-    return (of("train", "2026-11-29T13:20:03Z", (1, 2), 5, {"checkpoint_dir": "c", "resume": "auto"}),
+    return (of("train", "2026-11-29T13:20:03Z", (1, 2), 5, {"checkpoint_dir": first, "resume": "auto"}),
             [*later[:-1], verdict("job", "gradients", "PASS"), later[-1]])
 
 

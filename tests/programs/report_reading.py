@@ -88,7 +88,7 @@ class Usage(Report):
     def test_figures_of_an_earlier_report_are_named(self):
         self.report(self.write("old.jsonl", step("zero1", 1000)), "--output", self.out, "--csv")
         shown = self.report(self.write("new.jsonl", step("ddp", 1000)), "--output", self.out).stderr
-        self.assertIn("out: not of these runs: results_zero1.json, strategies.csv and throughput.csv", shown)
+        self.assertIn("out: not written by this report: results_zero1.json, strategies.csv and throughput.csv", shown)
 
     def test_options_are_named(self):
         good = self.write("good.jsonl", step("ddp", 1000))
