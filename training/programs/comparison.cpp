@@ -224,7 +224,8 @@ bool has_baselines(const Result& result, const std::vector<Result>& all, std::si
 void record_round(std::vector<Result>& results, std::size_t index, bool is_over, const Job& job) {
   for (Result& result : results) {
     if (result.rounds.size() <= index || result.rounds_recorded > index) continue;
-    if (!is_over && !has_baselines(result, results, index)) continue;
+    // The verdict on what failed comes last: without it the steps would look right.
+    if (!is_over && (!result.failure.empty() || !has_baselines(result, results, index))) continue;
     result.rounds_recorded = index + 1;
     complete(result, results, index, job);
     const Round& round = result.rounds[index];
