@@ -92,7 +92,7 @@ void check_memory_for_nccl() {
       readable_bytes(static_cast<double>(free)), readable_bytes(static_cast<double>(total))));
 }
 
-/// The same of memory itself. Throws OutOfMemory where less is free.
+/// And as such an error what it allocates itself. Throws OutOfMemory where less is free.
 void check_memory_for(std::size_t bytes) {
   std::size_t free = 0, total = 0;
   if (cudaMemGetInfo(&free, &total) != cudaSuccess || free >= bytes) return;

@@ -56,8 +56,9 @@ def main(arguments):
         if job.code == 1 and job.node not in slow:
             outcomes.add(FAIL)
             print(f"{FAIL} {job.node}: {job.program} ended with 1: wrong data, or below a bar")
-    open_ = unsettled(jobs, expected) + [f"{job.program} did not come to its end on {job.node}" for job in last
-                                         if job.code not in COMPLETE or job.code == 3 and not job.lines]
+    open_ = unsettled(jobs, expected)
+    open_ += [f"{job.program} did not come to its end on {job.node}" for job in last if job.code not in COMPLETE]
+    open_ += [f"{job.program} has no figure of {job.node}" for job in last if job.code == 3 and not job.lines]
     open_ += [job.damage for job in last if job.damage]
     print("; ".join([f"{count(len(jobs), 'job')}, {count(len({job.node for job in jobs}), 'node')}", *open_]))
     if not compared:

@@ -10,6 +10,7 @@ import time
 from . import gpus, launchers, mpi, places, ranks, records, sweep, variants_table
 from .command import Command, Option, UsageError, parse, positive, refuse
 from .job import RUNNING, Stopped
+from .words import count
 
 # settings: variables; without: what they take away, if they do
 Variant = collections.namedtuple("Variant", "name settings without meaning")
@@ -147,8 +148,11 @@ def run_all(variants, launches, what, folder, environ, timeout):
 
 def show(folder, write):
     """The table, and which variant fails more often than the others. The worst of the programs' codes."""
-    variants = variants_table.read(folder)
+    variants, cut = variants_table.read(folder)
     code = variants_table.show(variants, write)
+    if cut:
+        write(f"{count(cut, 'line')} of {variants_table.FILE} cut off: not known how the launch ended")
+        code = code or 3
     launches = [sweep.Launch("", variant.name, number, *launch) for variant in variants
                 for number, launch in enumerate(variant.launches)]
     if len(launches) > len(variants):

@@ -214,7 +214,7 @@ def explanation(variant):
 
 
 def read(folder):
-    """[Variant] of a run's folder."""
+    """([Variant] of a run's folder, how many lines of its launches are cut)."""
     folder = pathlib.Path(folder)
     try:
         text = (folder / FILE).read_text()
@@ -227,7 +227,7 @@ def read(folder):
     of_variant = {}
     for row in rows:
         of_variant.setdefault(row.split("\t")[0], []).append(row)
-    return [Variant(folder, name, launches) for name, launches in of_variant.items()]
+    return [Variant(folder, name, launches) for name, launches in of_variant.items()], len(text.splitlines()) - len(rows)
 
 
 def show(variants, write):

@@ -57,7 +57,7 @@ class ProductLoad final : public Load {
   /// After run(): products as they were there, without the hashes between them.
   ProductRates time_alone();
 
-  /// And: products per second of checked ones over those of unchecked ones between them.
+  /// After run(): the rate of checked products over that of unchecked ones between them.
   double checked_over_unchecked();
 
  private:
