@@ -89,7 +89,7 @@ void check_writable(const Output& output) {
   const std::string& path = output.path;
   const auto refuse = [&](int why) { throw UsageError(not_written(output, why)); };
   std::error_code ignored;
-  if (std::filesystem::is_directory(path, ignored)) refuse(EISDIR);
+  if (path.ends_with('/') || std::filesystem::is_directory(path, ignored)) refuse(EISDIR);
   if (is_written_itself(path)) {  // opened once only: a pipe's reader would take that for the end
     if (access(path.c_str(), W_OK) != 0) refuse(errno);
     return;

@@ -41,8 +41,8 @@ void declare_options(OptionSet& options, ModelOptions& values) {
       .metavar("FILE")
       .default_text("seeded");
   options.add("--image-size", values.image_size, "height and width of the images, 32 to 8192")
-      .at_least(32)
-      .at_most(8192)  // shapes count in int
+      .at_least(kLeastImageSize)
+      .at_most(kMostImageSize)
       .metavar("PIXELS");
   options.add("--classes", values.classes, "number of classes of synthetic data")
       .at_least(1)

@@ -9,6 +9,10 @@ namespace shakedown {
 
 class OptionSet;
 
+/// Height and width of images, whose shapes count in int.
+constexpr int kLeastImageSize = 32;
+constexpr int kMostImageSize = 8192;
+
 struct ModelOptions {
   std::string model = "resnet50";
   std::string weights;  // a .safetensors file, or empty: seeded

@@ -256,6 +256,23 @@ TEST_CASE("a training continues from a checkpoint bit for bit", "[checkpoint]") 
   }
 }
 
+TEST_CASE("ranks that agree continue with the same count of updates", "[checkpoint]") {
+  const MpiSession& session = test::session();
+  Backend backend = test::open_backend_of(test::backends().front());
+  Engine engine(small_settings("ddp", "adam"), backend);
+  engine.allocate(session.local_size());
+  train(engine, 0, 1);
+  const Checkpoint saved = checkpoint_of(engine, session);
+  CheckpointState state =
+      state_of(session.all_gather(session.is_root() ? text_of(saved.state) : "")[0]);
+  int more = 0;  // as of workers that did not wait for one another
+  for (RankNumbers& rank : state.ranks) rank.scalars.updates += more++;
+  restore(engine, session, state, saved.tensors, "the file");
+  train(engine, 1, 2);
+  check_ranks_agree(engine, session, "in the end");
+  CHECK(engine.model.read_scalars().updates == 2);
+}
+
 TEST_CASE("a checkpoint's tensors have the network's names, and the training's", "[checkpoint]") {
   const MpiSession& session = test::session();
   Backend backend = test::open_backend_of(test::backends().front());

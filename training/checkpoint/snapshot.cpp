@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <chrono>
 #include <numeric>
+#include <tuple>
 
 #include "common/usage_error.hpp"
 
@@ -198,7 +199,12 @@ InputTimes restore_numbers(Engine& engine, const MpiSession& session,
                            const std::vector<RankNumbers>& saved) {
   const auto rank = static_cast<std::size_t>(session.rank());
   const bool own = static_cast<int>(saved.size()) == session.world_size();
-  engine.model.set_scalars(saved[std::min(rank, saved.size() - 1)].scalars);
+  StepScalars scalars = saved[std::min(rank, saved.size() - 1)].scalars;
+  const StepScalars& first = saved.front().scalars;
+  if (engine.step.plan().ranks_agree)  // also after parameter-server-async, where each had its own
+    std::tie(scalars.updates, scalars.loss_scale, scalars.since_rescale) =
+        std::tie(first.updates, first.loss_scale, first.since_rescale);
+  engine.model.set_scalars(scalars);
   Metrics metrics;  // rank 0 has the sum of ranks that are no more
   std::vector<InputTimes> inputs;
   for (std::size_t r = 0; r < saved.size(); ++r) {

@@ -40,7 +40,9 @@ ExitCode run(const TrainOptions& options, const OptionSet& set, const Dataset& d
 }
 
 ExitCode train(TrainOptions options, const OptionSet& set, MpiSession& session) {
-  check_distinct(outputs_of(options));
+  std::vector<Output> files = outputs_of(options);
+  if (options.save != options.model.weights) files.push_back({"--weights", options.model.weights});
+  check_distinct(files);
   find_data(options);
   if (!options.pack.empty()) return pack_images(options, session);
   Backend backend = open_backend(options.backend, session);

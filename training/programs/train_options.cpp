@@ -162,14 +162,13 @@ void declare_evaluation(OptionSet& options, TrainOptions& values) {
       .add("--evaluate", values.evaluate,
            "print loss, top-1 and top-5 of --weights on --val-dir, in place of the throughput run")
       .not_with({"--epochs", "--save", "--trace"})
-      .uses_only({"--batch-size", "--global-batch",  "--accumulate", "--record",
-                  "--backend",    "--timeout",       "--model",      "--weights",
-                  "--image-size", "--classes",       "--precision",  "--label-smoothing",
-                  "--autotune",   "--deterministic", "--fusion",     "--recompute",
-                  "--plan-cache", "--strategy",      "--no-overlap", "--throttle-gbs",
-                  "--comm-ctas",  "--data-dir",      "--train-dir",  "--val-dir",
-                  "--augment",    "--val-resize",    "--workers",    "--prefetch",
-                  "--logits",     "--describe",      "--recipe"});
+      .uses_only(
+          {"--batch-size", "--global-batch",    "--accumulate", "--record",        "--backend",
+           "--timeout",    "--model",           "--weights",    "--image-size",    "--classes",
+           "--precision",  "--label-smoothing", "--autotune",   "--deterministic", "--fusion",
+           "--recompute",  "--plan-cache",      "--strategy",   "--no-overlap",    "--throttle-gbs",
+           "--comm-ctas",  "--data-dir",        "--val-dir",    "--augment",       "--val-resize",
+           "--workers",    "--prefetch",        "--logits",     "--describe",      "--recipe"});
   options
       .add(
           "--logits", values.logits,

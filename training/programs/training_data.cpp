@@ -332,7 +332,13 @@ void take_saved_model(const OptionSet& set, ModelOptions& options) {
     throw UsageError(
         fmt::format("--model {}: --weights {} holds a {}", options.model, file, saved.model));
   options.model = saved.model;
-  if (!set.given("--image-size")) options.image_size = saved.image_size;
+  if (set.given("--image-size")) return;
+  options.image_size = saved.image_size;
+  if (saved.image_size < kLeastImageSize || saved.image_size > kMostImageSize)
+    throw UsageError(
+        fmt::format("--weights {}: its metadata have the image size {}, which must be "
+                    "{} to {}",
+                    file, saved.image_size, kLeastImageSize, kMostImageSize));
 }
 
 void check_classes(const SavedModel& saved, const std::string& file, const ImageSource& images,

@@ -60,7 +60,7 @@ std::string ways_out(const Engine& engine, int largest) {
     help += "; --amp (fp16) needs about half";
   if (largest > 0)
     help += fmt::format("; --accumulate {} with a smaller batch keeps the images per update",
-                        (settings.network.batch_size + largest - 1) / largest);
+                        (settings.network.batch_size - 1) / largest + 1);
   if (engine.world().size() > 1 && settings.strategy.strategy != "fsdp")
     help += "; --strategy fsdp shares the weights' memory";
   return help;
