@@ -53,7 +53,7 @@ def write_safetensors(path, tensors, model):
     text += b" " * (-len(text) % 8)
     with open(path + ".partial", "wb") as out:
         out.write(len(text).to_bytes(8, "little") + text)
-        out.writelines(tensor.float().contiguous().numpy().tobytes() for tensor in tensors.values())
+        out.writelines(tensor.detach().float().contiguous().numpy().tobytes() for tensor in tensors.values())
     os.replace(path + ".partial", path)
 
 

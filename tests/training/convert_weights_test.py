@@ -23,7 +23,12 @@ class Tensor:
         count = 1
         for n in self.shape: count *= n
         return count
-    def float(self): return Tensor(self.shape, self.values or [0.0] * self.numel(), "f")
+    def detach(self):
+        self.detached = True  # numpy() of a Parameter is an error
+        return self
+    def float(self):
+        assert self.detached
+        return Tensor(self.shape, self.values or [0.0] * self.numel(), "f")
     def contiguous(self): return self
     def numpy(self): return self.values
 def load(path, map_location, weights_only):
