@@ -99,8 +99,8 @@ class Rolling(unittest.TestCase):
         elif what == "noted":  # in rolling.tsv
             self.output.mkdir(exist_ok=True)
             (self.output / "rolling.tsv").write_text(rest.replace("\\t", "\t").replace("\\n", "\n"))
-        elif what == "sinfo":
-            write_script(self.fake / "bin/sinfo", rest)
+        elif what in ("sinfo", "sbatch"):
+            write_script(self.fake / "bin" / what, rest)
         else:
             raise ValueError(line)
         return ""
