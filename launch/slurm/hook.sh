@@ -68,7 +68,7 @@ log() {
 # shellcheck source=launch/slurm/site.sh
 source "$here/site.sh"
 for site in "${SHAKEDOWN_SITE-}" /etc/slurm/shakedown.sh; do
-  [[ -n $site ]] && [[ -e $site || -L $site || $site == "${SHAKEDOWN_SITE-}" ]] || continue
+  [[ -n $site && (-e $site || -L $site || $site == "${SHAKEDOWN_SITE-}") ]] || continue
   if [[ ! -r $site || -d $site ]]; then
     log "INCONCLUSIVE: $site: the site's settings cannot be read: nothing is checked"
     return 1
