@@ -83,8 +83,9 @@ def nodes_of(partition, names, environ):
 
 
 def jobs_of(environ):
-    """{job: state} of this user's jobs of this name: what else has ended, or was cancelled."""
-    lines = ask(["squeue", "--noheader", "--me", "--name", JOB, "--format=%i|%T"], environ).splitlines()
+    """{node: state} of this user's jobs of this name, also of those whose number a slurmctld that was busy did not return:
+    what else was submitted has ended, or was cancelled."""
+    lines = ask(["squeue", "--noheader", "--me", "--name", JOB, "--format=%n|%T"], environ).splitlines()
     return dict(line.split("|", 1) for line in lines if "|" in line)
 
 
@@ -127,9 +128,7 @@ class Campaign:
 
     def look(self):
         self.nodes = nodes_of(self.partition, self.names, self.environ)
-        queue, self.submitted = jobs_of(self.environ), submitted(self.folder)
-        last = {name: jobs[-1][0] for name, jobs in self.submitted.items() if name in self.nodes}
-        self.jobs = {name: queue[job] for name, job in last.items() if job in queue}
+        self.jobs, self.submitted = jobs_of(self.environ), submitted(self.folder)
         found = {name: results(self.folder, name) for name in self.nodes}
         self.ended = found
         self.results = {name: each[-1] for name, each in found.items() if each and not self.is_old(each[-1])}

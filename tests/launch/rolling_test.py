@@ -19,7 +19,7 @@ FAKES = {
     "sinfo": "cat $FAKE/nodes",
     "squeue": "cat $FAKE/queue",
     "sbatch": 'n=$(($(cat $FAKE/count) + 1)); echo $n >$FAKE/count; echo "$SHAKEDOWN_RUNS $*" >>$FAKE/submitted; '
-              'echo "$n|PENDING" >>$FAKE/queue; echo $n'}
+              '[[ $* =~ --nodelist\ ([^ ]+) ]]; echo "${BASH_REMATCH[1]}|PENDING" >>$FAKE/queue; echo $n'}
 
 
 class Rolling(unittest.TestCase):
