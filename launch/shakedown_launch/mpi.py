@@ -106,7 +106,8 @@ def job(what, environ=None, log=None, shown=True, grace=10, limit=None):
         return slurm.trouble(environ) if placement.allocated and placement.elsewhere else ""
     # mpirun forwards USR2 to the ranks on all hosts: bin/train then writes a checkpoint, others end
     # by it. At TERM mpirun would kill them within a second.
-    return Job([words[0], *launcher.in_job, *words[1:]], {**launcher.environment(environ), **slurm.for_steps(environ)}, output,
+    return Job([words[0], *launcher.in_job, *words[1:]],
+               {**launcher.environment(environ), **slurm.for_steps(environ, launcher.name == launchers.Srun.name)}, output,
                launcher.messages(report, output.line, others, placement.ranks, ask), grace, report,
                stop_signal=signal.SIGUSR2, elsewhere=placement.elsewhere, limit=limit)
 
