@@ -44,17 +44,18 @@ JOB = "rolling"  # its name
 SUBMITTED = "rolling.tsv"  # node, job, time
 NICE = 2147483645  # the largest: lowest priority
 FREE = re.compile(r"idle[^*]*$")  # of sinfo; "*": does not answer
-AWAY = re.compile(r"down|drain|fail|maint|power|reboot|unknown|no_respond|\*")
+AWAY = re.compile(r"down|drain|fail|inval|maint|power|reboot|unknown|no_respond|\*")
 RUNNING, WAITING, ABSENT, OPEN, LOST = "running", "waiting", "not available", "not yet", "no result"
 THRESHOLD = 3.0  # percent, as of results/report
 ATTEMPTS = 3  # jobs of a node that leave no result, after which it has none
 OF_SBATCH = dict.fromkeys(("--job-name", "-J", "--nodes", "-N", "--nodelist", "-w", "--array", "-a"),
-                          f"each node has one job, of the name {JOB}")
+                          f"each node has one job, of the name {JOB}") | {"--export": f"the jobs have the environment of {JOB}"}
 OF_ACCEPTANCE = dict.fromkeys(("--output", "--hosts", "--hostfile"), "each job accepts its own node, in a folder of DIR")
 
 Node = collections.namedtuple("Node", "name state reason")  # as Slurm has it
 Result = collections.namedtuple("Result", "verdict cause when folder")
 NO_ANSWER = re.compile(r"Unable to contact slurm controller|[Tt]imed out|did not end within|Connection refused|Zero Bytes|Transport")
+REFUSED = "Requested node configuration is not available"  # of this node, such as one with fewer GPUs
 
 
 def ask(words, environ):
@@ -82,8 +83,9 @@ def nodes_of(partition, names, environ):
 
 
 def jobs_of(environ):
-    """{job: state} of this user's jobs of this name: what else has ended, or was cancelled."""
-    lines = ask(["squeue", "--noheader", "--me", "--name", JOB, "--format=%i|%T"], environ).splitlines()
+    """{node: state} of this user's jobs of this name, also of those whose number a slurmctld that was busy did not return:
+    what else was submitted has ended, or was cancelled."""
+    lines = ask(["squeue", "--noheader", "--me", "--name", JOB, "--format=%n|%T"], environ).splitlines()
     return dict(line.split("|", 1) for line in lines if "|" in line)
 
 
@@ -121,14 +123,12 @@ def results(folder, name):
 class Campaign:
     def __init__(self, folder, partition, names, most, days, environ, now=time.time):
         self.folder, self.partition, self.names, self.most, self.days = folder, partition, names, most, days
-        self.environ, self.now = environ, now
+        self.environ, self.now, self.refused = environ, now, set()
         self.look()
 
     def look(self):
         self.nodes = nodes_of(self.partition, self.names, self.environ)
-        queue, self.submitted = jobs_of(self.environ), submitted(self.folder)
-        last = {name: jobs[-1][0] for name, jobs in self.submitted.items() if name in self.nodes}
-        self.jobs = {name: queue[job] for name, job in last.items() if job in queue}
+        self.jobs, self.submitted = jobs_of(self.environ), submitted(self.folder)
         found = {name: results(self.folder, name) for name in self.nodes}
         self.ended = found
         self.results = {name: each[-1] for name, each in found.items() if each and not self.is_old(each[-1])}
@@ -148,7 +148,7 @@ class Campaign:
             return RUNNING if not waits else ABSENT if away else WAITING
         if name in self.results:
             return self.results[name].verdict
-        if away:
+        if away or name in self.refused:
             return ABSENT
         return LOST if self.lost(name) >= ATTEMPTS else OPEN
 
@@ -170,7 +170,8 @@ class Campaign:
             done = each and state == each.verdict
             why = f"{self.lost(name)} jobs ended without one: {os.path.join(self.folder, name)}" if state == LOST else ""
             rows.append((name, state, time.strftime("%Y-%m-%d %H:%M", time.localtime(each.when)) if done else "",
-                         each.cause if done else why or node.state + (f": {node.reason}" if node.reason else "")))
+                         each.cause if done else why or node.state + (f": {node.reason}" if node.reason else "") +
+                         (f": sbatch: {REFUSED}" if name in self.refused else "")))
         return in_columns(rows)
 
     def summary(self):
@@ -231,15 +232,22 @@ def lock(folder):
 
 
 def submit(campaign, name, log, more, words, here):
-    """Submits the node's job, and records it in `log`."""
+    """Submits the node's job, and records it in `log`; false where Slurm refuses this node."""
     folder = os.path.join(campaign.folder, name)
     os.makedirs(folder, exist_ok=True)
     partition = ["--partition", campaign.partition] if campaign.partition else []
     line = ["sbatch", "--parsable", "--job-name", JOB, "--nodes=1", "--nodelist", name, f"--nice={NICE}", "--requeue", *partition,
-            "--output", os.path.join(folder, "%x-%j.out"), *more, os.path.join(here, "slurm", "acceptance.sbatch"), *words]
-    job = ask(line, {"SHAKEDOWN": os.path.dirname(here), **campaign.environ, "SHAKEDOWN_RUNS": folder}).split(";")[0].strip()
+            "--export=ALL", "--output", os.path.join(folder.replace("%", "%%"), "%x-%j.out"), *more, os.path.join(here, "slurm", "acceptance.sbatch"), *words]
+    try:
+        job = ask(line, {"SHAKEDOWN": os.path.dirname(here), **campaign.environ, "SHAKEDOWN_RUNS": folder}).split(";")[0].strip()
+    except UsageError as error:
+        if REFUSED not in str(error):
+            raise
+        campaign.refused.add(name)
+        return False
     print(name, job, stamp(time.time()), sep="\t", file=log, flush=True)
     say(f"{name}: job {job}")
+    return True
 
 
 def main(arguments):
@@ -270,8 +278,8 @@ def main(arguments):
     while log:
         try:
             campaign.look()
-            for name in campaign.next():
-                submit(campaign, name, log, more, words, here)
+            while not all([submit(campaign, name, log, more, words, here) for name in campaign.next()]):
+                campaign.look()
             campaign.look()
         except InconclusiveError as error:
             if "--once" in values:

@@ -100,6 +100,13 @@ def numbers_in(text):
             yield str(value).zfill(len(first))
 
 
+def job_number(environ):
+    """As 12_3 of an array's task: by the SLURM_JOB_ID of its last task Slurm lists all of them."""
+    if environ.get("SLURM_ARRAY_TASK_ID"):
+        return f"{environ.get('SLURM_ARRAY_JOB_ID')}_{environ['SLURM_ARRAY_TASK_ID']}"
+    return environ.get("SLURM_JOB_ID", "")
+
+
 LAST_S = 150  # before the time limit within which Slurm's signal (--signal=B:USR2@60) may come
 
 
@@ -107,7 +114,7 @@ def seconds_left(environ, ask=ask):
     """Until the job's time limit; None outside of a job, without a limit, and where Slurm does not say."""
     if not environ.get("SLURM_JOB_ID"):
         return None
-    return seconds_of(ask(["squeue", "--noheader", "--format=%L", "--jobs", environ["SLURM_JOB_ID"]],
+    return seconds_of(ask(["squeue", "--noheader", "--format=%L", "--jobs", job_number(environ)],
                           environ=environ).output.strip())
 
 
@@ -137,9 +144,10 @@ def binding(environ):
     return [f"{option}={environ[name]}" for name, option in BINDING.items() if environ.get(name)]
 
 
-def for_steps(environ):
-    """The environment in which the steps of mpirun and srun have all GPUs that the job has on each node, and the CPUs of
-    --cpus-per-task, which they do not inherit since Slurm 22.05: the loader would have one core."""
+def for_steps(environ, of_ranks=False):
+    """The environment in which the steps of mpirun and srun have all GPUs that the job has on each node. A step `of_ranks`
+    has the CPUs of --cpus-per-task, which it does not inherit since Slurm 22.05: the loader would have one core. Of a daemon of
+    mpirun, one task, they would be the CPUs of all ranks of its node."""
     job = allocation(environ)
     if job is None:
         return dict(environ)
@@ -149,7 +157,9 @@ def for_steps(environ):
     total = environ.get("SLURM_GPUS", "").rpartition(":")[2]
     if job.gpus_on_node and total in ("", str(job.nodes * job.gpus_on_node)):
         kept.setdefault("SLURM_GPUS_PER_NODE", str(job.gpus_on_node))
-    if environ.get("SLURM_CPUS_PER_TASK"):
+    if not of_ranks:
+        kept.pop("SRUN_CPUS_PER_TASK", None)
+    elif environ.get("SLURM_CPUS_PER_TASK"):
         kept.setdefault("SRUN_CPUS_PER_TASK", environ["SLURM_CPUS_PER_TASK"])
     return kept
 
@@ -188,7 +198,7 @@ def trouble(environ, ask=ask):
                          if re.match("down|fail|unk", state) or state.endswith("*"))
     if nodes and down:
         return f"Slurm: {', '.join(down)}"
-    job = environ.get("SLURM_JOB_ID", "")
+    job = job_number(environ)
     said = ask(["squeue", "--noheader", "--states=all", f"--jobs={job}", "--format=%T"], 5)
     over = "Invalid job id" in said.error or said.output.strip() and said.output.split()[0] not in RUNS
     return f"Slurm: job {job} (SLURM_JOB_ID) is over: unset it, or start another" if over else ""

@@ -16,6 +16,8 @@ for name in $(compgen -e); do  # the caller's
   esac
 done
 cd /
+umask 022  # what its group can write, as where slurmd has 002, is not trusted
+node=${SLURMD_NODENAME:-$(hostname -s)}
 # A site may set these too, as tests do.
 cgroup_folder=/sys/fs/cgroup driver_folder=/proc/driver/nvidia
 prolog_seconds=20 epilog_seconds=5 node_check_seconds=15
@@ -48,7 +50,7 @@ log() {
   text=${*//[[:cntrl:]]/ }
   text=${text%"${text##*[! ]}"}
   for each in "${logged[@]}"; do [[ $each != "$text" ]] || return 0; done
-  line="$hook on ${SLURMD_NODENAME:-$HOSTNAME}${job:+, job $job}: $text"
+  line="$hook on $node${job:+, job $job}: $text"
   echo "$line"
   logged+=("$text")
   for each in "${logged_before[@]}"; do [[ $each != "$text" ]] || return 0; done
@@ -61,16 +63,16 @@ log() {
   fi
 }
 
-# The site's settings: an error where the file that SHAKEDOWN_SITE names cannot be read, where others
+# The site's settings: an error where they cannot be read, as over NFS or by a link to nothing, where others
 # can change it, or where bash would read a part of it: health_action=print may be behind.
-if [[ -n ${SHAKEDOWN_SITE-} && (! -r $SHAKEDOWN_SITE || -d $SHAKEDOWN_SITE) ]]; then
-  log "INCONCLUSIVE: SHAKEDOWN_SITE=$SHAKEDOWN_SITE: the site's settings cannot be read: nothing is checked"
-  return 1
-fi
 # shellcheck source=launch/slurm/site.sh
 source "$here/site.sh"
 for site in "${SHAKEDOWN_SITE-}" /etc/slurm/shakedown.sh; do
-  [[ -n $site && -r $site ]] || continue
+  [[ -n $site && (-e $site || -L $site || $site == "${SHAKEDOWN_SITE-}") ]] || continue
+  if [[ ! -r $site || -d $site ]]; then
+    log "INCONCLUSIVE: $site: the site's settings cannot be read: nothing is checked"
+    return 1
+  fi
   if ! trusted "$site"; then
     log "INCONCLUSIVE: $site: the site's settings can be changed by others than root" \
       "(chown root, chmod go-w): nothing is checked"
@@ -155,6 +157,9 @@ fail() {
   ! can_keep || keep "$hook" "$job $(reason "shakedown:$hook: $*")"
 }
 
+# job_of HOOK: that which failed last there.
+job_of() { can_keep && head -n 1 "$state_folder/$1" 2>/dev/null | cut -d' ' -f1; }
+
 # The numbers in SLURM_JOB_GPUS, "0,2-3".
 gpu_numbers() {
   local each
@@ -193,7 +198,8 @@ check_gpus() {
   case $code-$outcome in
     0-PASS)
       ! can_keep || for number in $(gpu_numbers); do : >"$state_folder/passed-$number"; done
-      ! can_keep || rm -f "$state_folder/$hook"
+      # Not of another job, by which Slurm has drained the node: on shared nodes epilogs go on then.
+      [[ $(job_of "$hook") != "$job" ]] || rm -f "$state_folder/$hook"
       ;;
     1-FAIL)
       ! can_keep || for number in $(gpu_numbers); do rm -f "$state_folder/passed-$number"; done

@@ -6,7 +6,7 @@ say() { echo "slurm/$SLURM_JOB_NAME: $*" >&2; }
 
 source_site() {
   for file in "${SHAKEDOWN_SITE-}" /etc/slurm/shakedown.sh "$shakedown/launch/slurm/site.sh"; do
-    [[ -z $file || ! -r $file && $file != "${SHAKEDOWN_SITE-}" ]] || break
+    [[ -z $file || ! -e $file && ! -L $file && $file != "${SHAKEDOWN_SITE-}" ]] || break
   done
   bash -n "$file" || { say "$file: the site's settings cannot be read"; exit 2; }
   trap 'say "$file: settings of the site that end the job script"; exit 2' EXIT  # 1 would be wrong data
@@ -32,6 +32,16 @@ set_environment() {
     say "SLURM_NTASKS=$SLURM_NTASKS of the submission is ignored: request tasks with --ntasks"
     unset SLURM_NTASKS SLURM_NPROCS SLURM_NTASKS_PER_NODE
   fi
+  # A job that a task of an array, or a heterogeneous job, has submitted is neither.
+  if [[ -n ${SLURM_ARRAY_JOB_ID-}${SLURM_HET_SIZE-} ]] &&
+    scontrol show job -o "$SLURM_JOB_ID" | grep -q "^JobId=$SLURM_JOB_ID JobName="; then
+    say "variables of the array or heterogeneous job that has submitted it are ignored"
+    unset SLURM_HET_SIZE "${!SLURM_ARRAY_@}"
+  fi
+  # Nor is its memory that job's: srun refuses two of --mem, --mem-per-cpu and --mem-per-gpu.
+  local memory
+  mapfile -t memory < <(compgen -e SLURM_MEM_PER_)
+  ((${#memory[@]} < 2)) || unset "${memory[@]}"
 }
 
 # on_ranks PROGRAM [ARGS...]: one of Shakedown's programs on the ranks of the job. The number of ranks

@@ -372,9 +372,10 @@ class SlurmLines(unittest.TestCase):
                                        r"[^<>]*>\n$")
 
     def test_resumes_only_its_own_reasons(self):
-        """sinfo's answer has another's reason, and a node of ours."""
-        answer = "n[1-2] Not responding\\nn3 shakedown:soak-products: GPU 5\\nn4 shakedown:end: x\\n"
+        """sinfo's answer has others' reasons, of which some have ours with a note, and a node of ours."""
         lines = report.drain_lines(failed("n1", "n3"))
+        reason = re.search('reason="(.*)"', lines[1])[1]
+        answer = f"n[1-2]|Not responding\\nn3|{reason}\\nn4|{reason}; RMA\\nn5|keep off, was {reason}\\nn6|shakedown:end: x\\n"
         folder = f"f() {{ :; }}; sinfo() {{ printf '{answer}'; }}\n"
         resume = next(line for line in lines if line.startswith("sinfo"))
         shown = subprocess.run(["bash", "-c", folder + resume.replace("scontrol", "echo scontrol")],

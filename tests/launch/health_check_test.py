@@ -60,7 +60,7 @@ class JobScript(HookCase):
 
 
     def test_a_training_that_is_queued_again_continues_from_the_folder_that_its_arguments_name(self):
-        own = self.folder / "own"
+        own = self.folder / "own [1]"
         own.mkdir()
         self.assertNotIn("time limit", self.submitted(script="train.sbatch", arguments=["--epochs", "9"]))
         for options in (["--checkpoint-dir", own], [f"--checkpoint-dir={own}"]):
@@ -68,7 +68,7 @@ class JobScript(HookCase):
             for again in ("", " --resume auto"):
                 said = self.submitted(script="train.sbatch", SLURM_RESTART_COUNT="1",
                                       arguments=["--epochs", "9", "--resume", "none", *map(str, options)])
-                self.assertTrue(said.endswith(f"own{again}\n"), said)
+                self.assertTrue(said.endswith(f"own [1]{again}\n"), said)
                 (own / "checkpoint_latest.safetensors").touch()
 
 

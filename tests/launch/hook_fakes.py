@@ -53,7 +53,7 @@ class HookCase(unittest.TestCase):
     def run_hook(self, hook, *arguments, **environ):
         return subprocess.run(
             [self.folder / "launch/slurm" / hook, *arguments], stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT, text=True, errors="replace", timeout=60,
+            stderr=subprocess.STDOUT, text=True, errors="replace", timeout=60, umask=0o002,  # as slurmd may have it
             env={"PATH": "/usr/bin:/bin", "SHAKEDOWN_SITE": str(self.folder / "site.sh"),
                  "SLURMD_NODENAME": "n1", **environ})
 

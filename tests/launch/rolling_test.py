@@ -19,7 +19,7 @@ FAKES = {
     "sinfo": "cat $FAKE/nodes",
     "squeue": "cat $FAKE/queue",
     "sbatch": 'n=$(($(cat $FAKE/count) + 1)); echo $n >$FAKE/count; echo "$SHAKEDOWN_RUNS $*" >>$FAKE/submitted; '
-              'echo "$n|PENDING" >>$FAKE/queue; echo $n'}
+              '[[ $* =~ --nodelist\ ([^ ]+) ]]; echo "${BASH_REMATCH[1]}|PENDING" >>$FAKE/queue; echo $n'}
 
 
 class Rolling(unittest.TestCase):
@@ -99,8 +99,8 @@ class Rolling(unittest.TestCase):
         elif what == "noted":  # in rolling.tsv
             self.output.mkdir(exist_ok=True)
             (self.output / "rolling.tsv").write_text(rest.replace("\\t", "\t").replace("\\n", "\n"))
-        elif what == "sinfo":
-            write_script(self.fake / "bin/sinfo", rest)
+        elif what in ("sinfo", "sbatch"):
+            write_script(self.fake / "bin" / what, rest)
         else:
             raise ValueError(line)
         return ""

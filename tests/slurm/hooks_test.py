@@ -93,6 +93,14 @@ class Hooks(unittest.TestCase):
             self.assertIn(said, self.check_on_n3())
         shutil.rmtree(self.cluster.folder / "state-other")
 
+    def test_settings_on_a_folder_that_is_not_mounted(self):
+        """Their health_action may be print."""
+        said = self.cluster("on", "n3", "unshare", "-m", "bash", "-c", f"""
+            mount -t tmpfs none /etc/slurm; ln -s /not/mounted.sh /etc/slurm/shakedown.sh
+            for hook in health_check prolog epilog; do {HOOKS}/$hook; echo code $?; done""")
+        self.assertEqual(re.findall(r"code (\d+)", said), ["3", "0", "0"], said)
+        self.assertEqual(said.count("/etc/slurm/shakedown.sh: the site's settings cannot be read: nothing is checked"), 3, said)
+
     def mark(self, name):
         path = self.cluster.folder / "etc" / name
         path.touch()

@@ -52,9 +52,12 @@ class Scripts(Jobs):
             "soak": ["--backend", "cpu", "--minutes", 0.01, "--types", "fp32", "--loads", "products",
                      "--shape", "steady", "--size", 128]}
 
+        # As if a component of a heterogeneous job or a task of an array had submitted them.
+        others = {"SLURM_ARRAY_JOB_ID": "9", "SLURM_ARRAY_TASK_ID": "5", "SLURM_HET_SIZE": "2", "SLURM_MEM_PER_CPU": "100"}
+
         def submit(name, launcher):
             return self.submit(f"{name}.sbatch", *checks[name], launcher=launcher,
-                               options=["--nodes=2", "--ntasks=3"])
+                               options=["--nodes=2", "--ntasks=3", "--mem=4000"], **others)
 
         jobs = [(name, launcher, submit(name, launcher)) for name in checks for launcher in LAUNCHERS]
         for name, launcher, job in jobs:
@@ -99,6 +102,10 @@ class Scripts(Jobs):
                 ("links.sbatch", ["--export=NONE"], {}, "sbatch --export=NONE drops it: --export=SHAKEDOWN"),
                 ("links.sbatch", [], {"PATH": f"{broken}:{os.environ['PATH']}"}, "python3, which starts the ranks")]:
             self.expect(self.submit(script, options=["--nodes=1", *options], **environ), 2, said)
+        site = self.cluster.folder / "etc/shakedown.sh"
+        site.symlink_to("/not/mounted.sh")
+        self.addCleanup(site.unlink)
+        self.expect(self.submit("links.sbatch", options=["--nodes=1"]), 2, "/etc/slurm/shakedown.sh: the site's settings cannot be read")
 
     def test_another_library_on_one_node(self):
         library = self.cluster.folder / "onednn.so"

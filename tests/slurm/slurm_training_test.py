@@ -74,6 +74,11 @@ class Requeued(Trainings):
         folders = [runs / f"train-{job.number}_{task}/checkpoints" for task in (1, 2)]
         job.wait_for(lambda: all((folder / "checkpoint_latest.safetensors").exists() for folder in folders))
         self.assertEqual(len({(folder / "checkpoint.lock").read_text() for folder in folders}), 2)
+        # The job of the last task has the array's number.
+        first, last = (Job(self.cluster, f"{job.number}_{task}") for task in (1, 2))
+        self.cluster("scancel", "--signal=USR2", "--batch", last.number)
+        last.wait_for(lambda: last.show("Restarts") == "1")
+        self.assertEqual((first.state, first.show("Restarts")), ("RUNNING", "0"))
         self.cluster("scancel", job.number)
 
     def test_a_second_training_of_a_folder_is_refused(self):

@@ -43,7 +43,7 @@ def titled(title, lines):
 
 def folded(sentence, margin=2):
     lines = textwrap.wrap(glued(sentence), WIDTH, initial_indent=" " * margin,
-                          subsequent_indent=" " * (margin + 2), break_on_hyphens=False)
+                          subsequent_indent=" " * (margin + 2), break_on_hyphens=False, break_long_words=False)
     return [line.replace("\u00a0", " ") for line in lines]
 
 
@@ -157,9 +157,8 @@ def drain_lines(acceptance):
     lines += [f"# Not drained, INCONCLUSIVE: {nodes(unclear)}; run the acceptance again."] \
         if unclear else []
     lines += ["# Resume, after an acceptance that passed, those that still have this reason:"]
-    lines += [f"sinfo -hR -n \"{names}\" -o '%N %E' | grep -F ' {check}:' | cut -d' ' -f1 | "
-              "xargs -rI{} scontrol update nodename={} state=resume"
-              for check, names in grouped(ours, check_of)]
+    lines += [f"""sinfo -hR -n "{names}" -o '%N|%E' | awk -F'|' '$2 == "{reason}" {{print $1}}' | """
+              "xargs -rI{} scontrol update nodename={} state=resume" for reason, names in reasons]
     lines = lines if ours else lines[:-1]
     # Of a test of itself no line can be run by mistake.
     return [f"# {line}" if digest.injected(acceptance) and line[0] != "#" else line for line in lines]
