@@ -43,7 +43,9 @@ ExitCode run(const CompareOptions& options, Backend& backend, MpiSession& sessio
 }
 
 ExitCode compare_program(CompareOptions options, const OptionSet& set, MpiSession& session) {
-  check_distinct({{"--record", options.train.record}, {"--trace", options.train.trace}});
+  check_distinct({{"--record", options.train.record},
+                  {"--trace", options.train.trace},
+                  {"--weights", options.train.model.weights}});
   Backend backend = open_backend(options.train.backend, session);
   take_saved_model(set, options);
   find_data(options.train);
