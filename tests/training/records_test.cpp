@@ -155,8 +155,8 @@ TEST_CASE("options that are not given are the weights file's", "[saved_model]") 
                     ContainsSubstring("--model resnet18") && ContainsSubstring("holds a resnet34"));
   const SavedFile huge(metadata_of({"resnet34", 1 << 20, {}}));
   CHECK(taken(huge, "--image-size 64").model.image_size == 64);
-  CHECK_THROWS_WITH(taken(huge, ""), ContainsSubstring("image size 1048576") &&
-                                         ContainsSubstring("32 to 8192"));
+  CHECK_THROWS_WITH(taken(huge, ""),
+                    ContainsSubstring("image size 1048576") && ContainsSubstring("32 to 8192"));
   const SavedFile foreign(Metadata{});
   CHECK(taken(foreign, "").model.model == TrainOptions().model.model);
   CHECK(taken(foreign, "--model resnet18").model.model == "resnet18");
