@@ -14,6 +14,7 @@
 #include "tests/support/options.hpp"
 #include "training/data/source.hpp"
 #include "training/measure/throughput.hpp"
+#include "training/programs/compare_options.hpp"
 #include "training/programs/epochs.hpp"
 #include "training/programs/train_options.hpp"
 #include "training/programs/training_data.hpp"
@@ -153,6 +154,10 @@ TEST_CASE("options that are not given are the weights file's", "[saved_model]") 
   CHECK(taken(file, "--image-size 128 --model resnet34").model.image_size == 128);
   CHECK_THROWS_WITH(taken(file, "--model resnet18"),
                     ContainsSubstring("--model resnet18") && ContainsSubstring("holds a resnet34"));
+  test::ParsedAs<CompareOptions> compare(
+      test::Words("--model resnet34") + test::Words{"--weights", file.path}, "compare");
+  take_saved_model(compare.set, compare.values);
+  CHECK(compare.values.train.model.image_size == 96);
   const SavedFile huge(metadata_of({"resnet34", 1 << 20, {}}));
   CHECK(taken(huge, "--image-size 64").model.image_size == 64);
   CHECK_THROWS_WITH(taken(huge, ""),

@@ -68,7 +68,8 @@ void declare_options(OptionSet& options, CompareOptions& values) {
 }
 
 void take_saved_model(const OptionSet& set, CompareOptions& options) {
-  if (set.given("--models") || options.train.model.weights.empty()) return;
+  if (options.models.size() > 1) return;  // it is of one of them
+  options.train.model.model = options.models.front();
   take_saved_model(set, options.train.model);
   options.models = {options.train.model.model};
 }
