@@ -155,8 +155,10 @@ def for_steps(environ, of_ranks=False):
     if not job.on_node:  # of a login node, whose GPUs are others
         kept.pop("CUDA_VISIBLE_DEVICES", None)
     total = environ.get("SLURM_GPUS", "").rpartition(":")[2]
-    if job.gpus_on_node and total in ("", str(job.nodes * job.gpus_on_node)):
-        kept.setdefault("SLURM_GPUS_PER_NODE", str(job.gpus_on_node))
+    if job.gpus_on_node:  # --exclusive grants more than --gpus-per-node, and a job that submits this one has its own
+        kept.pop("SLURM_GPUS_PER_NODE", None)
+        if total in ("", str(job.nodes * job.gpus_on_node)):
+            kept["SLURM_GPUS_PER_NODE"] = str(job.gpus_on_node)
     if not of_ranks:
         kept.pop("SRUN_CPUS_PER_TASK", None)
     elif environ.get("SLURM_CPUS_PER_TASK"):
