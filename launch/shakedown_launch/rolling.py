@@ -72,7 +72,7 @@ def ask(words, environ):
 
 def nodes_of(partition, names, environ):
     """{name: Node} of the partition, or of the nodes named."""
-    words = ["sinfo", "--noheader", "--Node", "--format=%N|%T|%E", *(["--partition", partition] if partition else []),
+    words = ["sinfo", "--noheader", "--Node", "--format=%N|%T|%E", *(["--partition", partition] if partition else ["--all"]),
              *(["--nodes", ",".join(names)] if names else [])]
     found = {}
     for line in ask(words, environ).splitlines():
