@@ -18,6 +18,7 @@ namespace {
 
 constexpr std::size_t kListed = 3;
 constexpr const char* kNothing = "nothing was measured";
+constexpr const char* kNotChecked = "neither rates nor data were checked";
 constexpr const char* kUnchecked = "rates not judged, data not checked";
 constexpr const char* kRecord =
     "launch/acceptance --record-reference FILE on three nodes known to be good, then --reference "
@@ -414,7 +415,7 @@ class Conclusion {
       if (own.outcome != Outcome::pass || (checked.contains(node) && !is_wrong)) continue;
       const bool unknown = measured.contains(node) && !is_wrong;
       own.outcome = unknown && !request_.strict ? Outcome::unknown : Outcome::inconclusive;
-      own.cause = is_wrong ? "data were wrong" : unknown ? kUnchecked : kNothing;
+      own.cause = is_wrong ? "data were wrong" : unknown ? kUnchecked : kNotChecked;
     }
   }
 
@@ -449,7 +450,7 @@ class Conclusion {
     }
     if (outcomes_.empty()) {
       job.outcome = std::max(job.outcome, Outcome::inconclusive);
-      job.cause = kNothing;
+      job.cause = kNotChecked;
     } else if (job.outcome == Outcome::pass) {
       job.cause = cause_of_pass(on_gpu);
     } else if (job.outcome == Outcome::unknown) {

@@ -246,7 +246,7 @@ class Reader {
       if (!run.began && std::ranges::any_of(run.verdicts, is_conclusion)) continue;
       for (const Json& line : run.verdicts) statement(line, run);
       for (const auto& [host, why] : unmeasured(run)) incomplete(name + ": " + why, {host});
-      if (run.exit_code == 0 || !is_explained(run)) wrong_data(name, run);
+      if (!run.ended || run.exit_code == 0 || !says(run, Outcome::fail)) wrong_data(name, run);
       if (!run.began)
         incomplete(name + ": a run without its first line (kind run)", run.hosts);
       else if (!run.ended)
@@ -268,7 +268,7 @@ class Reader {
       incomplete(why, run.hosts, run.exit_code == 1 ? Outcome::fail : Outcome::inconclusive);
   }
 
-  /// Of a run that passed, or whose verdicts do not say what it came to.
+  /// Of a run that passed or was cut off, or of which no verdict fails.
   void wrong_data(const std::string& name, const Run& run) {
     for (const auto& [rank, wrong] : run.wrong) {
       Statement said;
@@ -320,11 +320,14 @@ class Reader {
   /// Whether it ended, and if not well, its verdicts say why.
   static bool is_explained(const Run& run) {
     const Outcome least = run.exit_code == 1 ? Outcome::fail : Outcome::inconclusive;
-    return run.exit_code == 0 ||
-           (run.ended && std::ranges::any_of(run.verdicts, [&](const Json& line) {
-              return named(kOutcomes, text_at(line, "verdict")).value_or(Outcome::inconclusive) >=
-                     least;
-            }));
+    return run.exit_code == 0 || (run.ended && says(run, least));
+  }
+
+  /// Whether a verdict of it is as bad as that.
+  static bool says(const Run& run, Outcome least) {
+    return std::ranges::any_of(run.verdicts, [&](const Json& line) {
+      return named(kOutcomes, text_at(line, "verdict")).value_or(Outcome::inconclusive) >= least;
+    });
   }
 
   void incomplete(const std::string& why, const std::vector<std::string>& hosts,

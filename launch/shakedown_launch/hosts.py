@@ -4,7 +4,7 @@ import re
 
 from .places import UsageError
 
-WORD = r"(\w[\w.-]*)(?::[0-9]+)?"  # a name, and perhaps slots: "h1:4"
+WORD = r"(\w[\w.-]*)(?::([0-9]+))?"  # a name, and perhaps slots: "h1:4"
 LONGEST_NAME = 56  # characters of a host's name, above which Open MPI 4 overruns a buffer
 
 
@@ -18,6 +18,15 @@ def requested(values):
         words = values["--hosts"].split(",") if "--hosts" in values else []
         option = f"--hosts {values.get('--hosts')}"
     return list(dict.fromkeys(name_in(word, option) for word in words))
+
+
+def ranks(values):
+    """The slots of --hosts h1:4,h2:4; None where it has none. A file's are often cores: "slots=96"."""
+    words = [re.fullmatch(WORD, word) for word in values.get("--hosts", "").split(",")]
+    slots = {found[1]: int(found[2] or 0) for found in words if found}
+    if len(set(slots.values())) > 1:
+        raise UsageError(f"--hosts {values['--hosts']}: the number of ranks is the same on each host: give each as many slots, or use -n")
+    return sum(slots.values()) or None
 
 
 def words_of(path):

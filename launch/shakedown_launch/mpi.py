@@ -20,7 +20,7 @@ RANK_OPTIONS = [
     Option(("--gpus",), "0,1,2,3",
            "use these GPUs of each host; CUDA_VISIBLE_DEVICES of the environment applies to this "
            "host only"),
-    Option(("--hosts",), "h1,h2", "run on these hosts, with the same number of ranks on each"),
+    Option(("--hosts",), "h1,h2", "run on these hosts, with the same number of ranks on each (h1:4,h2:4: four)"),
     Option(("--hostfile",), "FILE",
            "file of hosts, one per line, in place of --hosts; in a Slurm allocation only its nodes "
            "are allowed (default: all of them)"),
@@ -66,7 +66,7 @@ def request(values, words, environ):
     if bind not in ("none", "core", "numa"):
         raise UsageError(f"--bind {bind}: choose from none, core, numa")
     return ranks.Request([places.find_program(words[0], environ), *words[1:]],
-                         positive(values, "-n", None, "ranks"), values.get("--gpus"),
+                         positive(values, "-n", None, "ranks") or hosts.ranks(values), values.get("--gpus"),
                          hosts.requested(values), bind, values.get("--launcher"))
 
 

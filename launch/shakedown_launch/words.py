@@ -24,7 +24,7 @@ def valid(value):
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
-def clean(text, most=400):
+def clean(text, most=800):
     """One line, printable, of at most `most` characters."""
     text = " ".join(without_control(text).split())
     return text if len(text) <= most else text[:most - len(ELLIPSIS)].rstrip() + ELLIPSIS

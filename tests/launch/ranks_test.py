@@ -16,6 +16,7 @@ from tree import TREE
 import transcript
 from support import write_script
 from shakedown_launch import command, gpus, hosts, launchers, mpi, places, ranks, slurm, words  # noqa: F401, in slurm.txt
+from shakedown_launch.acceptance.report import text  # noqa: F401, in slurm.txt
 from shakedown_launch.places import Said
 
 

@@ -19,8 +19,8 @@ class Ddp final : public Strategy {
         stream_(context, "all_reduce"),
         gradients_(context) {}
 
-  /// The compute stream writes the statistics, and exchanges them itself: forward must wait. Once
-  /// an update, as PyTorch: micro-batches under no_sync() exchange nothing.
+  /// The compute stream writes the statistics and exchanges them itself: forward must wait. Once
+  /// per update, as in PyTorch: micro-batches under no_sync() exchange nothing.
   void before(Next next, int) override {
     if (next != Next::update || context_.options.norm_stats != "broadcast") return;
     const View statistics = context_.weights.statistics();

@@ -62,7 +62,7 @@ class Step {
   /// by a strategy, everything but the batches is captured in graphs, which later steps launch.
   using LoadBatch = std::function<void(int micro_batch)>;
   void run(const LoadBatch& load_batch, double learning_rate);
-  /// Every later run() calls it, once an update, on each rank: where the rank computes, after its
+  /// Every later run() calls it, once per update, on each rank: where the rank computes, after its
   /// first batch is loaded. Empty: nothing.
   void before_update(std::function<void()> call) { before_update_ = std::move(call); }
   /// Enqueues forward and backward of the batch that the network holds, and no exchange: `ready`

@@ -43,7 +43,7 @@ def titled(title, lines):
 
 def folded(sentence, margin=2):
     lines = textwrap.wrap(glued(sentence), WIDTH, initial_indent=" " * margin,
-                          subsequent_indent=" " * (margin + 2), break_on_hyphens=False)
+                          subsequent_indent=" " * (margin + 2), break_on_hyphens=False, break_long_words=False)
     return [line.replace("\u00a0", " ") for line in lines]
 
 
