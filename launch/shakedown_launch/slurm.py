@@ -11,8 +11,8 @@ from .words import duration
 # Options of the job that srun applies to each step. mpirun starts its daemons in a step of one task
 # per node: by --gpus-per-task the ranks of the other nodes would see one GPU, by --gpus=16 the step
 # is refused, and without an option of GPUs (--exclusive alone) they would see none.
-GPU_OPTIONS = ("SLURM_GPUS", "SLURM_GPUS_PER_TASK", "SLURM_GPU_BIND")
-BINDING = {"SLURM_GPUS_PER_TASK": "--gpus-per-task", "SLURM_GPU_BIND": "--gpu-bind"}
+GPU_OPTIONS = ("SLURM_GPUS", "SLURM_GPUS_PER_TASK", "SLURM_GPU_BIND", "SLURM_NTASKS_PER_GPU", "SLURM_TRES_PER_TASK")
+BINDING = {"SLURM_GPUS_PER_TASK": "--gpus-per-task", "SLURM_GPU_BIND": "--gpu-bind", "SLURM_NTASKS_PER_GPU": "--ntasks-per-gpu"}
 
 Allocation = collections.namedtuple("Allocation", "nodes tasks names_gpus on_node gpus_on_node "
                                     "hosts")
