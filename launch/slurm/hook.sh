@@ -17,6 +17,7 @@ for name in $(compgen -e); do  # the caller's
 done
 cd /
 umask 022  # what its group can write, as where slurmd has 002, is not trusted
+trap '' XFSZ  # a log that cannot grow is no reason to drain the node
 node=${SLURMD_NODENAME:-$(hostname -s)}
 # A site may set these too, as tests do.
 cgroup_folder=/sys/fs/cgroup driver_folder=/proc/driver/nvidia
