@@ -30,7 +30,7 @@ COMMAND = Command(
 
 # A program's job on one node. `gpus`: UUIDs; `boot`: the kernel's boot id, "" where the record has none; `code`: exit code,
 # None of one that did not come to its end; `damage`: the first line of its record that cannot be read, "" of none.
-Job = collections.namedtuple("Job", "node program gpus boot lines code damage")
+Job = collections.namedtuple("Job", "node program gpus boot lines code damage started")
 COMPLETE = (0, 1, 3)  # 3: of a job alone, whose rates nothing else judges
 
 
@@ -39,7 +39,8 @@ def main(arguments):
     if not paths:
         raise UsageError("no record named")
     expected = nodes_in(values["--expect-nodes"]) if "--expect-nodes" in values else []
-    jobs = [job for path in files(paths) for job in jobs_in(path)]
+    # By time: collectives-10.jsonl comes before collectives-9.jsonl.
+    jobs = sorted((job for path in files(paths) for job in jobs_in(path)), key=lambda job: job.started)
     programs = {job.program for job in jobs if job.lines}  # others never have figures
     jobs = [job for job in jobs if job.program in programs or job.damage]
     last = list({(job.node, job.program): job for job in jobs}.values())
@@ -155,7 +156,7 @@ def jobs_in(path):
         code = next((line["exit_code"] for line in reversed(lines) if line["kind"] == "end"), None)
         if len(hosts) == 1:
             found.append(Job(hosts.pop(), head.get("program", ""), head.get("gpu_uuids") or (),
-                             "".join(head.get("boot_ids", [])[:1]), metrics, code, damage and f"{path}: {damage}"))
+                             "".join(head.get("boot_ids", [])[:1]), metrics, code, damage and f"{path}: {damage}", str(head.get("started", ""))))
     if damage and not found:
         raise UsageError(f"{path}: has no job of one node alone: {damage}")
     if not any(job.lines for job in found):

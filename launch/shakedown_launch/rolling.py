@@ -53,8 +53,10 @@ OF_SBATCH = dict.fromkeys(("--job-name", "-J", "--nodes", "-N", "--nodelist", "-
 OF_ACCEPTANCE = dict.fromkeys(("--output", "--hosts", "--hostfile"), "each job accepts its own node, in a folder of DIR")
 
 Node = collections.namedtuple("Node", "name state reason")  # as Slurm has it
+Queued = collections.namedtuple("Queued", "state job reason")
 Result = collections.namedtuple("Result", "verdict cause when folder")
 NO_ANSWER = re.compile(r"Unable to contact slurm controller|[Tt]imed out|did not end within|Connection refused|Zero Bytes|Transport")
+HELD = re.compile("launch.failed.requeued.held")  # since the node's prolog failed
 REFUSED = "Requested node configuration is not available"  # of this node, such as one with fewer GPUs
 
 
@@ -70,7 +72,7 @@ def ask(words, environ):
 
 def nodes_of(partition, names, environ):
     """{name: Node} of the partition, or of the nodes named."""
-    words = ["sinfo", "--noheader", "--Node", "--format=%N|%T|%E", *(["--partition", partition] if partition else []),
+    words = ["sinfo", "--noheader", "--Node", "--format=%N|%T|%E", *(["--partition", partition] if partition else ["--all"]),
              *(["--nodes", ",".join(names)] if names else [])]
     found = {}
     for line in ask(words, environ).splitlines():
@@ -83,10 +85,10 @@ def nodes_of(partition, names, environ):
 
 
 def jobs_of(environ):
-    """{node: state} of this user's jobs of this name, also of those whose number a slurmctld that was busy did not return:
+    """{node: Queued} of this user's jobs of this name, also of those whose number a slurmctld that was busy did not return:
     what else was submitted has ended, or was cancelled."""
-    lines = ask(["squeue", "--noheader", "--me", "--name", JOB, "--format=%n|%T"], environ).splitlines()
-    return dict(line.split("|", 1) for line in lines if "|" in line)
+    lines = ask(["squeue", "--noheader", "--me", "--name", JOB, "--format=%n|%T|%i|%r"], environ).splitlines()
+    return {node: Queued(*rest) for node, *rest in (line.split("|") for line in lines) if len(rest) == 3}
 
 
 # ---- what was done ----
@@ -144,7 +146,7 @@ class Campaign:
     def state(self, name):
         away = AWAY.search(self.nodes[name].state)
         if name in self.jobs:
-            waits = self.jobs[name] in ("PENDING", "REQUEUED", "REQUEUE_HOLD", "SUSPENDED")
+            waits = self.jobs[name].state in ("PENDING", "REQUEUED", "REQUEUE_HOLD", "SUSPENDED")
             return RUNNING if not waits else ABSENT if away else WAITING
         if name in self.results:
             return self.results[name].verdict
@@ -159,6 +161,13 @@ class Campaign:
         todo = [name for name, state in states.items() if state == OPEN]
         free = [name for name in todo if FREE.match(self.nodes[name].state)]
         return (free or todo)[:max(room, 0)]
+
+    def release(self):
+        """Jobs that Slurm holds, once their node is back."""
+        for name, queued in self.jobs.items():
+            if HELD.search(queued.reason) and name in self.nodes and not AWAY.search(self.nodes[name].state):
+                ask(["scontrol", "release", queued.job], self.environ)
+                say(f"{name}: job {queued.job} released")
 
     def is_over(self):
         return all(self.state(name) not in (OPEN, WAITING, RUNNING) for name in self.nodes)
@@ -278,6 +287,7 @@ def main(arguments):
     while log:
         try:
             campaign.look()
+            campaign.release()
             while not all([submit(campaign, name, log, more, words, here) for name in campaign.next()]):
                 campaign.look()
             campaign.look()

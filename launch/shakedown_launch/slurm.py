@@ -11,8 +11,8 @@ from .words import duration
 # Options of the job that srun applies to each step. mpirun starts its daemons in a step of one task
 # per node: by --gpus-per-task the ranks of the other nodes would see one GPU, by --gpus=16 the step
 # is refused, and without an option of GPUs (--exclusive alone) they would see none.
-GPU_OPTIONS = ("SLURM_GPUS", "SLURM_GPUS_PER_TASK", "SLURM_GPU_BIND")
-BINDING = {"SLURM_GPUS_PER_TASK": "--gpus-per-task", "SLURM_GPU_BIND": "--gpu-bind"}
+GPU_OPTIONS = ("SLURM_GPUS", "SLURM_GPUS_PER_TASK", "SLURM_GPU_BIND", "SLURM_NTASKS_PER_GPU", "SLURM_TRES_PER_TASK")
+BINDING = {"SLURM_GPUS_PER_TASK": "--gpus-per-task", "SLURM_GPU_BIND": "--gpu-bind", "SLURM_NTASKS_PER_GPU": "--ntasks-per-gpu"}
 
 Allocation = collections.namedtuple("Allocation", "nodes tasks names_gpus on_node gpus_on_node "
                                     "hosts")
@@ -155,8 +155,10 @@ def for_steps(environ, of_ranks=False):
     if not job.on_node:  # of a login node, whose GPUs are others
         kept.pop("CUDA_VISIBLE_DEVICES", None)
     total = environ.get("SLURM_GPUS", "").rpartition(":")[2]
-    if job.gpus_on_node and total in ("", str(job.nodes * job.gpus_on_node)):
-        kept.setdefault("SLURM_GPUS_PER_NODE", str(job.gpus_on_node))
+    if job.gpus_on_node:  # --exclusive grants more than --gpus-per-node, and a job that submits this one has its own
+        kept.pop("SLURM_GPUS_PER_NODE", None)
+        if total in ("", str(job.nodes * job.gpus_on_node)):
+            kept["SLURM_GPUS_PER_NODE"] = str(job.gpus_on_node)
     if not of_ranks:
         kept.pop("SRUN_CPUS_PER_TASK", None)
     elif environ.get("SLURM_CPUS_PER_TASK"):

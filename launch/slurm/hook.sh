@@ -17,10 +17,11 @@ for name in $(compgen -e); do  # the caller's
 done
 cd /
 umask 022  # what its group can write, as where slurmd has 002, is not trusted
+trap '' XFSZ  # a log that cannot grow is no reason to drain the node
 node=${SLURMD_NODENAME:-$(hostname -s)}
 # A site may set these too, as tests do.
 cgroup_folder=/sys/fs/cgroup driver_folder=/proc/driver/nvidia
-prolog_seconds=20 epilog_seconds=5 node_check_seconds=15
+prolog_seconds=20 epilog_seconds=5 node_check_seconds=15 apart_seconds=30
 logged=()         # lines of this call, each once
 logged_before=()  # of the call before: these are printed, and not logged again
 

@@ -239,6 +239,11 @@ class Fleet(unittest.TestCase):
             tasks = [fleet.Task("soak", (host,), 2, ("true",), limit) for host in hosts]
             return made.run(tasks, lambda: before and before(clock)), clock
 
+    def test_the_name_that_slurm_has_for_this_host(self):
+        with unittest.mock.patch.object(fleet.os, "uname", return_value=unittest.mock.Mock(nodename="n1.x.org")):
+            for name, nodes in [("n1", ["n1"]), ("n1.x.org", ["n1.x.org"]), ("n2", ["n1.x.org"]), ("", ["n1.x.org"])]:
+                self.assertEqual(fleet.Fleet([], "", {"SLURMD_NODENAME": name}).nodes, nodes)
+
     def test_many_at_a_time_in_their_order(self):
         runs, clock = self.run_tasks(150, ends=lambda i: 1 + i % 7, code=lambda i: i % 4)
         self.assertEqual([run.nodes for run in runs], [(f"n{i}",) for i in range(150)])

@@ -45,7 +45,7 @@ class HookCase(unittest.TestCase):
         (self.folder / "site.sh").write_text("\n".join([
             f"source {HOOKS}/site.sh", f"state_folder={self.state}", f"PATH={self.folder}/fakes:$PATH",
             f"cgroup_folder={self.folder}/cgroup driver_folder={self.folder}/driver",
-            "epilog_seconds=0", *lines, ""]))
+            "epilog_seconds=0 apart_seconds=0", *lines, ""]))
 
     def replace(self, path, script):
         write_script(self.folder / path, script)

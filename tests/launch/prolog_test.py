@@ -15,7 +15,7 @@ class Jobs(HookCase):
         transcript.check(self, HOOKS.parents[1] / "tests/launch/prolog.txt", self.answer)
 
     def test_a_site_s_options_of_bash_drain_nothing(self):
-        self.settings("set -euo pipefail", f"cgroup_folder={self.folder}/nothing")
+        self.settings("set -euo pipefail", "ulimit -f 0", f"cgroup_folder={self.folder}/nothing hook_log={self.folder}/log")
         self.replace("launch/acceptance", "echo INCONCLUSIVE; exit 3")
         for hook in ("prolog", "epilog"):
             self.assertIn("INCONCLUSIVE", self.call(hook, 0, SLURM_JOB_ID="7", SLURM_JOB_GPUS="0"))

@@ -19,7 +19,8 @@ FAKES = {
     "sinfo": "cat $FAKE/nodes",
     "squeue": "cat $FAKE/queue",
     "sbatch": 'n=$(($(cat $FAKE/count) + 1)); echo $n >$FAKE/count; echo "$SHAKEDOWN_RUNS $*" >>$FAKE/submitted; '
-              '[[ $* =~ --nodelist\ ([^ ]+) ]]; echo "${BASH_REMATCH[1]}|PENDING" >>$FAKE/queue; echo $n'}
+              '[[ $* =~ --nodelist\ ([^ ]+) ]]; echo "${BASH_REMATCH[1]}|PENDING|$n|Priority" >>$FAKE/queue; echo $n',
+    "scontrol": 'echo "scontrol $*" >>$FAKE/submitted'}
 
 
 class Rolling(unittest.TestCase):

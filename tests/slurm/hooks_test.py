@@ -15,7 +15,7 @@ SITE = """
 state_folder={folder}/state-$SLURMD_NODENAME
 hook_log={folder}/log-$SLURMD_NODENAME
 PATH=/etc/slurm/fakes:$PATH
-prolog_options=(--backend cpu -n 1)
+prolog_options=(--backend cpu -n 1) apart_seconds=0
 driver_folder={folder}/driver cgroup_folder={folder}/cgroup-$SLURMD_NODENAME
 [[ ! -e /etc/slurm/broken_$SLURMD_NODENAME ]] || node_check_options=(--expect-gpus 4)
 [[ ! -e /etc/slurm/wrong_$SLURMD_NODENAME ]] || prolog_options+=(--inject-fault product:0)

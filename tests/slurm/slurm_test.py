@@ -76,9 +76,9 @@ class Scripts(Jobs):
         bound = ["--gpus-per-task=1 is not applied", *both]
         cases = [  # Slurm's options, ranks, what the log has
             (["--ntasks-per-node=2", "--gpus-per-task=1"], 4, bound),
-            (["--gpus=4", "--ntasks-per-node=2"], 4, both),
+            (["--gpus=4", "--ntasks-per-gpu=1"], 4, ["--ntasks-per-gpu=1 is not applied", *both]),
             (["--ntasks-per-node=2"], 4, both),  # --exclusive alone
-            (["--ntasks-per-node=1", "--gpus-per-node=2", "--cpus-per-task=2"], 4,
+            (["--ntasks-per-node=1", "--gpus-per-node=1", "--cpus-per-task=2"], 4,  # --exclusive grants both
              ["one task per node: 4 ranks are started, one per GPU", *both])]
         jobs = [(launcher, *case, self.submit("collectives.sbatch", launcher=launcher,
                                               options=["--nodes=2", *case[0]],

@@ -3,6 +3,7 @@
 import dataclasses
 import math
 
+from ...hosts import same
 from ...words import by_number, clean, count, duration, nodes
 from ..model import FAIL, INCONCLUSIVE, PASS, UNKNOWN, WORST_FIRST
 from ..stages import CPU, INVENTORY, only_on_gpus
@@ -54,7 +55,7 @@ def part(finding, gpus):
 
 def is_named(finding):
     """Whether its subject is the node, or is in its cause already."""
-    return finding.subject in [f"node {name}" for name in finding.nodes] or \
+    return any(same(finding.subject, f"node {name}") for name in finding.nodes) or \
         finding.cause.startswith((finding.subject, f"{finding.subject.removeprefix('link ')} "))
 
 
