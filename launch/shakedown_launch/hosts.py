@@ -1,10 +1,11 @@
 """The hosts that a user names: what --hosts and --hostfile may say, and which names are of one host."""
 
+import collections
 import re
 
 from .places import UsageError
 
-WORD = r"(\w[\w.-]*)(?::([0-9]+))?"  # a name, and perhaps slots: "h1:4"
+WORD = r"(\w[\w.-]*)(?::([0-9]{1,6}))?"  # a name, and perhaps slots: "h1:4"
 LONGEST_NAME = 56  # characters of a host's name, above which Open MPI 4 overruns a buffer
 
 
@@ -23,7 +24,9 @@ def requested(values):
 def ranks(values):
     """The slots of --hosts h1:4,h2:4; None where it has none. A file's are often cores: "slots=96"."""
     words = [re.fullmatch(WORD, word) for word in values.get("--hosts", "").split(",")]
-    slots = {found[1]: int(found[2] or 0) for found in words if found}
+    slots = collections.Counter()
+    for found in filter(None, words):
+        slots[found[1]] += int(found[2] or 0)
     if len(set(slots.values())) > 1:
         raise UsageError(f"--hosts {values['--hosts']}: the number of ranks is the same on each host: give each as many slots, or use -n")
     return sum(slots.values()) or None

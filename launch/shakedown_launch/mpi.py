@@ -20,7 +20,7 @@ RANK_OPTIONS = [
     Option(("--gpus",), "0,1,2,3",
            "use these GPUs of each host; CUDA_VISIBLE_DEVICES of the environment applies to this "
            "host only"),
-    Option(("--hosts",), "h1,h2", "run on these hosts, with the same number of ranks on each (h1:4,h2:4: four)"),
+    Option(("--hosts",), "h1,h2", "run on these hosts, with the same number of ranks on each; h1:4,h2:4 starts four on each"),
     Option(("--hostfile",), "FILE",
            "file of hosts, one per line, in place of --hosts; in a Slurm allocation only its nodes "
            "are allowed (default: all of them)"),

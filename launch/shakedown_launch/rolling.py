@@ -49,7 +49,7 @@ RUNNING, WAITING, ABSENT, OPEN, LOST = "running", "waiting", "not available", "n
 THRESHOLD = 3.0  # percent, as of results/report
 ATTEMPTS = 3  # jobs of a node that leave no result, after which it has none
 OF_SBATCH = dict.fromkeys(("--job-name", "-J", "--nodes", "-N", "--nodelist", "-w", "--array", "-a"),
-                          f"each node has one job, of the name {JOB}") | {"--export": f"the jobs have the environment of {JOB}"}
+                          f"each node has one job, of the name {JOB}")
 OF_ACCEPTANCE = dict.fromkeys(("--output", "--hosts", "--hostfile"), "each job accepts its own node, in a folder of DIR")
 
 Node = collections.namedtuple("Node", "name state reason")  # as Slurm has it
@@ -84,11 +84,20 @@ def nodes_of(partition, names, environ):
     return found
 
 
-def jobs_of(environ):
-    """{node: Queued} of this user's jobs of this name, also of those whose number a slurmctld that was busy did not return:
-    what else was submitted has ended, or was cancelled."""
+def jobs_of(folder, known, environ):
+    """{node: Queued} of the folder's jobs, also of those whose number a slurmctld that was busy did not return, so that it is
+    not among those `known`: what else was submitted has ended, or was cancelled."""
     lines = ask(["squeue", "--noheader", "--me", "--name", JOB, "--format=%n|%T|%i|%r"], environ).splitlines()
-    return {node: Queued(*rest) for node, *rest in (line.split("|") for line in lines) if len(rest) == 3}
+    rows = [row for row in (line.split("|") for line in lines) if len(row) == 4]
+    return {node: Queued(state, job, reason) for node, state, job, reason in rows if job in known or is_of(folder, job, environ)}
+
+
+def is_of(folder, job, environ):
+    """Whether the job writes into this folder: this user may have another campaign of the same nodes."""
+    try:
+        return f" StdOut={folder}/" in ask(["scontrol", "show", "job", "-o", job], environ)
+    except UsageError:  # it has ended meanwhile
+        return False
 
 
 # ---- what was done ----
@@ -130,7 +139,8 @@ class Campaign:
 
     def look(self):
         self.nodes = nodes_of(self.partition, self.names, self.environ)
-        self.jobs, self.submitted = jobs_of(self.environ), submitted(self.folder)
+        self.submitted = submitted(self.folder)
+        self.jobs = jobs_of(self.folder, {job for jobs in self.submitted.values() for job, _ in jobs}, self.environ)
         found = {name: results(self.folder, name) for name in self.nodes}
         self.ended = found
         self.results = {name: each[-1] for name, each in found.items() if each and not self.is_old(each[-1])}
@@ -145,6 +155,8 @@ class Campaign:
 
     def state(self, name):
         away = AWAY.search(self.nodes[name].state)
+        if self.is_held(name) and self.lost(name) >= ATTEMPTS:
+            return LOST
         if name in self.jobs:
             waits = self.jobs[name].state in ("PENDING", "REQUEUED", "REQUEUE_HOLD", "SUSPENDED")
             return RUNNING if not waits else ABSENT if away else WAITING
@@ -162,12 +174,19 @@ class Campaign:
         free = [name for name in todo if FREE.match(self.nodes[name].state)]
         return (free or todo)[:max(room, 0)]
 
-    def release(self):
-        """Jobs that Slurm holds, once their node is back."""
-        for name, queued in self.jobs.items():
-            if HELD.search(queued.reason) and name in self.nodes and not AWAY.search(self.nodes[name].state):
-                ask(["scontrol", "release", queued.job], self.environ)
-                say(f"{name}: job {queued.job} released")
+    def is_held(self, name):
+        return name in self.jobs and bool(HELD.search(self.jobs[name].reason))
+
+    def release(self, log):
+        """Jobs that Slurm holds, once their node is back: each time is one of its attempts."""
+        for name in filter(self.is_held, self.nodes):
+            if not AWAY.search(self.nodes[name].state) and self.lost(name) < ATTEMPTS:
+                note(log, name, self.jobs[name].job)
+                try:
+                    ask(["scontrol", "release", self.jobs[name].job], self.environ)
+                    say(f"{name}: job {self.jobs[name].job} released")
+                except UsageError as error:  # it has ended meanwhile
+                    say(error)
 
     def is_over(self):
         return all(self.state(name) not in (OPEN, WAITING, RUNNING) for name in self.nodes)
@@ -240,6 +259,10 @@ def lock(folder):
     return log
 
 
+def note(log, name, job):
+    print(name, job, stamp(time.time()), sep="\t", file=log, flush=True)
+
+
 def submit(campaign, name, log, more, words, here):
     """Submits the node's job, and records it in `log`; false where Slurm refuses this node."""
     folder = os.path.join(campaign.folder, name)
@@ -254,7 +277,7 @@ def submit(campaign, name, log, more, words, here):
             raise
         campaign.refused.add(name)
         return False
-    print(name, job, stamp(time.time()), sep="\t", file=log, flush=True)
+    note(log, name, job)
     say(f"{name}: job {job}")
     return True
 
@@ -271,6 +294,8 @@ def main(arguments):
         raise UsageError("--partition NAME or --nodes LIST is needed")
     more = shlex.split(values.get("--sbatch", ""))
     refuse(more, OF_SBATCH)
+    if exported := re.search(r"(?:^| )--exp\w*[= ](?!ALL\b)\S+", " ".join(more)):
+        raise UsageError(f"{exported[0].strip()} cannot be used: the jobs have the environment of {JOB} (--export=ALL,...)")
     refuse(words, OF_ACCEPTANCE)
     try:
         names = slurm.hosts(values.get("--nodes", ""))
@@ -287,7 +312,8 @@ def main(arguments):
     while log:
         try:
             campaign.look()
-            campaign.release()
+            campaign.refused.clear()
+            campaign.release(log)
             while not all([submit(campaign, name, log, more, words, here) for name in campaign.next()]):
                 campaign.look()
             campaign.look()

@@ -100,11 +100,9 @@ def numbers_in(text):
             yield str(value).zfill(len(first))
 
 
-def job_number(environ):
-    """As 12_3 of an array's task: by the SLURM_JOB_ID of its last task Slurm lists all of them."""
-    if environ.get("SLURM_ARRAY_TASK_ID"):
-        return f"{environ.get('SLURM_ARRAY_JOB_ID')}_{environ['SLURM_ARRAY_TASK_ID']}"
-    return environ.get("SLURM_JOB_ID", "")
+def row_of(job, rows):
+    """The rest of a job's "%A|...": of an array's last task, whose number is the array's, squeue lists all tasks."""
+    return next((rest for number, _, rest in (row.partition("|") for row in rows.splitlines()) if number == job), "")
 
 
 LAST_S = 150  # before the time limit within which Slurm's signal (--signal=B:USR2@60) may come
@@ -112,10 +110,11 @@ LAST_S = 150  # before the time limit within which Slurm's signal (--signal=B:US
 
 def seconds_left(environ, ask=ask):
     """Until the job's time limit; None outside of a job, without a limit, and where Slurm does not say."""
-    if not environ.get("SLURM_JOB_ID"):
+    job = environ.get("SLURM_JOB_ID")
+    if not job:
         return None
-    return seconds_of(ask(["squeue", "--noheader", "--format=%L", "--jobs", job_number(environ)],
-                          environ=environ).output.strip())
+    said = ask(["squeue", "--noheader", "--format=%A|%L", "--jobs", job], environ=environ)
+    return seconds_of(row_of(job, said.output).strip())
 
 
 def seconds_of(text):
@@ -144,10 +143,16 @@ def binding(environ):
     return [f"{option}={environ[name]}" for name, option in BINDING.items() if environ.get(name)]
 
 
+def alike(nodes, ask=ask):
+    """Whether they have as many GPUs each."""
+    said = ask(["sinfo", "--noheader", "--nodes", ",".join(nodes), "--format=%G"], 5)
+    return said.code == 0 and len(set(said.output.split())) == 1
+
+
 def for_steps(environ, of_ranks=False):
     """The environment in which the steps of mpirun and srun have all GPUs that the job has on each node. A step `of_ranks`
-    has the CPUs of --cpus-per-task, which it does not inherit since Slurm 22.05: the loader would have one core. Of a daemon of
-    mpirun, one task, they would be the CPUs of all ranks of its node."""
+    has the CPUs of --cpus-per-task, which it does not inherit since Slurm 22.05: the loader would have one core. mpirun's daemon is
+    one task with all ranks of its node: it must not get the CPUs of one."""
     job = allocation(environ)
     if job is None:
         return dict(environ)
@@ -156,8 +161,10 @@ def for_steps(environ, of_ranks=False):
         kept.pop("CUDA_VISIBLE_DEVICES", None)
     total = environ.get("SLURM_GPUS", "").rpartition(":")[2]
     if job.gpus_on_node:  # --exclusive grants more than --gpus-per-node, and a job that submits this one has its own
-        kept.pop("SLURM_GPUS_PER_NODE", None)
-        if total in ("", str(job.nodes * job.gpus_on_node)):
+        given = kept.pop("SLURM_GPUS_PER_NODE", None)
+        if given and not total and job.nodes > 1 and given.rpartition(":")[2] != str(job.gpus_on_node) and not alike(job.hosts):
+            kept["SLURM_GPUS_PER_NODE"] = given
+        elif total in ("", str(job.nodes * job.gpus_on_node)):
             kept["SLURM_GPUS_PER_NODE"] = str(job.gpus_on_node)
     if not of_ranks:
         kept.pop("SRUN_CPUS_PER_TASK", None)
@@ -200,7 +207,8 @@ def trouble(environ, ask=ask):
                          if re.match("down|fail|unk", state) or state.endswith("*"))
     if nodes and down:
         return f"Slurm: {', '.join(down)}"
-    job = job_number(environ)
-    said = ask(["squeue", "--noheader", "--states=all", f"--jobs={job}", "--format=%T"], 5)
-    over = "Invalid job id" in said.error or said.output.strip() and said.output.split()[0] not in RUNS
+    job = environ.get("SLURM_JOB_ID", "")
+    said = ask(["squeue", "--noheader", "--states=all", f"--jobs={job}", "--format=%A|%T"], 5)
+    state = row_of(job, said.output).strip()
+    over = "Invalid job id" in said.error or state and state not in RUNS
     return f"Slurm: job {job} (SLURM_JOB_ID) is over: unset it, or start another" if over else ""

@@ -16,7 +16,7 @@ for name in $(compgen -e); do  # the caller's
   esac
 done
 cd /
-umask 022  # what its group can write, as where slurmd has 002, is not trusted
+umask g-w,o-w  # what its group can write, as where slurmd has 002, is not trusted
 trap '' XFSZ  # a log that cannot grow is no reason to drain the node
 node=${SLURMD_NODENAME:-$(hostname -s)}
 # A site may set these too, as tests do.
@@ -64,8 +64,8 @@ log() {
   fi
 }
 
-# The site's settings: an error where they cannot be read, as over NFS or by a link to nothing, where others
-# can change it, or where bash would read a part of it: health_action=print may be behind.
+# The site's settings: an error where they cannot be read, as by a link to nothing, where others can change
+# them, or where bash would read a part of it: health_action=print may be behind.
 # shellcheck source=launch/slurm/site.sh
 source "$here/site.sh"
 for site in "${SHAKEDOWN_SITE-}" /etc/slurm/shakedown.sh; do
@@ -89,6 +89,7 @@ for site in "${SHAKEDOWN_SITE-}" /etc/slurm/shakedown.sh; do
   # shellcheck source=launch/slurm/site.sh
   source "$site"  # whatever its last command returned
   set +eu +o pipefail  # of the site
+  node=${SLURMD_NODENAME:-$(hostname -s)}  # which its loops may have set
   trap - EXIT
   break
 done

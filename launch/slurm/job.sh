@@ -38,7 +38,7 @@ set_environment() {
     say "variables of the array or heterogeneous job that has submitted it are ignored"
     unset SLURM_HET_SIZE "${!SLURM_ARRAY_@}"
   fi
-  # Nor is its memory that job's: srun refuses two of --mem, --mem-per-cpu and --mem-per-gpu.
+  # One of them may be of that job: srun refuses two of --mem, --mem-per-cpu and --mem-per-gpu.
   local memory
   mapfile -t memory < <(compgen -e SLURM_MEM_PER_)
   ((${#memory[@]} < 2)) || unset "${memory[@]}"

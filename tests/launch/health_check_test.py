@@ -70,6 +70,13 @@ class JobScript(HookCase):
                                       arguments=["--epochs", "9", "--resume", "none", *map(str, options)])
                 self.assertTrue(said.endswith(f"own [1]{again}\n"), said)
                 (own / "checkpoint_latest.safetensors").touch()
+        link, above = self.folder / "link", self.folder / "above"  # a folder below is of others
+        link.symlink_to(own)
+        (above / "old").mkdir(parents=True)
+        (above / "old" / "checkpoint_latest.safetensors").touch()
+        for folder, again in (link, " --resume auto"), (above, ""):
+            said = self.submitted(script="train.sbatch", SLURM_RESTART_COUNT="1", arguments=["--epochs", "9", f"--checkpoint-dir={folder}"])
+            self.assertTrue(said.endswith(f"{folder.name}{again}\n"), said)
 
 
 class HealthCheck(HookCase):

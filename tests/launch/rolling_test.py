@@ -20,7 +20,9 @@ FAKES = {
     "squeue": "cat $FAKE/queue",
     "sbatch": 'n=$(($(cat $FAKE/count) + 1)); echo $n >$FAKE/count; echo "$SHAKEDOWN_RUNS $*" >>$FAKE/submitted; '
               '[[ $* =~ --nodelist\ ([^ ]+) ]]; echo "${BASH_REMATCH[1]}|PENDING|$n|Priority" >>$FAKE/queue; echo $n',
-    "scontrol": 'echo "scontrol $*" >>$FAKE/submitted'}
+    # Jobs from 1000 on are of another campaign.
+    "scontrol": 'if [[ $* == show* ]]; then ((${*: -1} < 1000)) && echo " StdOut=$FAKE/campaign/n1/x.out"; '
+                'else echo "scontrol $*" >>$FAKE/submitted; fi'}
 
 
 class Rolling(unittest.TestCase):

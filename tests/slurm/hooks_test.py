@@ -93,7 +93,7 @@ class Hooks(unittest.TestCase):
             self.assertIn(said, self.check_on_n3())
         shutil.rmtree(self.cluster.folder / "state-other")
 
-    def test_settings_on_a_folder_that_is_not_mounted(self):
+    def test_settings_that_are_a_link_to_nothing(self):
         """Their health_action may be print."""
         said = self.cluster("on", "n3", "unshare", "-m", "bash", "-c", f"""
             mount -t tmpfs none /etc/slurm; ln -s /not/mounted.sh /etc/slurm/shakedown.sh

@@ -68,7 +68,7 @@ void declare_options(OptionSet& options, CompareOptions& values) {
 }
 
 void take_saved_model(const OptionSet& set, CompareOptions& options) {
-  if (options.models.size() > 1) return;  // it is of one of them
+  if (options.models.size() > 1) return;  // the weights are of one model
   options.train.model.model = options.models.front();
   take_saved_model(set, options.train.model);
   options.models = {options.train.model.model};

@@ -10,6 +10,7 @@
 #include <set>
 
 #include "common/options.hpp"
+#include "common/output_file.hpp"
 #include "common/program.hpp"
 #include "common/text_table.hpp"
 #include "training/measure/breakdown.hpp"
@@ -251,11 +252,22 @@ EngineSettings run_settings(const TrainOptions& options, const Backend& backend,
   return settings;
 }
 
+namespace {
+
 std::vector<Output> outputs_of(const TrainOptions& options) {
   return {{"--record", options.record},
           {"--trace", options.trace},
-          {"--save", options.save},
-          {"--logits", options.logits}};
+          {"--logits", options.logits},
+          {"--save", options.save}};
+}
+
+}  // namespace
+
+void check_files(const TrainOptions& options) {
+  std::vector<Output> files = outputs_of(options);
+  check_distinct(files);
+  files.back() = {"--weights", options.model.weights};  // which --save may replace
+  check_distinct(files);
 }
 
 void check_outputs(const TrainOptions& options, const ParameterTable& table) {

@@ -7,7 +7,6 @@
 
 #include "common/exit_code.hpp"
 #include "common/mpi_session.hpp"
-#include "common/output_file.hpp"
 #include "common/record.hpp"
 #include "training/checkpoint/checkpoint_file.hpp"
 #include "training/measure/records.hpp"
@@ -53,9 +52,9 @@ std::string remarks_of(const TrainOptions& options, BackendKind backend);
 
 /// engine_settings() of the step, plus what a run of bin/train needs.
 EngineSettings run_settings(const TrainOptions& options, const Backend& backend, int classes);
-/// Every file that an option names to be written.
-std::vector<Output> outputs_of(const TrainOptions& options);
-/// Throws where one of them cannot be written, or has no room for the weights.
+/// Throws UsageError where two options name one file to be written, or to be read as --weights.
+void check_files(const TrainOptions& options);
+/// Throws where one of these files cannot be written, or has no room for the weights.
 void check_outputs(const TrainOptions& options, const ParameterTable& table);
 /// Batches per rank of a throughput run; 0 of another.
 long batches_needed(const TrainOptions& options);

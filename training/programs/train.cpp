@@ -40,9 +40,7 @@ ExitCode run(const TrainOptions& options, const OptionSet& set, const Dataset& d
 }
 
 ExitCode train(TrainOptions options, const OptionSet& set, MpiSession& session) {
-  std::vector<Output> files = outputs_of(options);
-  if (options.save != options.model.weights) files.push_back({"--weights", options.model.weights});
-  check_distinct(files);
+  check_files(options);
   find_data(options);
   if (!options.pack.empty()) return pack_images(options, session);
   Backend backend = open_backend(options.backend, session);

@@ -129,9 +129,11 @@ std::vector<std::string> arguments_of_recipe(const std::string& name_or_file) {
   for (const std::string& line : lines_of_recipe(name_or_file)) {
     if (line.starts_with("#")) continue;
     std::istringstream words(line);
-    for (std::string word; words >> word;) arguments.push_back(word);
-    if (line.starts_with("--recipe"))
-      throw UsageError(fmt::format("--recipe {}: names another recipe", name_or_file));
+    for (std::string word; words >> word;) {
+      if (word.starts_with("--recipe"))
+        throw UsageError(fmt::format("--recipe {}: names another recipe", name_or_file));
+      arguments.push_back(word);
+    }
   }
   return arguments;
 }
