@@ -168,7 +168,15 @@ class FourNodes(Jobs):
         said = self.cluster(*campaign, "--once", *options, code=3)
         self.assertRegex(said, r"n1 +not yet +(allocated|mixed)")
         self.assertRegex(said, r"n2 +(waiting|running)")
-        cancelled = Job(self.cluster, (self.cluster.work / "campaign/rolling.tsv").read_text().split("\t")[1])
+        jobs = self.cluster.work / "campaign/rolling.tsv"
+        noted = jobs.read_text()
+        jobs.write_text("")  # as where slurmctld did not return the number
+        said = self.cluster(*campaign, "--once", *options, code=3)
+        self.assertRegex(said, r"n2 +(waiting|running)")
+        self.assertNotIn("n2", jobs.read_text())
+        jobs.write_text(noted + jobs.read_text())
+        self.assertRegex(self.cluster(*campaign, "--output", self.cluster.work / "other", "--status", code=3), r"n2 +not yet")
+        cancelled = Job(self.cluster, noted.split("\t")[1])
         self.assertGreater(int(cancelled.show("Nice")), 2**31 - 10)
         self.cluster("scancel", cancelled.number)
         cancelled.wait()
@@ -178,7 +186,7 @@ class FourNodes(Jobs):
         self.assertRegex(said, r"n1 +PASS")
         self.assertRegex(said, r"n2 +PASS")
         self.assertIn("2 nodes: 2 PASS", said)
-        self.assertEqual(len((self.cluster.work / "campaign/rolling.tsv").read_text().splitlines()), 3)
+        self.assertEqual(len(jobs.read_text().splitlines()), 3)
         # The next night, as in a scrontab.
         for path in (self.cluster.work / "campaign").glob("n*/*/acceptance.jsonl"):
             os.utime(path, (path.stat().st_mtime - 86400,) * 2)
