@@ -92,7 +92,7 @@ void check_memory_for_nccl() {
       readable_bytes(static_cast<double>(free)), readable_bytes(static_cast<double>(total))));
 }
 
-/// And as such an error what it allocates itself. Throws OutOfMemory where less is free.
+/// ncclMemAlloc reports it the same way. Throws OutOfMemory where less than `bytes` is free.
 void check_memory_for(std::size_t bytes) {
   std::size_t free = 0, total = 0;
   if (cudaMemGetInfo(&free, &total) != cudaSuccess || free >= bytes) return;

@@ -69,9 +69,9 @@ class Fleet:
 
     def __init__(self, names, output, environ, log=lambda text: None, deadline=None, grace=GRACE,
                  mpirun_for_one=True):
-        own, slurm_s = os.uname().nodename, environ.get("SLURMD_NODENAME", "")
+        own, of_slurm = os.uname().nodename, environ.get("SLURMD_NODENAME", "")
         # Slurm's commands do not know a host by its name with a domain.
-        self._address = {name: name for name in names} or {slurm_s if hosts.same(slurm_s, own) else own: None}
+        self._address = {name: name for name in names} or {of_slurm if hosts.same(of_slurm, own) else own: None}
         self._output, self._environ, self._log = output, environ, log
         self._deadline, self._grace = deadline, grace
         self._mpirun_for_one = mpirun_for_one
